@@ -7,19 +7,20 @@ cannot be simulated is chosen by structure. Of every way it is said why it won o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
-from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.accuracy.simulate.simulation import Simulator, fit_judge
 from deploykit.backend.backend import AnyBackend, MixedSupport, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.backward import Inference, InferredRange, OpenTensor
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.values import Float
+from deploykit.encodings.values import Encoding, EncodingSet, Float
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized, serialized_tail
 from deploykit.flow.samples import evidence_of, samples_of
@@ -75,13 +76,17 @@ class WayChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Explored:
-    """The ways that were built, which one won, the encodings' own simulation, and what is ``known`` of them all."""
+    """The ways that were built, which one won, the encodings' own simulation, and what is ``known`` of them all.
+
+    ``wider`` simulates which wider type keeps more.
+    """
 
     built: tuple[BuiltWay, ...]
     winner: BuiltWay | None
     choice: WayChoice
     reference: Verdict | None
     known: Known
+    wider: Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,7 @@ class ChosenWay:
     it is known; ``samples`` are what was judged on.
     ``simplified`` is what was done to the graph before anything was chosen.
     ``rewriting`` is what was done because it was asked for by name, where nothing else was to be chosen.
+    ``halves`` is what was simulated where all of a float model runs in float16.
     ``filled`` are the entries of gaps: tensors that nobody meant as float and that the file says nothing about.
     """
 
@@ -103,6 +109,7 @@ class ChosenWay:
     simplified: tuple[RewriteStep, ...] = ()
     rewriting: Rewriting | None = None
     filled: Inference | None = None
+    halves: Verdict | None = None
 
     @property
     def choice(self) -> WayChoice | None:
@@ -137,7 +144,7 @@ class ChosenWay:
     @property
     def right(self) -> Correctness:
         """What the simulation says of the way that was chosen."""
-        verdict = None if self.prepared is None else self.prepared.verdict
+        verdict = self.halves if self.prepared is None else self.prepared.verdict
         if self.samples is None:
             return Correctness(why=self.skipped or "nothing was simulated")
         if verdict is None:
@@ -188,7 +195,7 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
         if support is None or encodings is None:
             if request.rewrite:
                 return _rewritten_as_asked(situation, shared, tell)
-            return ChosenWay(situation=situation)
+            return _in_float16(backend, situation, shared, tell)
         samples = samples_of(situation, shared)
         given = (Same(situation.model.proto), encodings, samples)
         filled = shared.once(("filled", *given), lambda: _filled(situation, samples))
@@ -217,6 +224,27 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
             tail=serialized_tail(won.tail, situation.tail),
         )
     return ChosenWay(situation=changed, explored=explored, samples=samples, filled=filled)
+
+
+def _in_float16(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
+    """The situation as it is; a float model that runs in float16 is simulated on the samples that the user gave."""
+    request, facts = situation.request, situation.facts
+    is_float = request.precision in (None, "fp16") and situation.encodings is None and not facts.is_qdq
+    if not (request.calibration and is_float and backend.offers("mixed_support")):
+        return ChosenWay(situation=situation)
+    samples, model = samples_of(situation, shared), lean_weights(situation.model)
+
+    def simulated() -> Verdict:
+        tell("simulating float16")
+        names = [name for name, tensor in facts.tensors.items() if tensor.is_float]
+        entries = {name: Encoding(name=name, value=Float(dtype="float16")) for name in names}
+        verdict = fit_judge(model, facts, EncodingSet(version="", entries=entries), samples).verdict
+        # Kernels may keep more than float16 inside, and saturate where this overflows: a no is no proof.
+        why = f"not judged: rounded to float16 everywhere, {verdict.reason}"
+        return replace(verdict, right=None, reason=why) if verdict.right is False else verdict
+
+    verdict = shared.once(("float16", Same(situation.model.proto), samples), simulated)
+    return ChosenWay(situation=situation, samples=samples, halves=verdict)
 
 
 def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
@@ -330,11 +358,11 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
     won = next((item for item in built if item.way is choice.winner), None)
     choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
     reference = ground.reference
+    wider = partial(ground.wider, has_float16=bool(support.kinds & {"fallback", "segments"}))
     # Asked only where the way that won loses too.
     if reference is not None and won is not None and won.verdict is not None and won.verdict.is_short:
-        wider = ground.wider(has_float16=bool(support.kinds & {"fallback", "segments"}))
-        reference = replace(reference, wider=wider)
-    return Explored(built=tuple(built), winner=won, choice=choice, reference=reference, known=ground.known)
+        reference = replace(reference, wider=wider())
+    return Explored(built=tuple(built), winner=won, choice=choice, reference=reference, known=ground.known, wider=wider)
 
 
 def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:

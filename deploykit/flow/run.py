@@ -34,7 +34,8 @@ def execute(
     """What the backend runs inside the package folder; nothing where the user wants nothing to run."""
     if decision.given.request.compile is False:
         return Execution()
-    given, reference = decision.given, decision.chosen.reference
+    given, explored = decision.given, decision.chosen.explored
+    reference = decision.chosen.reference
 
     def tried() -> Samples:
         """What runs: of made-up inputs one, since more of them judge nothing and an emulator takes minutes for some."""
@@ -60,7 +61,8 @@ def execute(
             if samples.may_judge and (reference is None or samples.label is Label.DERIVED):
                 fitted = fit_judge(model, facts, encodings, samples)
                 return Original(judge=fitted.judge, quantization=fitted.verdict)
-            return Original(judge=Judge(model, facts, samples), quantization=reference)
+            wider = explored.wider if explored is not None else str
+            return Original(judge=Judge(model, facts, samples), quantization=reference, wider=wider)
         except DeploykitError:  # it does not run on the CPU
             return None
 

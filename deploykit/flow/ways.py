@@ -155,12 +155,12 @@ class Ground:
         return None if self.fitted is None else self.fitted.verdict
 
     def wider(self, *, has_float16: bool) -> str:
-        """What keeps what the encodings lose, as simulated; "" where they lose next to nothing.
+        """What keeps what the encodings or the device lose, as simulated.
 
         On derived inputs nothing is told: what they ask of a range real data does not.
         """
         derived = self.samples.label is Label.DERIVED
-        if derived or self.judge is None or self.reference is None or not self.reference.is_short:
+        if derived or self.judge is None or self.reference is None:
             return ""
         wide = with_wide_activations(self.encodings)
         tried = [] if wide is self.encodings else [("16-bit activations over the same ranges keep", wide)]

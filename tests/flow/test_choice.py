@@ -290,6 +290,23 @@ def test_the_first_wider_type_of_the_device_that_keeps_it_is_named(
     assert found["DK205"].hint.startswith(hint)
 
 
+@each_row(
+    ("reach", "given", "state", "why"),
+    (1.0, True, "yes", "4 of 4 classes equal"),
+    (1.0, False, "not judged", "nothing was simulated"),
+    # 300 squared overflows: a device may saturate there or not.
+    (300.0, True, "not judged", "rounded to float16 everywhere, y: 10 values are infinity behind Mul"),
+)
+def test_float16_is_simulated_on_the_samples_that_were_given(
+    tmp_path: Path, reach: float, given: bool, state: str, why: str
+) -> None:
+    onnx.save(text_model("float[1,16] x", "y = Mul (x, x)", "float[1,16] y"), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.linspace(0, reach, 64, dtype=np.float32).reshape(4, 1, 16))
+    data = {"calibration": tmp_path / "d.npz"} if given else {}
+    right = deploykit.plan(tmp_path / "m.onnx", target="sm8650", sdk="2.44", precision="fp16", **data).right
+    assert right.state == state and why in right.why, right
+
+
 def test_what_a_range_cuts_off_is_not_handled_by_moving_its_operator_to_the_host(tmp_path: Path) -> None:
     """Scores of a word that nobody spoke: the Sigmoid goes to the host, and its logits still end at zero."""
     values, body = np.linspace(-15, -9, 64, dtype=np.float32), "l = MatMul (x, w)  y = Sigmoid (l)"

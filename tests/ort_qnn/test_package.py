@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ import pytest
 from onnx import numpy_helper
 
 import deploykit_ort_qnn.provider_model as provider
+from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.samples.inputs import Label
+from deploykit.accuracy.simulate.simulation import Original
 from deploykit.backend.backend import Request, SharedWork
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.insert_qdq import insert_qdq
@@ -25,15 +29,17 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import ToolError
 from deploykit.flow.pipeline import make_package, make_plan
 from deploykit.flow.read import read_situations
+from deploykit.model.collect import facts_of
 from deploykit.packages.building import build_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_ort_qnn import backend
-from deploykit_ort_qnn.compiler.emulation import EmulationJob
+from deploykit_ort_qnn.compiler.emulation import EmulationJob, compare
 from deploykit_ort_qnn.prepare import prepare
 from deploykit_ort_qnn.provider_model import provider_model
 from sample_models.cell_detectors import CELLS, cell_detector, cell_pictures
 from sample_models.min_max import min_max_encodings
 from tables import each_row
+from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 ALONE = {"kernels": "off"}
@@ -173,6 +179,36 @@ def test_as_many_samples_are_emulated_as_the_time_is_enough_for(
     assert (str(right.state), right.count) == ("yes", 1), right
     assert "1 of 4 samples, as many as --option time_limit=" in right.why
     assert verify(tmp_path / "p", numerics=True).ok
+
+
+def test_what_only_the_device_loses_names_the_wider_type_that_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of 120 classes, where the encodings lose none: the kernels are to blame, and the yes says what keeps it."""
+    model = text_model("float[1,10] x", "y = Softmax (x)", "float[1,10] y")
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = [{"x": 9 * np.eye(10, dtype=np.float32)[i % 10][None]} for i in range(120)]
+    judge = Judge(model, facts_of(model), feeds, label="given")
+    right = [dict(one) for one in judge.reference]
+    made = [{"y": np.roll(one["y"], 1)} if number < 3 else one for number, one in enumerate(right)]
+    monkeypatch.setattr("deploykit_ort_qnn.compiler.emulation.execute_both", lambda *_args, **_more: (right, made))
+    job = partial(
+        EmulationJob,
+        root=tmp_path,
+        qdq="m.onnx",
+        facts=facts_of(model),
+        context="c.onnx",
+        options={},
+        inputs=tuple(feeds),
+        label=Label.GIVEN,
+        bits=16,
+    )
+    original = Original(judge=judge, quantization=judge.compare(right), wider=lambda: "float16 keeps it")
+    device = compare(job(original=original)).device
+    assert device is not None and device.right and device.cost.endswith("120 of 120 classes equal; float16 keeps it")
+    made[:] = right
+    same = compare(job(original=original)).device
+    assert same is not None and same.right and "float16" not in same.cost
 
 
 def test_a_narrowed_operand_is_told_and_no_route_where_precision_is_strict() -> None:

@@ -188,6 +188,10 @@ def _judged(
     if beside.right is not True and is_faithful and device.beside(of_file).right is True:
         beside, quantization = device.beside(of_file), of_file
     beside = replace(beside, cost=f"{beside.cost}; {said}") if few else beside
+    # Where the encodings lose too, their wider type is told already.
+    if beside.right and beside.is_short and original.quantization is not None and not original.quantization.wider:
+        wider = original.wider()
+        beside = replace(beside, cost=f"{beside.cost}; {wider}") if wider else beside
     return settled(beside, job.label), settled(quantization, job.label)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -258,10 +258,14 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Original:
-    """The model as it was handed in: its judge, and what its encodings lose; None where it came without any."""
+    """The model as it was handed in: its judge, and what its encodings lose; None where it came without any.
+
+    ``wider`` simulates which wider type keeps more, in words; "" where that is not known.
+    """
 
     judge: Judge
     quantization: Verdict | None = None
+    wider: Callable[[], str] = str
 
 
 def fit_judge(
