@@ -302,7 +302,7 @@ def test_float16_is_simulated_on_the_samples_that_were_given(
 ) -> None:
     onnx.save(text_model("float[1,16] x", "y = Mul (x, x)", "float[1,16] y"), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=np.linspace(0, reach, 64, dtype=np.float32).reshape(4, 1, 16))
-    data = {"calibration": tmp_path / "d.npz"} if given else {}
+    data: Any = {"calibration": tmp_path / "d.npz"} if given else {}
     right = deploykit.plan(tmp_path / "m.onnx", target="sm8650", sdk="2.44", precision="fp16", **data).right
     assert right.state == state and why in right.why, right
 
