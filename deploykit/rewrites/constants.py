@@ -213,8 +213,6 @@ def _ends_in_saturation(graph: GraphCopy, start: str, node: NodeProto, name: str
         problem = "it reaches a Softmax, which mask-constant looks after"
     elif node.op_type not in _MOVING or not is_standard(node):
         problem = f"it reaches {node.op_type}, which neither saturates nor only moves values"
-    elif node.op_type == "Where" and node.input[0] == name:
-        problem = "it is the condition of a Where"
     elif node.op_type == "Add" and list(node.input).count(name) > 1:
         problem = "it is added to itself"
     elif node.op_type == "TopK" and (graph.readers(node.output[1]) or node.output[1] in graph.outputs):

@@ -256,9 +256,9 @@ class NodeSteps:
         return None if self.encodings is None else self.encodings.get(name)
 
     def put(self, entry: Encoding) -> None:
-        """Set one entry, if there are encodings at all."""
-        if self.encodings is not None:
-            self.encodings = replace(self.encodings, entries={**self.encodings.entries, entry.name: entry})
+        """Set one entry of those that there are."""
+        assert self.encodings is not None
+        self.encodings = replace(self.encodings, entries={**self.encodings.entries, entry.name: entry})
 
 
 @dataclass(frozen=True, slots=True)

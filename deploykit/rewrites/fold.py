@@ -31,8 +31,6 @@ LARGEST_BYTES = 16 << 20
 """A result above this stays computed, unless it is at most four times what it is computed from."""
 
 _LARGEST_GROWTH = 4
-# A round settles shapes that the next one reads; real exports need fewer than ten.
-_MOST_ROUNDS = 64
 # An Identity of a stored value is folded below this: above, a weight that is shared would be stored twice.
 _LARGEST_COPY = 1 << 12
 
@@ -52,10 +50,7 @@ def fold(graph: GraphCopy, kept: Collection[str] = ()) -> int:
     """
     hopeless: set[str] = set()
     count = 0
-    for _ in range(_MOST_ROUNDS):
-        ready = _ready(graph, kept, hopeless)
-        if not ready:
-            break
+    while ready := _ready(graph, kept, hopeless):
         values, failed = _computed(graph, ready)
         hopeless |= failed
         done = [node for node in ready if all(name in values for name in node.output if name)]

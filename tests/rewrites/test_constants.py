@@ -47,7 +47,7 @@ def ends_of(model: ModelProto, name: str) -> tuple[float, float]:
 
 # saturating-constant: clamps what only saturates.
 
-SATURATING = ["Sigmoid (sum)", "Tanh (sum)", "HardSigmoid <alpha = 0.25, beta = 0.5> (sum)"]
+SATURATING = ["Sigmoid (sum)", "Clip (sum, least, most)", "Tanh (sum)", "HardSigmoid <alpha = 0.25, beta = 0.5> (sum)"]
 
 
 def anchors(seed: int, rows: int, huge: float) -> Array:
@@ -61,7 +61,7 @@ def anchors(seed: int, rows: int, huge: float) -> Array:
 def detector(end: str, constant: Array, *, moves: bool = False, made: str = "y") -> ModelProto:
     turned = "a = Transpose <perm = [0, 2, 1]> (anchors)  b = Transpose <perm = [0, 2, 1]> (x)  sum = Add (b, a)"
     body = f"{turned if moves else 'sum = Add (x, anchors)'}  y = {end}"
-    return text_model(f"float[{text(constant.shape)}] x", body, made, anchors=constant, k=[2])
+    return text_model(f"float[{text(constant.shape)}] x", body, made, anchors=constant, k=[2], least=-3.0, most=6.0)
 
 
 @settings(max_examples=30)
@@ -92,6 +92,8 @@ TOP = "TopK (sum, k)  z = Sigmoid (values)"
     (detector(f"{SATURATING[0]}  z = Mul (sum, sum)", HUGE, made="y, z"), "Mul"),
     (detector(f"{SATURATING[0]}  values, i = {TOP}", HUGE, made="y, z, int64[1,2,2] i"), "TopK"),
     (text_model("float[1,4] x", "s = Add (x, m)  y = Softmax (s)", m=[[0.0, 0.0, -1e30, 0.0]]), "mask-constant"),
+    (detector("Add (sum, sum)", HUGE), "added to itself"),
+    (detector("Clip (sum, , most)", HUGE), "Clip, which neither"),
     (detector(SATURATING[0], HUGE / 5e28), ""),  # an ordinary constant is no site
 )
 def test_where_a_constant_does_more_than_saturate(model: ModelProto, said: str) -> None:
@@ -280,6 +282,8 @@ OTHER = INVERSE.replace("rest = Sub (one, s)", "t = Sigmoid (b)  rest = Sub (one
     ("log-of-ratio", ratio([2], "Exp", "Exp", "y, ratio"), "used elsewhere"),
     ("logit-of-sigmoid", logit(f"s = Sigmoid (a)  {OTHER}", given_="float[2] a, float[2] b"), "not the same tensor"),
     ("logit-of-sigmoid", logit(INVERSE), "not a Sigmoid's output"),
+    ("logit-of-sigmoid", text_model("float[2] a, float[2] b", "c = Div (a, b)  y = Log (c)"), "a is not clipped"),
+    ("logit-of-sigmoid", logit(INVERSE.replace("Sub (one, s)", "Sub (s, one)")), "rest is not 1 minus something"),
     ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 0.7, "float[2] u"), "clipped to"),
     ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 1e-5, "float[2] u", 0.9), "clipped to"),
 )
