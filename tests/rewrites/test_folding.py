@@ -14,7 +14,7 @@ from deploykit.encodings.complete import complete_encodings
 from deploykit.encodings.insert_qdq import dequantized, insert_qdq, quantize_constant
 from deploykit.encodings.new_grids import symmetric_blocks
 from deploykit.encodings.qdq import extract_qdq
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.rewrites.contract import load_transform
 from deploykit_ort_qnn.forms.blocks import blocks_to_matmul
 from tables import each_row
@@ -87,6 +87,33 @@ def test_a_folded_grid_holds_its_integers(gamma: list[float], signed: bool, per_
     folded = numpy_helper.to_array(next(t for t in done.model.graph.initializer if t.name == "w"))
     again = dequantized(quantize_constant(folded, carried).values, carried)
     np.testing.assert_allclose(again, folded, rtol=1e-5, atol=1e-7)
+
+
+BLOCKS = Lpbq(
+    bits=4,
+    decompressed_bits=8,
+    channel_scale=np.full((4, 1, 1, 1), 0.01),
+    block_scale=np.full((4, 1, 1, 1), 3.0),
+    axis=0,
+    block_axis=1,
+    block_size=3,
+)
+
+
+@each_row("value", Float(dtype="float16"), Float8(dtype="float8e4m3fn", scale=np.full(4, 0.01), axis=0), BLOCKS)
+def test_a_folded_weight_stays_of_its_kind(value: Any) -> None:
+    model, fold = conv_bn([0.5, 2, -1, 3]), load_transform("fold-batchnorm")
+    done = fold.apply(model, set_of({"w": value}), fold.match(model))
+    before, after = (
+        next(numpy_helper.to_array(t) for t in one.graph.initializer if t.name == "w") for one in (model, done.model)
+    )
+    size = np.abs(after / before).reshape(4, -1)[:, 0]
+    assert done.encodings is not None
+    carried: Any = done.encodings.entries["w"].value
+    for name in {"scale", "channel_scale"} & set(dir(value)):
+        scale = getattr(value, name)
+        np.testing.assert_allclose(getattr(carried, name), scale * size.reshape(scale.shape), rtol=1e-5)
+    assert type(carried) is type(value) and carried.dtype == value.dtype
 
 
 def test_a_result_that_is_used_elsewhere_is_not_folded_and_entries_of_what_vanished_go() -> None:

@@ -211,8 +211,11 @@ def normed(op: str, shape: tuple[int, ...], axis: int, opset: int = 23, given: s
     return text_model(f"float[{given or ','.join(map(str, shape))}] x", body, opset=opset, **stored)
 
 
+CHAIN = "p = Reshape (x, s1)  t = Transpose <perm = [5, 4, 3, 2, 1, 0]> (p)  w = Reshape (t, s2)  y = Relu (w)"
+
+
 def chain(between: list[int], order: list[int], last: list[int], made: str = "y") -> ModelProto:
-    body = f"p = Reshape (x, s1)  t = Transpose <perm = {order}> (p)  w = Reshape (t, s2)  y = Relu (w)"
+    body = CHAIN.replace("[5, 4, 3, 2, 1, 0]", str(order))
     return text_model(f"float[{int(np.prod(between))}] x", body, made, s1=between, s2=last)
 
 
@@ -575,6 +578,16 @@ WANTED = "y, places = MaxPool <kernel_shape = [2, 2, 2]> (x)"
 TOO_LONG = batched("n")
 TOO_LONG.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "length"
 SEQUENCE = "parts = SplitToSequence <axis = 0> (x)  y = SequenceAt (parts, at)"
+NORM = "y = BatchNormalization (c, s, b, m, v)"
+UNFOLDED = [
+    (text_model(given, f"{body}  {NORM}", w=np.eye(3, dtype=np.float32), **NORMED), words)
+    for given, body, words in (
+        ("float[2,3] x", "c = Relu (x)", "no Conv, ConvTranspose or Gemm feeds it"),
+        ("float[2,3] x", "c = Gemm <alpha = 0.5> (x, w)", "the Gemm has factors of its own"),
+        ("float[2,3] x, float[3,3] k", "c = Gemm (x, k)", "k is not a constant"),
+        ("float[2,3] x", "c = Gemm (x, w)  d = MatMul (x, w)", "the weight w is used elsewhere too"),
+    )
+]
 STAYS: list[tuple[str, ModelProto, str]] = [
     *(
         ("pool-by-taps", text_model(f"float[{shape}] x", f"y = {step} (x)"), "")
@@ -601,6 +614,25 @@ STAYS: list[tuple[str, ModelProto, str]] = [
     ),
     ("batchnorm-rank", text_model("float[2,3,4,5] x", "y = BatchNormalization (x, s, b, m, v)", **NORMED), ""),
     ("norm-statistics", with_statistics(17, ""), ""),
+    (
+        "batchnorm-rank",
+        text_model("float[2,3,4,5,6] x", "y, p, q = BatchNormalization <training_mode = 1> (x, s, b, m, v)", **NORMED),
+        "it gives its statistics too",
+    ),
+    (
+        "product-by-halves",
+        text_model("float[3,4097] x", "y = ReduceProd <axes = [1]> (x)"),
+        "it multiplies 4097 values",
+    ),
+    ("cumulate-forward", text_model("float[0,4] x", "y = CumSum <reverse = 1> (x, axis)", axis=0), "x is empty"),
+    ("integer-remainder", text_model("int32[8] x, int32[8] z", "y = Mod (x, z)", "int32[8] y"), ""),
+    ("clip-to-extremes", text_model("float[8] x", "y = Clip (x, low)", low=0.0), ""),
+    ("pool-by-taps", text_model("float[0,2,9,9,9] x", "y = MaxPool <kernel_shape = [2, 2, 2]> (x)"), "is empty"),
+    (
+        "norm-statistics",
+        text_model("double[4] x, double[4] s", "y, m = LayerNormalization (x, s)", "double[4] y, float[1] m"),
+        "x is double, its statistics need not be",
+    ),
     ("resolve-sequences", text_model("float[3,4] x, int64[] at", SEQUENCE), "the place at is not stored"),
     ("resolve-sequences", text_model("float[3] x", "y = Relu (x)"), ""),
     ("resolve-sequences", text_model("float[3,4] x", SEQUENCE, at=3), "the sequence has no place 3"),
@@ -645,6 +677,8 @@ STAYS: list[tuple[str, ModelProto, str]] = [
     ("global-pool", pooled(7, ', auto_pad = "SAME_UPPER"'), ""),
     ("norm-rows", normed("LayerNormalization", (2, 4, 8), -1), ""),
     ("norm-rows", normed("LayerNormalization", (2, 4, 8), 2), ""),
+    ("norm-rows", with_statistics(17, ", mean", -2), "it gives its statistics too"),
+    ("expand-before-norm", summed("Add", (16, 8), "1048576,16,8"), "table would be 134,217,728 values"),
     ("norm-rows", normed("RMSNormalization", (1, 4, 8), -1), ""),
     ("norm-rows", normed("RMSNormalization", (4, 8), -1), ""),
     ("norm-rows", normed("LayerNormalization", (2, 4, 8), -2, given="N,4,8"), "is not known"),
@@ -659,6 +693,14 @@ STAYS: list[tuple[str, ModelProto, str]] = [
         "t is not read by one Reshape alone",
     ),
     ("merge-axes", chain([2, 7, 2, 7, 3], [0, 2, 1, 3, 4], [4, 49, 3]), ""),
+    ("merge-axes", chain([2, 2, 2, 2, 2, 2], [5, 4, 3, 2, 1, 0], [2, 2, 2, 2, 2, 2]), "w has 6 dimensions as well"),
+    ("merge-axes", chain([2] * 8, [7, 6, 5, 4, 3, 2, 1, 0], [16, 16]), "cannot be reached in two steps"),
+    (
+        "merge-axes",
+        text_model("float[N] x", CHAIN, s1=[-1, 2, 2, 2, 2, 2], s2=[-1, 2]),
+        "the shape of p or of w varies",
+    ),
+    *(("fold-batchnorm", model, words) for model, words in UNFOLDED),
     *(("longer-axes", over(axes=axes), "") for axes in ([3], [2], [1, 3])),
     (
         "longer-axes",  # nothing is turned

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import simulate
 from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq, Value
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8, Lpbq, Value
 from deploykit.flow.cure import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
@@ -54,6 +54,8 @@ def _weights(kind: str) -> Value:
         scale = rng.uniform(0.01, 0.02, 6)
         return Affine(bits=8, signed=True, scale=scale, zero_point=np.zeros(6), axis=1)
     scale = rng.uniform(0.1, 0.2, (2, 6))
+    if kind == "float8":
+        return Float8(dtype="float8e4m3fn", scale=scale[0], axis=1)
     if kind == "block":
         zero_point = rng.integers(-3, 3, (2, 6)).astype(float)
         return Affine(bits=4, signed=True, scale=scale, zero_point=zero_point, block_axis=0, block_size=4)
@@ -64,7 +66,7 @@ def _weights(kind: str) -> Value:
     )
 
 
-@each_row("kind", "channel", "block", "lpbq")
+@each_row("kind", "channel", "block", "lpbq", "float8")
 def test_the_simulation_with_carried_encodings_is_equal(kind: str) -> None:
     model = _linear(1, 4, 8, 6, bias="last", opset=17, seed=1)
     grid = GridKind(bits=16, signed=False)
