@@ -28,6 +28,8 @@ def checked(*words: str) -> list[str]:
     return ["check", "--plan", "m.onnx", "--target", "sm8650", *words]
 
 
+QUANTIZED = ["quantize", "m.onnx", "--target=sm8650", "--with=ort", "--calibration=shape.npy", "-o=q", "--option"]
+LADDER = ["accuracy", "ladder", "m.onnx", "--target", "sm8650"]
 MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "wrong path": (packaged(model="n.onnx"), 3, "did you mean m.onnx"),
     "wrong folder": (packaged(model="models/m.onnx"), 3, "there is no folder models"),
@@ -107,18 +109,11 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "an unknown version": (["encodings", "convert", ENCODINGS, "--to", "3.0.0"], 2, "known versions: 0.6.1"),
     "an option given twice": ([*packaged(), "--sdk", "2.48"], 2, "--sdk: given twice"),
     "a quantizer's option out of its type": (
-        [
-            "quantize",
-            "m.onnx",
-            "--target=sm8650",
-            "--with=ort",
-            "--calibration=shape.npy",
-            "--option=per_channel=3",
-            "-o=q",
-        ],
+        [*QUANTIZED, "per_channel=3"],
         2,
-        "--option per_channel=3: true or false is expected",
+        "per_channel=3: true or false is expected",
     ),
+    "a quantizer's option without value": ([*QUANTIZED, "a"], 2, "KEY=VALUE is expected"),
     "a format that nobody knows": (packaged(model="format.onnx"), 3, "the installed onnx reads versions up to"),
     "an operator set that nobody knows": (packaged(model="future.onnx"), 1, "the installed onnx knows up to"),
     "an address as model": (packaged(model="https://example.com/m.onnx"), 3, "download it first"),
@@ -133,6 +128,29 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "a float model to explain": (["explain", "m.onnx"], 3, "without QuantizeLinear"),
     "a float model to convert": (["encodings", "convert", "m.onnx", "--to", "2.0.0"], 3, "without QuantizeLinear"),
     "a read-only place": (packaged(out="/sys/out"), 6, "choose another folder"),
+    "a ladder of nothing": (["accuracy", "ladder"], 2, "which model?"),
+    "a ladder's report of raised layers": ([*LADDER, "--raise", "--estimate"], 2, "--estimate with --raise"),
+    "a type that nothing is raised to": ([*LADDER, "--to", "int16"], 2, "--to goes with --raise"),
+    "layers raised without a goal": ([*LADDER, "--raise"], 2, "--raise needs --goal and --data"),
+    "a table of nothing": (["accuracy", "ladder", "none.json"], 2, "no accuracies were given"),
+    "a table asked about outputs": (
+        ["accuracy", "ladder", "--accuracy", "fp32=70", "--goal", "kept>=95%"],
+        2,
+        "asks about outputs, and a table has none",
+    ),
+    "a case without a bundle": (["diagnose", "text.onnx", "--note", "x"], 2, "--note goes with --pack"),
+    "a bundle of nothing": (["diagnose", "--pack", "case.zip"], 2, "--pack needs --model"),
+    "a plan as SARIF": (checked("--format", "sarif"), 2, "--plan shows the decision as it is"),
+    "a path to explain that is none": (["explain", "nowhere/x"], 2, "no such file or folder"),
+    "encodings to explain cut off": (["explain", "cut.encodings"], 3, "is the file complete?"),
+    "a route that is none": (checked("--backend", "qnn-htp", "--route", "x"), 2, "--route x: no such route"),
+    "a name that is no text": (packaged(model="m\udcff.onnx"), 2, "is not UTF-8"),
+    "LPBQ without a file": (["encodings", "convert", "qdq.onnx", "--to", "lpbq"], 2, "--to lpbq needs -o FILE"),
+    "a model and two releases": (
+        ["compat", "--model", "m.onnx", "--sdk=2.33", "--sdk=2.48"],
+        2,
+        "one release at a time",
+    ),
     "encodings for AMD": (packaged(target="vek385", sdk="6.2", encodings=ENCODINGS), 1, "quantize here"),
 }
 
@@ -147,6 +165,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (desk / name).mkdir()
     (desk / "mine/notes.txt").write_text("mine")
     (desk / "text.onnx").write_text("hello, I am no model")
+    (desk / "none.json").write_text("{}")
     (desk / "cut.encodings").write_text('{"version": "1.0.0", ')
     (desk / "empty.onnx").write_bytes(b"")
     (desk / "half.onnx").write_bytes((desk / "m.onnx").read_bytes()[:9000])

@@ -16,8 +16,6 @@ from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
 from deploykit.backend.quantizers import QuantizerJob
 from deploykit.backend.requests import make_request
-from deploykit.cli import cli
-from deploykit.cli.frame import run
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.flow.pipeline import make_packages
 from deploykit.flow.quantizing import making
@@ -219,12 +217,16 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(frames: Path, tmp_p
     onnx.save(half, tmp_path / "half.onnx")
     with pytest.raises(InputError, match="computes in float16"):
         deploykit.quantize(tmp_path / "half.onnx", target="sm8650", calibration=frames, out=tmp_path / "half")
-    with pytest.raises(UsageError, match="not for this target"):
-        deploykit.quantize(CNN, target="vek385", quantizer="ort", calibration=frames, out=tmp_path / "other")
-    assert (
-        run(cli, ["quantize", str(CNN), "--target", "sm8650", "--calibration", str(frames), "-o", "x", "--option", "a"])
-        == 2
-    )
+    endless = np.full((4, 3, 16, 16), np.inf, np.float32)
+    np.savez(tmp_path / "endless.npz", input=endless[:, None])
+    for words, asked in (
+        ("not for this target", {"target": "vek385", "quantizer": "ort", "calibration": frames}),
+        ("takes none", {"target": "sm8650", "encodings": DATA / "cnn/w8a8.v1.0.0.encodings"}),
+        ("a quantizer needs data", {"target": "sm8650", "quantizer": "ort"}),
+        ("values for the input input are infinite", {"target": "sm8650", "calibration": tmp_path / "endless.npz"}),
+    ):
+        with pytest.raises(InputError if "infinite" in words else UsageError, match=words):
+            deploykit.quantize(CNN, out=tmp_path / "other", **asked)  # type: ignore[arg-type]
 
 
 LEAVES_NO_ENCODINGS = """
