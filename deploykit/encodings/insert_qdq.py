@@ -54,8 +54,6 @@ def quantize_constant(values: Numbers, encoding: Affine | Lpbq) -> QuantizedCons
         if encoding.bits != 4 or encoding.axis is None or encoding.block_axis is None:
             raise ValueError("LPBQ is understood for 4-bit weights with known axes only")
         channel = encoding.channel_scale.reshape(-1)
-        if channel.size != values.shape[encoding.axis]:
-            raise ValueError(f"{channel.size} channel scales for {values.shape[encoding.axis]} channels")
         blocks = _whole_blocks(values.shape, encoding.block_scale, encoding)
         lowest = -(1 << (encoding.bits - 1))
         grid = np.repeat(blocks * _along(channel, encoding.axis, values.ndim), encoding.block_size, encoding.block_axis)
@@ -111,8 +109,6 @@ def _whole_blocks(shape: tuple[int, ...], numbers: Array, encoding: Affine | Lpb
     if encoding.block_size is None or encoding.block_axis is None:
         return numbers
     axis, size = encoding.block_axis, encoding.block_size
-    if axis >= len(shape) or shape[axis] % size:
-        raise ValueError(f"blocks of {size} do not divide axis {axis} of shape {list(shape)}")
     wanted = tuple(dim // size if i == axis else dim for i, dim in enumerate(shape))
     try:
         return np.ascontiguousarray(np.broadcast_to(numbers, wanted))
@@ -134,8 +130,6 @@ def _full(shape: tuple[int, ...], numbers: Numbers, encoding: Affine | Lpbq | Fl
         return np.repeat(numbers, encoding.block_size, axis=encoding.block_axis)
     if numbers.ndim == 0 or encoding.axis is None:
         return numbers
-    if numbers.size != shape[encoding.axis]:
-        raise ValueError(f"{numbers.size} scales for {shape[encoding.axis]} channels along axis {encoding.axis}")
     return _along(numbers, encoding.axis, len(shape))
 
 

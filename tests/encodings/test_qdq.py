@@ -259,6 +259,48 @@ def test_what_is_not_inserted_and_in_which_domain_the_rest_is() -> None:
     assert {entry.domain: entry.version for entry in other.opset_import} == {"": 17, "com.microsoft": 1}
 
 
+WHOLE = np.ones((4, 2), np.float32)
+IN_BLOCKS = Lpbq(
+    bits=4,
+    decompressed_bits=8,
+    channel_scale=np.full((1, 2), 0.01),
+    block_scale=np.full((2, 2), 16.0),
+    axis=1,
+    block_axis=0,
+    block_size=2,
+)
+
+
+@each_row(
+    ("body", "bias", "weight", "count", "skipped"),
+    ("y = Gemm (x, w, b)", [1.0, 2.0], IN_BLOCKS, 1, ""),
+    ("a = Gemm (x, w, b)  c = Gemm (x, w, b)  y = Add (a, c)", [1.0, 2.0], affine(signed=True), 1, ""),
+    ("y = Gemm (x, w, b)", [[1.0, 2.0]], affine(signed=True), 0, "a bias of rank 2 cannot be int32"),
+)
+def test_a_bias_is_int32_in_steps_of_its_layer(body: str, bias: Any, weight: Any, count: int, skipped: str) -> None:
+    model = text_model("float[3,4] x", body, "float[3,2] y", w=WHOLE, b=bias)
+    model.graph.input.add().CopyFrom(onnx.helper.make_tensor_value_info("w", TensorProto.FLOAT, (4, 2)))
+    made = insert_qdq(model, set_of(x=affine(0.1), w=weight), bias="int32")
+    assert [entry.reason for entry in made.skipped] == ([skipped] if skipped else [])
+    assert [t.data_type for t in made.model.graph.initializer].count(TensorProto.INT32) == 2 * count
+    feed = {"x": np.arange(12, dtype=np.float32).reshape(3, 4) / 8}
+    np.testing.assert_allclose(run(made.model, feed)[0], run(model, feed)[0], atol=0.5)
+
+
+def test_weights_in_eight_bit_floats_are_their_values() -> None:
+    model = text_model(
+        "float[3,4] x", "d = DequantizeLinear (w, s, z)  y = MatMul (x, d)", "float[3,2] y", opset=19, s=0.5
+    )
+    for name, shape in (("w", (4, 2)), ("z", ())):
+        values = [1.5] * 8 if shape else [0.0]
+        model.graph.initializer.append(onnx.helper.make_tensor(name, TensorProto.FLOAT8E4M3FN, shape, values))
+    taken = extract_qdq(model)
+    (value,) = (entry.value for entry in taken.encodings)
+    feed = {"x": np.eye(3, 4, dtype=np.float32)}
+    assert value.dtype == "float8e4m3fn" and not taken.kept
+    np.testing.assert_array_equal(run(taken.model, feed)[0], run(model, feed)[0])
+
+
 def test_blocks_raise_the_operator_set() -> None:
     where: dict[str, Any] = {"axis": 1, "block_axis": 0, "block_size": 2}
     scale, blocks = np.full((1, 2), 0.01), np.array([[16.0, 3.0], [5.0, 16.0]])

@@ -226,7 +226,7 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(frames: Path, tmp_p
         ("values for the input input are infinite", {"target": "sm8650", "calibration": tmp_path / "endless.npz"}),
     ):
         with pytest.raises(InputError if "infinite" in words else UsageError, match=words):
-            deploykit.quantize(CNN, out=tmp_path / "other", **asked)  # type: ignore[arg-type]
+            deploykit.quantize(CNN, out=tmp_path / "other", **asked)
 
 
 LEAVES_NO_ENCODINGS = """
