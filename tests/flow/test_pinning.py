@@ -43,6 +43,8 @@ def shapes(made: Pinned) -> dict[str, tuple[int, ...]]:
 DENSE = "g (float[n,3,h,w] x) => (float[n,3,h,w] y) { y = Relu (x) }"
 CLASSES = "g (float[n,3,h,w] x) => (float[n,3,1,1] y) { y = GlobalAveragePool (x) }"
 
+LINES = "g (float[n,3,h,w] x) => (float[n,3,a,b] y) { y = AveragePool <kernel_shape = [48, 320]> (x) }"
+
 
 @each_row(
     ("graph", "inputs", "shape", "why"),
@@ -52,6 +54,16 @@ CLASSES = "g (float[n,3,h,w] x) => (float[n,3,1,1] y) { y = GlobalAveragePool (x
     (DENSE, ("x:2,3,96,128",), (2, 3, 96, 128), "as typed"),
     ("g (float[n,8] x) => (float[n,8] y) { y = Relu (x) }", (), (1, 8), "one sample at a time"),
     ("g (int64[n,s] x) => (int64[n,s] y) { y = Abs (x) }", (), (1, 128), "a usual number of tokens"),
+    (DENSE.replace("3,h", "3,32"), (), (1, 3, 32, 320), "the usual size of models that read lines"),
+    (DENSE.replace("3,h,w", "1,t,80"), (), (1, 1, 100, 80), "a usual number of frames at which it runs"),
+    (DENSE.replace("3,h,w", "80,t"), (), (1, 80, 3000), "a usual number of frames at which it runs"),
+    (
+        DENSE.replace("3,h,w", "h,w,3"),
+        (),
+        (1, 640, 640, 3),
+        "the usual size of detectors and segmentation at which it runs",
+    ),
+    (LINES, (), (1, 3, 48, 320), "the usual size of text lines at which it runs"),
 )
 def test_each_size_has_its_reason(
     tmp_path: Path, graph: str, inputs: tuple[str, ...], shape: tuple[int, ...], why: str

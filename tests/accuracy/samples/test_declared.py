@@ -47,7 +47,7 @@ def _one(text: str) -> Declaration:
 )
 def test_values(text: str, name: str, values: tuple[float, ...]) -> None:
     found = _one(text)
-    assert (found.name, found.kind, found.values) == (name, "value", values)
+    assert found.name == name and found.to_json() == {"kind": "value", "values": list(values)}
     assert all(isinstance(value, int) for value in found.values) or name not in ("orig_target_sizes", "flag")
 
 
@@ -57,7 +57,7 @@ def test_values(text: str, name: str, values: tuple[float, ...]) -> None:
 )
 def test_ranges(text: str, ends: tuple[float, float]) -> None:
     found = _one(text)
-    assert (found.kind, (found.low, found.high)) == ("range", ends)
+    assert found.to_json() == {"kind": "range", "low": ends[0], "high": ends[1]}
 
 
 def test_a_name_that_holds_what_a_range_looks_like_is_the_longest_that_matches() -> None:
@@ -153,6 +153,7 @@ WRAPPED = "n = Less(x, i0) m = Add(x, i10) i = Where(n, m, x) y = Gather(table, 
     # Token ids of which one means padding: compared with 1, and still no mask.
     ("p = Equal(x, i1) w = Where(p, i0, x) y = Gather(table, w)", "1,4", (-10, 9)),
     (WRAPPED, "1,4", (-10, 9)),
+    ("z = Shape(x) c = Clip(x, i0) y = Gather(table, c)", "1,4", (0, 9)),
     ("a = Gather(table, x) z = Gather(small, x) y = Add(a, z)", "1,4", (-3, 2)),
     ("y = ScatterND(rows, x, fm1)", "1", (-3, 2)),
     ("y = GatherND(data, x)", "3,1", (-5, 4)),
@@ -195,6 +196,8 @@ def test_what_type_and_version_allow(body: str, shape: str, dtype: str, opset: i
     ("c = Cast<to=1>(x) t = Concat<axis=1>(c, c) y = Mul(b, t)", "1,2", 1, "size"),
     ("c = Cast<to=1>(x) m = Mul(c, f1) y = Sin(m)", "1,4", None, ""),
     ("y = Expand(f1, x)", "2", None, ""),
+    ("c = Cast<to=1>(x) a = Sub(f1, c) p = Mul(a, fm2) y = Add(s, p)", "1,4", None, ""),
+    ("n = NonZero(s) y = Gather<axis=1>(n, x)", "1,4", None, "how many there are is not known"),
     ("c = Cast<to=1>(x) r = ReduceSum(c) e = Equal(x, i0) y = Where(e, r, f1)", "1,4", None, ""),
     ("a = Add(x, other) y = Gather(table, a)", "1,4", None, ""),
     ("m = Sub(x, i100) z = Gather(small, m) a = Gather(table, x) y = Add(a, z)", "1,4", None, "excludes"),
