@@ -1,5 +1,6 @@
 """A package is run where the user says, judged by the one judge, and its record kept; faults leave nothing behind."""
 
+import io
 import json
 import os
 import re
@@ -22,11 +23,14 @@ import deploykit
 from adb_device import AdbDevice
 from deploykit.backend.on_device import DeviceRequest, Place
 from deploykit.backend.plugins import load_backend
+from deploykit.backend.status import Correctness, Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run as run_command
 from deploykit.devices import runner
+from deploykit.devices.record import OutputBeside, RunRecord
+from deploykit.devices.run import RunReport
 from deploykit.devices.sessions import session_results
-from deploykit.errors import PackageError, ToolError, UsageError
+from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.report.pages import with_runs
 from ssh_end import SshEnd, processes_in
@@ -82,6 +86,38 @@ def test_a_clock_that_was_set_meanwhile_is_told(plain: Path, monkeypatch: pytest
     assert "runs" not in read_manifest(plain)
 
 
+def test_what_a_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A device that loses more than the emulator, on a chip that no table has; and a program that failed there."""
+    place = Place(kind="adb", system="Android", machine="aarch64", folder="/data/here", soc="SM9999")
+    judged: dict[str, Any] = {
+        "package": "p",
+        "backend": "qnn-htp",
+        "target": "sm8650",
+        "started": "",
+        "power": "",
+        "where": "device",
+    }
+    beside = OutputBeside(output="y", device_db=20.0, emulator_db=40.0, beside_db=20.0)
+    yes = Correctness(state=Right.YES)
+    record = RunRecord(**judged, device=place, right=yes, emulator=yes, outputs=(beside,))
+    known = deploykit.diagnose(io.BytesIO(b"DspTransport.openSession qnn_open failed, 0x0000000e"))
+    reports = [
+        RunReport(record=record, path="here"),
+        RunReport(record=None, status=14, said=("no", "skel"), diagnosis=known),
+    ]
+    monkeypatch.setattr("deploykit.api.run", lambda *_, **__: reports.pop(0))
+    asked = ["run", "p", "--on", "adb", "--keep", "--draft", str(tmp_path / "drafts")]
+    assert run_command(cli, asked) == 0
+    said = capsys.readouterr().out
+    assert "y: 20.0 dB here, 40.0 dB on the emulator" in said and "/data/here, on the device" in said
+    assert (tmp_path / "drafts" / "sm9999.toml").is_file()
+    assert run_command(cli, [*asked, "--junit", str(tmp_path / "j.xml")]) == 5
+    assert "the program on the device failed (status 14)" in capsys.readouterr().out
+    assert [suite.get("errors") for suite in ElementTree.parse(tmp_path / "j.xml").getroot()] == ["1"]
+    reports.append(RunReport(record=None, status=14))
+    assert run_command(cli, [*asked, "--json"]) == 5 and json.loads(capsys.readouterr().out)["status"] == 14
+
+
 CPU = "CPUExecutionProvider"
 
 
@@ -132,6 +168,10 @@ def test_a_record_that_never_came_into_the_manifest_is_cleared(plain: Path) -> N
 
 
 def test_places_have_names_in_a_file(plain: Path, tmp_path: Path) -> None:
+    (tmp_path / "none.json").write_text('{"latency": {"samples_us": []}}')
+    for against, words in ((plain, "holds no run"), (tmp_path / "none.json", "holds no measured times")):
+        with pytest.raises(InputError, match=words):
+            deploykit.run(plain, on="local", against=against)
     file = tmp_path / "deploykit.toml"
     file.write_text('[devices.here]\nat = "local"\nmax_p90 = "10s"\nmin_sqnr = 400\n', "utf-8")
     record = deploykit.run(plain, on="here", file=file, **QUICK).record
