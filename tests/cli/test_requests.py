@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.system.store import Store, is_off
 from tables import each_row
 
+MLP = Path(__file__).parents[1] / "data/aimet/mlp/model.onnx"
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "help"
 THIRD_PARTY = """
 from deploykit.backend.options import OptionSpec
@@ -37,6 +39,34 @@ class Fourth(QnnHtp):
 
 backend = Fourth()
 """
+
+
+def test_kernels_are_told_the_wrong_ones_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = AuditedKernel(
+        node="n",
+        nodes=("n", "m"),
+        operators=("Tanh", "Mul"),
+        type="u8",
+        place="alone",
+        verdict="wrong",
+        why="off",
+        count=2,
+    )
+    audits = [Audit(level="full", by="somebody", kernels=kernels) for kernels in ((wrong,), ())]
+    monkeypatch.setattr("deploykit.flow.pipeline.check", lambda *_, **__: ())
+    monkeypatch.setattr("deploykit.flow.pipeline.audit", lambda *_, **__: audits.pop(0))
+    asked = ["check", str(MLP), "--target=sm8650", "--backend=ort-qnn", "--kernels=full"]
+    assert run(cli, asked) == 0
+    assert ["wrong", "Tanh", ">", "Mul", "u8", "n", "(and", "1", "more)", "off"] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]
+    assert run(cli, asked) == 0 and "0 kernels by somebody: there is none to look at" in capsys.readouterr().out
+    monkeypatch.setattr("deploykit.flow.pipeline.estimate", lambda *_, **__: None)
+    assert run(cli, ["check", "--plan", *asked[1:-1], "--estimate"]) == 0
+    assert "time       no estimate for this chip" in capsys.readouterr().out
+    assert run(cli, [*asked[:-1], "--format", "json"]) == 0 and json.loads(capsys.readouterr().out)["findings"] == []
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper
 
-from deploykit.answers.binaries import BinaryReport
+from deploykit.answers.binaries import BinaryReport, Runtime
 from deploykit.cli import cli, frame
+from deploykit.cli.frame import run as run_command
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
 from deploykit.system.processes import ProgramEnd, run
+from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.compiler import hosts as workers
 from deploykit_ort_qnn.compiler.contexts import inspect_context, judged
 from tables import each_row
@@ -69,15 +71,24 @@ def test_whether_it_loads_is_answered_with_a_confidence(compiled: Path) -> None:
     assert status == 1 and info["loads"][0]["status"] == "unsupported"
 
 
-def test_a_graph_above_the_limit_names_the_parts_and_fails() -> None:
+def test_a_graph_above_the_limit_names_the_parts_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     memory = {"spill_fill": 1 << 40, "constants": 5 << 30, "op_data": 1 << 20, "shared_weights": 0}
     graph = judged({"name": "g", "memory": memory}, "v69", None)
     assert graph["fits"]["limit_bytes"] == 2 << 30 and graph["fits"]["parts"] == 3 and not graph["fits"]["ok"]
     assert judged({"name": "g", "memory": memory}, "v69", 8192)["fits"]["ok"], "the binary's own record outranks"
     assert judged({"name": "g", "memory": memory}, "", None)["fits"]["ok"] is None
     assert judged({"name": "g", "memory": {"spill_fill": 0}}, "v69", None)["fits"] is None
-    info = {"graphs": [graph]}
-    assert BinaryReport(info=info, loads=(), runtimes=()).refused
+    told = {"file": "c.bin", "maker": "QAIRT", "release": "2.1", "build": "b", "soc_model": None, "graph_count": 1}
+    told |= dict.fromkeys(("core_api", "backend_api", "blob_version"), "1.0")
+    info = {**told, "graphs": [{**graph, "inputs": [], "outputs": []}]}
+    report = BinaryReport(info=info, loads=(), runtimes=(Runtime(release="2.1", status=Status.UNSUPPORTED),))
+    monkeypatch.setattr("deploykit.answers.binaries.report_binary", lambda *_, **__: report)
+    assert report.refused and run_command(cli, ["compat", "binary", "c.bin"]) == 1
+    said = capsys.readouterr().out
+    assert "a chip that it does not name" in said and "split it into 3 graphs or more" in said
+    assert said.rstrip().endswith("none of the releases in the tables loads it")
 
 
 @each_row(("release", "blob", "soc_model", "arch"), ("2.25.0", "3.2.0", None, "v73"), ("2.37.1", "3.3.3", 60, "v73"))
