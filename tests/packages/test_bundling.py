@@ -61,7 +61,7 @@ def telling_case(folder: Path) -> Path:
         helper.make_node("Mul", ["y0", "s"], ["y1"]),
         helper.make_node("Reshape", ["y1", "shape"], ["y"]),
         helper.make_node("Own", ["y0"], ["own"], domain="own", note="a secret", gains=[0.7310585]),
-        helper.make_node("Constant", [], ["words"], value=helper.make_tensor("", TensorProto.STRING, [1], [b"secret"])),
+        helper.make_node("Constant", [], ["words"], value=numpy_helper.from_array(np.array(["secret"], object), "")),
         helper.make_node("Constant", [], ["few"], sparse_value=scattered),
         helper.make_node("If", ["flag"], ["out"], then_branch=inner, else_branch=inner),
     ]
