@@ -114,7 +114,7 @@ def _execution(package: Path, details: QuarkPrepared, measured: Measured, found:
             *QUANTIZED_RULES.run(quantized),
             *_quality_findings(details, measured),
         ),
-        right=measured.right,
+        right=_right(draft, measured),
         instead=found.instead,
     )
 
@@ -137,19 +137,30 @@ def _record(details: QuarkPrepared, measured: Measured) -> Json:
     return record
 
 
+def _wider(draft: QuarkDraft) -> tuple[str, ...]:
+    """The precisions of the device above the one that was made, the next one first."""
+    rungs, made = ladder(draft.situation.target.device.fact("precisions") or ()), draft.precision
+    return rungs[rungs.index(made) + 1 if made in rungs else 1 :]
+
+
+def _right(draft: QuarkDraft, measured: Measured) -> Correctness | None:
+    """The judge's word; where a yes keeps less than it might, with the precision that is wider."""
+    right, wider, quality = measured.right, _wider(draft), measured.quality
+    if right is None or quality is None or not (quality.verdict.right and quality.verdict.is_short and wider):
+        return right
+    return replace(right, why=f"{right.why}; --precision {wider[0]} is wider, and is judged in the same way")
+
+
 def _quality_findings(details: QuarkPrepared, measured: Measured) -> tuple[Finding, ...]:
     """The rules of ``deploykit accuracy compare`` on the calibration samples: dead outputs are found at once."""
     if measured.comparison is None or measured.quality is None:
         return ()
-    situation = details.draft.situation
-    request, device = situation.request, situation.target.device
-    rungs, made = ladder(device.fact("precisions") or ()), details.draft.precision
-    wider = () if details.draft.ladder else rungs[rungs.index(made) + 1 if made in rungs else 1 :]
+    situation, wider = details.draft.situation, () if details.draft.ladder else _wider(details.draft)
     judged = Judged(
         comparison=measured.comparison,
         facts=details.draft.facts,
-        model=request.model.name,
-        target=device.id,
+        model=situation.request.model.name,
+        target=situation.target.device.id,
         precision=details.draft.precision_with_exclusions,
         verdict=measured.quality.verdict,
         wider=f"--precision auto tries {', '.join(wider)} as well, and takes the first that is right" if wider else "",

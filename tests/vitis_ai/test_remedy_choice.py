@@ -200,3 +200,19 @@ def test_endless_equalization_is_left_out_if_not_asked_for(monkeypatch: pytest.M
         instead = execution.execute(tmp_path, details, None, aids).instead  # type: ignore[arg-type]
         assert instead is not None and instead.request.options == (*options, ("include_cle", "false"))
         assert [finding.code for finding in instead.findings] == ["VAI303"]
+
+
+@each_row(("share", "words"), (0.05, "; --precision bf16 is wider, and is judged in the same way"), (0.01, ""))
+def test_a_yes_that_keeps_less_than_it_might_names_the_wider_precision(
+    monkeypatch: pytest.MonkeyPatch, share: float, words: str
+) -> None:
+    ready = SimpleNamespace(state=lambda **_: SimpleNamespace(state="ready"))
+    run = QuarkRun(output="vint8.onnx", result={}, log=Path("log"), seconds=1.0)
+    monkeypatch.setattr(execution, "quark_environment", lambda _name: ready)
+    monkeypatch.setattr(execution, "measure", lambda *_args: Measured(run=run, quality=lost(share)))
+    request = Request(model=MODEL, target="vek385", precision="vint8", calibration=Path("data"))
+    model, resolved = load_model(MODEL), resolve(find_device(backend.devices(), "vek385"), None)
+    given = Situation(request=request, model=model, facts=collect_facts(model), encodings=None, target=resolved)
+    aids = Aids(progress=print, samples=lambda: None)  # type: ignore[arg-type, return-value]
+    right = execution.execute(MODEL.parent, QuarkPrepared(draft=make_draft(given)), None, aids).right  # type: ignore[arg-type]
+    assert right is not None and right.state is Right.YES and right.why.endswith(f"40.0 dB{words}")
