@@ -245,11 +245,6 @@ class ConversionDraft:
         writes = partial(is_writable, completed)
         return self.situation.facts.once(("writable", completed), lambda: frozenset(filter(writes, WRITTEN_VERSIONS)))
 
-    @property
-    def explicit_floats(self) -> frozenset[str]:
-        """Tensors with an explicit float entry in the file."""
-        return frozenset(e.name for e in self.source or () if isinstance(e.value, Float))
-
     def status(self, feature: str, *, tool: str = "") -> Status:
         """What the SDK table says of a feature for this architecture."""
         return self.sdk.status(feature, tool=tool, arch=self.arch)

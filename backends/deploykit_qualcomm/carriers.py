@@ -269,12 +269,6 @@ class Carried:
         fits = isinstance(wanted, int) and isinstance(has, int) and wanted <= has
         return Fit.ACCEPTED if by_arch.status is Status.SUPPORTED and fits else Fit.REFUSED
 
-    @property
-    def is_exact(self) -> bool:
-        """True when the runtime is of the wheel's own release, as far as its name says."""
-        named = self.runtime.split(".")[:3]
-        return not self.runtime or self.wheel.sdk.split(".")[: len(named)] == named
-
 
 def obeys(wheel: Wheel) -> bool:
     """True when some build of a wheel's compiler makes what ``soc_model`` asks for.
@@ -386,7 +380,8 @@ def check_release(carried: Carried) -> Iterator[Found]:
     runtime, sdk = carried.runtime, carried.wheel.sdk
     if not runtime or runtime == sdk:
         return
-    if carried.is_exact:
+    named = runtime.split(".")[:3]
+    if sdk.split(".")[: len(named)] == named:
         message = f"the compiler is of QAIRT {sdk}: a runtime of {runtime} that is older than {sdk} does not load it"
     else:
         message = f"the compiler is of QAIRT {sdk}, the nearest in public wheels that is not newer than {runtime}"

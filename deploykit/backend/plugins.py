@@ -6,6 +6,7 @@ It knows no backend by name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -30,7 +31,6 @@ __all__ = [
     "all_options",
     "all_registries",
     "backend_ids",
-    "broken_backends",
     "catalog_of",
     "checked_request",
     "device_named",
@@ -78,22 +78,14 @@ def load_backend(backend_id: str) -> AnyBackend:
     return backend
 
 
-def load_backends() -> tuple[AnyBackend, ...]:
-    """The installed backends that can be imported; a broken one must not take the others down."""
-    broken = broken_backends()
-    return tuple(load_backend(backend_id) for backend_id in backend_ids() if backend_id not in broken)
-
-
 @cache
-def broken_backends() -> dict[str, ToolError]:
-    """The installed backends that cannot be imported, each with the reason; ``deploykit doctor`` shows them."""
-    broken = {}
+def load_backends() -> tuple[AnyBackend, ...]:
+    """The installed backends that can be imported; a broken one, which doctor shows, must not take the others down."""
+    backends: list[AnyBackend] = []
     for backend_id in backend_ids():
-        try:
-            load_backend(backend_id)
-        except ToolError as error:
-            broken[backend_id] = error
-    return broken
+        with suppress(ToolError):
+            backends.append(load_backend(backend_id))
+    return tuple(backends)
 
 
 def all_options() -> dict[OptionSpec, tuple[str, ...]]:

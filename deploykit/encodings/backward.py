@@ -79,11 +79,6 @@ class InferredRange(Published):
         """Both ends."""
         return self.low, self.high
 
-    @property
-    def is_finite(self) -> bool:
-        """True where a grid can be made for it."""
-        return math.isfinite(self.low) and math.isfinite(self.high)
-
     def as_published(self) -> Json:
         """The range, and what says so."""
         return published(self, without=("copies", "wide", "partial"))
@@ -231,7 +226,7 @@ def _of_pair(
 ) -> Clue | None:
     name, other, made = node.input[position], node.input[1 - position], node.output[0]
     beside = known.get(other)
-    if beside is None or not beside.is_finite:
+    if beside is None or not all(map(math.isfinite, beside.interval)):
         return None
     result, partner = known[made].interval, beside.interval
     words = f"{made} and {other} leave that to it"

@@ -213,15 +213,6 @@ class _Case:
     def node(self) -> NodeFact:
         return self.use.node
 
-    def entry_of_input(self) -> Encoding | None:
-        return effective_entry(self.encodings, self.facts, self.source)
-
-    def entry_of_weight(self) -> Encoding | None:
-        """The stored weight's own entry, or what a computed second input is quantized to."""
-        if self.weight is not None:
-            return self.encodings.get(self.weight.name)
-        return effective_entry(self.encodings, self.facts, self.node.inputs[1])
-
 
 def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Encoding | None:
     """The entry of a tensor, or the nearest one upstream over ops that keep the grid; None when there is none."""
@@ -243,7 +234,12 @@ def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Enc
 
 
 def _derive(case: _Case) -> Made:
-    data, weight = case.entry_of_input(), case.entry_of_weight()
+    data = effective_entry(case.encodings, case.facts, case.source)
+    # The stored weight's own entry, or what a computed second input is quantized to.
+    if case.weight is not None:
+        weight = case.encodings.get(case.weight.name)
+    else:
+        weight = effective_entry(case.encodings, case.facts, case.node.inputs[1])
     for entry, what in ((data, "input"), (weight, "weight")):
         if entry is None:
             return f"the {what} of {case.node.label} is not quantized"

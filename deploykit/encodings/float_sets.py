@@ -25,7 +25,6 @@ __all__ = [
     "CoverageStatus",
     "Extension",
     "FloatPrediction",
-    "absorbed_tensors",
     "absorbing_fusions",
     "collect_coverage",
     "find_borders",
@@ -210,7 +209,13 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
     if known is not None:
         return known
     given, facts = facts, with_static(facts)
-    absorbed = absorbed_tensors(facts, encodings)
+    # Between an operator and the clamp behind it a tensor is absorbed only where the clamp's result has an entry:
+    # without one the whole pair was left out.
+    absorbed = {
+        name: fusion.node.label
+        for name, fusion in absorbing_fusions(facts, encodings).items()
+        if fusion.node.op_type not in _ACTIVATIONS or fusion.result in encodings
+    }
     stated = encodings.floats & facts.tensors.keys()
     integers = {e.name for e in encodings if not isinstance(e.value, Float) and e.name in facts.tensors}
     quantized = _spread(facts, integers - encodings.floats, blocked=stated)
@@ -234,19 +239,6 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
         borders=find_borders(facts, predicted, ignored=absorbed.keys()),
     )
     return given.keep(key, made)
-
-
-def absorbed_tensors(facts: GraphFacts, encodings: EncodingSet) -> dict[str, str]:
-    """Tensors without an entry inside what becomes one operator, with the label of the node that takes them in.
-
-    Between an operator and the clamp behind it that is so only where the clamp's result has an entry: without one the
-    whole pair was left out.
-    """
-    return {
-        name: fusion.node.label
-        for name, fusion in absorbing_fusions(facts, encodings).items()
-        if fusion.node.op_type not in _ACTIVATIONS or fusion.result in encodings
-    }
 
 
 def _movement(facts: GraphFacts, trait: Trait = Trait.CARRIES_GRID) -> tuple[tuple[str, str], ...]:

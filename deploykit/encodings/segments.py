@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, helper
 from deploykit.encodings.cut import infer_types, part_of
 from deploykit.encodings.float_sets import float_nodes
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.model.facts import GraphFacts, static_nodes, with_static
+from deploykit.model.facts import GraphFacts, static_tensors, with_static
 from deploykit.model.graph import GraphCopy, view_of
 
 __all__ = ["Partition", "Segment", "SegmentCosts", "SegmentRange", "partition", "split_model", "whole_as_cut"]
@@ -135,7 +135,8 @@ class _Levelling:
             if index not in live:
                 live.add(index)
                 todo += before[index]
-        live -= static_nodes(facts)
+        is_static = static_tensors(facts).issuperset
+        live = {index for index in live if not is_static(filter(None, facts.nodes[index].outputs))}
         self.working = sorted(live)
         self.before = {index: tuple(maker for maker in before[index] if maker in live) for index in self.working}
         made = ((index, name) for index in self.working for name in facts.nodes[index].outputs)

@@ -23,7 +23,7 @@ from deploykit.packages.manifests import hash_file
 from deploykit.packages.placing import FRESH, OLD, check_place
 from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular
-from deploykit.system.folders import exchange, put_in_place, scratch, workspace
+from deploykit.system.folders import exchange, scratch, workspace
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -289,6 +289,6 @@ def unpack(data: bytes, folder: Path, cell: str) -> CellResult:
             if check_place(place, force=True):
                 exchange(fresh, place, room / OLD)
             else:
-                put_in_place(fresh, place)
+                fresh.rename(place)
     write_result(folder, result)
     return result

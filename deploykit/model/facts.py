@@ -34,7 +34,6 @@ __all__ = [
     "is_setting",
     "setting_of",
     "shape_text",
-    "static_nodes",
     "static_tensors",
     "tensor_bytes",
     "with_static",
@@ -197,14 +196,6 @@ def static_tensors(facts: GraphFacts) -> frozenset[str]:
         return frozenset(found)
 
     return facts.once("static tensors", make)
-
-
-def static_nodes(facts: GraphFacts) -> frozenset[int]:
-    """Indices of Constant nodes and of nodes that make only static tensors."""
-    known = static_tensors(facts)
-    return frozenset(
-        node.index for node in facts.nodes if node.outputs and all(name in known for name in node.outputs if name)
-    )
 
 
 def with_static(facts: GraphFacts) -> GraphFacts:

@@ -20,7 +20,7 @@ from deploykit.findings import listed
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed_text
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.files import read_regular
-from deploykit.system.folders import GONE, abandoned, discard, exchange, put_in_place, workspace
+from deploykit.system.folders import GONE, abandoned, discard, exchange, workspace
 
 __all__ = ["FRESH", "OLD", "PACKAGES", "REPORT", "RESULTS", "PlacedFolder", "check_place", "publish_results", "tidy"]
 
@@ -202,7 +202,8 @@ class PlacedFolder:
             raise DefectError(f"a {self.kind.noun} is published before it was sealed")
         try:
             if not self._seen:
-                put_in_place(self.folder, self.out)
+                # A rename never replaces a folder that holds something, however short ago that came.
+                self.folder.rename(self.out)
                 return self.out / self.kind.file
             old = self.folder.with_name(OLD)
             exchange(self.folder, self.out, old)

@@ -115,12 +115,11 @@ class PackageWriter(PlacedFolder):
             self.witnessed.note_read(before, os.fstat(stream.fileno()), size, digest)
         return size, digest
 
-    def record_outputs(self) -> tuple[str, ...]:
-        """Record the files that an execution left in the package folder; returns their paths."""
-        fresh = tuple(path for path in list_files(self.folder) if path not in self.records)
-        for path in fresh:
-            self.records[path] = _executed(self.folder, path)
-        return fresh
+    def record_outputs(self) -> None:
+        """Record the files that an execution left in the package folder."""
+        for path in list_files(self.folder):
+            if path not in self.records:
+                self.records[path] = _executed(self.folder, path)
 
     def seal(self, manifest: Json) -> None:
         """Write the manifest, with every file recorded so far; nothing may be added afterwards."""

@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from deploykit.errors import DefectError, UsageError
 from deploykit.system.aliases import Json
 
-__all__ = ["markdown_text", "render", "shell_comment", "shell_words"]
+__all__ = ["markdown_text", "render", "shell_comment"]
 
 
 def render(template: str, values: Json, *, templates: Path | None = None, own: Path | None = None) -> str:
@@ -61,18 +61,13 @@ def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Env
     )
     environment.filters |= {
         "sh": shlex.quote,
-        "words": shell_words,
+        "words": shlex.join,
         "comment": shell_comment,
         "md": markdown_text,
         "py": repr,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
     }
     return environment
-
-
-def shell_words(argv: tuple[str, ...] | list[str]) -> str:
-    """An argv as shell text, each word quoted where it must be."""
-    return " ".join(shlex.quote(word) for word in argv)
 
 
 def shell_comment(text: str) -> str:

@@ -26,7 +26,6 @@ __all__ = [
     "exchange",
     "holding",
     "is_waited_for",
-    "put_in_place",
     "scratch",
     "waiting_for",
     "workspace",
@@ -116,12 +115,6 @@ def scratch(parent: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(left, ignore_errors=True)
     with workspace(place, _SCRATCH) as folder:
         yield folder
-
-
-def put_in_place(fresh: Path, place: Path) -> None:
-    """Move a folder to a place where nothing, or an empty folder, stands. Raises OSError where something else does."""
-    # A rename never replaces a folder that holds something, however short ago that came.
-    fresh.rename(place)
 
 
 def exchange(fresh: Path, place: Path, aside: Path) -> None:

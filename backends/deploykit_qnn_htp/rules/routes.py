@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from deploykit.encodings.values import Float
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
@@ -74,7 +75,7 @@ def check_explicit_floats(candidate: RouteCandidate) -> Iterator[Found]:
     """
     # Strategy 2 of qualcomm/aimet#4102.
     draft, route = candidate.draft, candidate.route
-    names = sorted(draft.explicit_floats)
+    names = sorted(entry.name for entry in draft.source or () if isinstance(entry.value, Float))
     if not names or route.explicit_float or route.quantizer_v2 or not route.legacy or not route.encodings:
         return
     row = draft.sdk.feature("explicit-float-entries", tool=route.tool)

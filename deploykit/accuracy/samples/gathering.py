@@ -43,7 +43,7 @@ from deploykit.accuracy.samples.domains import (
     make_mask,
 )
 from deploykit.accuracy.samples.images import WANTED, can_decode
-from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, weakest
+from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, UsageError
@@ -110,8 +110,9 @@ class Samples(Published):
 
     @property
     def label(self) -> Label:
-        """The weakest label of all inputs."""
-        return weakest(source.label for source in self.of_inputs.values())
+        """The label of the least known input; ``DERIVED`` without inputs: the graph states the one possible sample."""
+        labels = [source.label for source in self.of_inputs.values()]
+        return max(labels, key=list(Label).index, default=Label.DERIVED)
 
     @property
     def count(self) -> int:

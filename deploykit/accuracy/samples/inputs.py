@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from deploykit.model.facts import GraphFacts
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["InputSpec", "Label", "input_specs", "weakest"]
+__all__ = ["InputSpec", "Label", "input_specs"]
 
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
@@ -93,14 +92,3 @@ class Label(StrEnum):
     """Points of the input's own encoding, or of the domain that the graph states."""
     ARBITRARY = "arbitrary"
     """Anything else: good for running a graph, no ground for a verdict."""
-
-
-_STRENGTH = {label: place for place, label in enumerate(Label)}
-
-
-def weakest(labels: Iterable[Label]) -> Label:
-    """The label of several inputs together: that of the least known one.
-
-    Without any label it is ``DERIVED``: a model without inputs has one possible sample, and the graph states it.
-    """
-    return max(labels, key=_STRENGTH.__getitem__, default=Label.DERIVED)
