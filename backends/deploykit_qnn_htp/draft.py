@@ -4,7 +4,6 @@ It selects no route and writes nothing."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
@@ -13,6 +12,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from deploykit.backend.backend import Situation
+from deploykit.backend.quantizers import bits_of
 from deploykit.encodings.complete import complete as complete_set
 from deploykit.encodings.float_sets import FloatPrediction, predict_float_set
 from deploykit.encodings.formats.conversion import Conversion, convert, is_writable
@@ -317,8 +317,7 @@ def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
 
 def _widths(situation: Situation) -> Widths:
     if situation.encodings is None:
-        named = re.fullmatch(r"w(\d+)a(\d+)", situation.request.precision or "")
-        weight, activation = map(int, named.groups()) if named else (8, 8)
+        weight, activation = bits_of(situation.request.precision or "") or (8, 8)
         return Widths(activation=activation, weight=weight)
     activations, weights = {8}, set()
     for entry in situation.encodings:

@@ -6,7 +6,6 @@ untouched. Nothing else is decided here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from deploykit.accuracy.samples.images import fed_by_images
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
+from deploykit.backend.quantizers import bits_of
 from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Pinned", "pin", "read_situation", "read_situations", "resolve_target", "turned"]
 
-_WIDTHS = re.compile(r"w(\d+)a(\d+)")
 _FLOATS = ("fp32", "fp16", "bf16")
 
 
@@ -77,7 +76,7 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
             )
         encodings = read_placed(request.encodings, facts, float_tensors=request.float_tensors)
         refuse_other_precision(request.precision, encodings, facts)
-    elif facts.is_qdq and _WIDTHS.fullmatch(request.precision or ""):
+    elif facts.is_qdq and bits_of(request.precision or ""):
         raise UsageError(
             f"{request.model.name}: quantized already, and --precision {request.precision} was given too",
             why="its QuantizeLinear and DequantizeLinear nodes say the width of each tensor",
@@ -141,11 +140,11 @@ def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: Gra
         # 32 bits are biases, which no precision's name counts.
         if isinstance(entry.value, Affine | Lpbq) and entry.value.bits < 32 and fact is not None:
             held["weights" if fact.is_weight else "activations"].add(entry.value.bits)
-    widths = _WIDTHS.fullmatch(asked or "")
+    widths = bits_of(asked or "")
     if widths is None:
         differs = asked in _FLOATS and any(held.values())
     else:
-        wanted = {"weights": int(widths[1]), "activations": int(widths[2])}
+        wanted = dict(zip(("weights", "activations"), widths, strict=True))
         differs = any(bits and wanted[kind] not in bits for kind, bits in held.items())
     if differs:
         told = ", ".join(f"{bits}-bit {kind}" for kind, found in held.items() for bits in sorted(found))

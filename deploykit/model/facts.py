@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from deploykit.model.operators import BITS, FLOATS, Trait, has, settings
+from deploykit.model.operators import BITS, FLOATS, Trait, has, settings, static_from
 from deploykit.system.aliases import Json
 from deploykit.system.store import Kept
 
@@ -184,18 +184,10 @@ class GraphFacts(Kept):
 
 
 def static_tensors(facts: GraphFacts) -> frozenset[str]:
-    """Stored tensors and everything that deterministic ops make of nothing but those; one pass over the nodes."""
-
-    def make() -> frozenset[str]:
-        found = {name for name, fact in facts.tensors.items() if fact.is_weight}
-        for node in facts.nodes:
-            # Bodies of control flow may read tensors from outside that are not among the node's inputs.
-            folds = not has(node, Trait.RANDOM, Trait.CONTROL_FLOW) and any(node.inputs)
-            if folds and all(name in found for name in node.inputs if name):
-                found.update(name for name in node.outputs if name)
-        return frozenset(found)
-
-    return facts.once("static tensors", make)
+    """Stored tensors and everything that deterministic ops make of nothing but those."""
+    stored = (name for name, fact in facts.tensors.items() if fact.is_weight)
+    nodes = ((node, node.inputs, node.outputs) for node in facts.nodes)
+    return facts.once("static tensors", lambda: static_from(stored, nodes))
 
 
 def with_static(facts: GraphFacts) -> GraphFacts:

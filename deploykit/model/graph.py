@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.errors import DefectError
 from deploykit.model.nodes import captured_names, copy_of, opset_of
-from deploykit.model.operators import Trait, has, is_standard
+from deploykit.model.operators import is_standard, static_from
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import is_outside, stored_values
@@ -103,17 +103,8 @@ class GraphCopy(Kept):
 
     def static(self) -> frozenset[str]:
         """Stored tensors and what is computed from nothing else."""
-
-        def find() -> frozenset[str]:
-            found = set(self.stored)
-            for node in self.nodes:
-                names = [name for name in node.input if name]
-                folds = names and not has(node, Trait.RANDOM, Trait.CONTROL_FLOW)
-                if folds and all(name in found for name in names):
-                    found.update(name for name in node.output if name)
-            return frozenset(found)
-
-        return self.once("static", find)
+        nodes = ((node, node.input, node.output) for node in self.nodes)
+        return self.once("static", lambda: static_from(self.stored, nodes))
 
     def scalar(self, name: str) -> float | None:
         """A stored value of one element as a number, or None; nothing larger is looked at."""

@@ -5,7 +5,7 @@ It classifies by operator alone and imports nothing heavy; what only one vendor'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -26,6 +26,7 @@ __all__ = [
     "is_standard",
     "ops",
     "settings",
+    "static_from",
 ]
 
 INTEGER_BITS: Mapping[str, int] = {f"{sign}int{bits}": bits for bits in (2, 4, 8, 16, 32, 64) for sign in ("", "u")}
@@ -150,6 +151,20 @@ def is_standard(node: OpNode) -> bool:
 def has(node: OpNode, *traits: Trait) -> bool:
     """True for a standard operator with at least one of these traits."""
     return node.domain in DEFAULT_DOMAINS and not _TRAITS.get(node.op_type, _NONE).isdisjoint(traits)
+
+
+def static_from(stored: Iterable[str], nodes: Iterable[tuple[OpNode, Sequence[str], Sequence[str]]]) -> frozenset[str]:
+    """Stored tensors and everything that deterministic ops make of nothing but those; one pass over the nodes.
+
+    Each node comes with what it reads and what it makes.
+    """
+    found = set(stored)
+    for node, read, made in nodes:
+        # Bodies of control flow may read tensors from outside that are not among the node's inputs.
+        folds = any(read) and not has(node, Trait.RANDOM, Trait.CONTROL_FLOW)
+        if folds and all(name in found for name in read if name):
+            found.update(name for name in made if name)
+    return frozenset(found)
 
 
 def ops(*traits: Trait) -> frozenset[str]:
