@@ -136,6 +136,8 @@ class AuditedKernel(Published):
     that it is not right, "" where anything does.
     """
 
+    WITHOUT = ("nodes",)
+
     node: str
     operators: tuple[str, ...]
     type: str
@@ -147,10 +149,6 @@ class AuditedKernel(Published):
     nodes: tuple[str, ...] = ()
     ways: tuple[str, ...] | None = None
     shown_by: str = ""
-
-    def as_published(self) -> Json:
-        """Of its nodes the first and their number."""
-        return published(self, without=("nodes",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ import numpy as np
 
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError, ToolError
-from deploykit.system.aliases import Json, Numbers
-from deploykit.system.published import Published, published
+from deploykit.system.aliases import Numbers
+from deploykit.system.published import Published
 
 __all__ = ["Comparison", "Latency", "Trend", "faster", "summarize"]
 
@@ -44,6 +44,8 @@ class Comparison(Published):
     None where a sample is too small to be tested.
     """
 
+    ALSO = ("words",)
+
     verdict: Literal["faster", "slower", "no difference", "not judged"]
     ratio: float
     low: float | None
@@ -62,10 +64,6 @@ class Comparison(Published):
         if self.verdict == "no difference":
             return f"no difference that counts: the medians are as 1 to {self.ratio:.3g} {band}"
         return f"A is {self.verdict}: it runs {self.ratio:.3g} times as fast as B {band}"
-
-    def as_published(self) -> Json:
-        """The fields, and the sentence."""
-        return published(self, also=("words",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

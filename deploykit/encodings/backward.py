@@ -19,8 +19,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import Trait, ops
 from deploykit.model.range_functions import FLOAT_TYPES, INTEGER_RANGES, Interval, hull, product, total
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.system.published import Published
 
 __all__ = [
     "TELLING",
@@ -65,6 +64,8 @@ class InferredRange(Published):
     be; a ``partial`` one holds what matters to all readers, and what lies outside is clamped by them.
     """
 
+    WITHOUT = ("copies", "wide", "partial")
+
     tensor: str
     low: float
     high: float
@@ -79,14 +80,12 @@ class InferredRange(Published):
         """Both ends."""
         return self.low, self.high
 
-    def as_published(self) -> Json:
-        """The range, and what says so."""
-        return published(self, without=("copies", "wide", "partial"))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTensor(Published):
     """A tensor about whose range nothing is known: the graph inputs it hangs on, and why nothing else tells."""
+
+    ALSO = ("ways_out",)
 
     tensor: str
     inputs: tuple[str, ...]
@@ -96,10 +95,6 @@ class OpenTensor(Published):
     def ways_out(self) -> tuple[str, ...]:
         """What the user can give to settle it, as options of the command line."""
         return ("--calibration DATA", *(f"--input {name}=VALUE" for name in self.inputs))
-
-    def as_published(self) -> Json:
-        """With the ways out."""
-        return published(self, also=("ways_out",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from deploykit.model.load import Model, blaming, load_model
 from deploykit.model.weights import load_weights
 from deploykit.system.aliases import Json
 from deploykit.system.folders import workspace
-from deploykit.system.published import Published, published
+from deploykit.system.published import Published
 
 __all__ = [
     "Applied",
@@ -140,14 +140,12 @@ class Applied(Published):
 class Removed(Published):
     """What came out of a QDQ model: the float model, the encodings' text, and the nodes that could not be taken out."""
 
+    WITHOUT = ("encodings",)
+
     output: Path | None
     encodings: str
     entries: int
     kept: Mapping[str, str]
-
-    def as_published(self) -> Json:
-        """Without the text."""
-        return published(self, without=("encodings",))
 
 
 def apply_encodings(

@@ -24,7 +24,7 @@ from deploykit.model.values import FileSpan, is_external
 from deploykit.model.weights import copy_bytes, integer_tensor, point_outside, weight
 from deploykit.system.aliases import Json
 from deploykit.system.folders import scratch
-from deploykit.system.published import Published, published
+from deploykit.system.published import Published
 
 __all__ = ["LpbqReport", "WeightReport", "convert_file"]
 
@@ -35,6 +35,9 @@ _FUSED = ("Add", "Relu", "Clip")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightReport(Published):
     """One block-quantized weight: converted with its loss, or left as it is with the reason."""
+
+    WITHOUT = ("has_bias",)
+    ALSO = ("converted",)
 
     weight: str
     op_type: str
@@ -47,10 +50,6 @@ class WeightReport(Published):
     def converted(self) -> bool:
         """True when the weight is LPBQ now."""
         return self.loss is not None
-
-    def as_published(self) -> Json:
-        """Whether it is converted, and why not."""
-        return published(self, without=("has_bias",), also=("converted",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,11 +30,11 @@ from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
-from deploykit.system.aliases import Json, Tell
+from deploykit.system.aliases import Tell
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
-from deploykit.system.published import Published, published
+from deploykit.system.published import Published
 from deploykit.tables.capabilities import Status
 
 __all__ = [
@@ -220,6 +220,9 @@ _YES = str(Status.SUPPORTED)
 class SdkTrial(Published):
     """One SDK release and what stands in the way of a plan under it."""
 
+    WITHOUT = ("findings",)
+    ALSO = ("ok", "state", "blocking", "open")
+
     sdk: str
     findings: tuple[Finding, ...]
 
@@ -248,14 +251,12 @@ class SdkTrial(Published):
         """``no``, ``unknown`` or ``ok``."""
         return "no" if self.blocking else "unknown" if self.open else "ok"
 
-    def as_published(self) -> Json:
-        """Its codes instead of its findings."""
-        return published(self, without=("findings",), also=("ok", "state", "blocking", "open"))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SdkSearch(Published):
     """The trials of all releases, oldest first."""
+
+    ALSO = ("lowest",)
 
     backend: str
     target: str
@@ -265,10 +266,6 @@ class SdkSearch(Published):
     def lowest(self) -> str | None:
         """The lowest release under which nothing blocks and nothing is open, or None."""
         return next((trial.sdk for trial in self.trials if trial.ok), None)
-
-    def as_published(self) -> Json:
-        """What ``deploykit compat --model`` prints."""
-        return published(self, also=("lowest",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

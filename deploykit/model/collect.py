@@ -18,7 +18,7 @@ from deploykit.model.graph import GraphView, view_of
 from deploykit.model.load import Model, named_tensors
 from deploykit.model.nodes import captured_names
 from deploykit.model.operators import DEFAULT_DOMAINS, is_standard
-from deploykit.model.shape_inference import Inferred, Shape, infer
+from deploykit.model.shape_inference import Inferred, infer
 from deploykit.model.values import (
     byte_size,
     dtype_name,
@@ -162,37 +162,36 @@ def plain(attribute: AttributeProto) -> Any:
 
 def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
     graph = model.proto.graph
-    # The nodes that read each tensor, subgraphs included, each once and in graph order.
+    # The node that makes each tensor, and those that read it, subgraphs included, each once and in graph order.
+    producers: dict[str, int] = {}
     consumers: dict[str, list[int]] = {}
     for index, node in enumerate(graph.node):
+        producers.update((name, index) for name in node.output if name)
         for name in dict.fromkeys((*filter(None, node.input), *captured_names(node))):
             consumers.setdefault(name, []).append(index)
     outputs = {item.name for item in graph.output}
-
-    def fact(name: str, role: TensorRole, dtype: str, shape: Shape, **more: Any) -> TensorFact:
-        readers = tuple(consumers.get(name, ()))
-        return TensorFact(
-            name=name, role=role, dtype=dtype, shape=shape, consumers=readers, is_output=name in outputs, **more
-        )
-
-    stored = {tensor.name: (tensor, tuple(tensor.dims)) for tensor in graph.initializer}
-    stored |= {sparse.values.name: (sparse.values, tuple(sparse.dims)) for sparse in graph.sparse_initializer}
+    sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    initializers = dict.fromkeys((*(tensor.name for tensor in graph.initializer), *sparse))
+    inputs = [item.name for item in graph.input if item.name not in initializers]
     found: dict[str, TensorFact] = {}
-    for item in graph.input:
-        if item.name not in stored:
-            found[item.name] = fact(item.name, TensorRole.INPUT, *inferred.types.get(item.name, ("", None)))
-    for name, (tensor, dims) in stored.items():
-        dtype = dtype_name(tensor.data_type)
-        found[name] = fact(name, TensorRole.INITIALIZER, dtype, dims, external=is_external(tensor))
-    for name, index in ((name, index) for index, node in enumerate(graph.node) for name in node.output if name):
-        held = model.stored.get(name)
+    for name in (*inputs, *initializers, *producers):
+        held = sparse[name].values if name in sparse else model.stored.get(name)
         if held is None:
+            role = TensorRole.ACTIVATION if name in producers else TensorRole.INPUT
             dtype, shape = inferred.types.get(name, ("", None))
-            found[name] = fact(name, TensorRole.ACTIVATION, dtype, shape, producer=index)
         else:
-            dtype, dims = dtype_name(held.data_type), tuple(held.dims)
-            external = is_external(held)
-            found[name] = fact(name, TensorRole.CONSTANT, dtype, dims, producer=index, external=external)
+            role = TensorRole.CONSTANT if name in producers else TensorRole.INITIALIZER
+            dtype, shape = dtype_name(held.data_type), tuple(sparse[name].dims if name in sparse else held.dims)
+        found[name] = TensorFact(
+            name=name,
+            role=role,
+            dtype=dtype,
+            shape=shape,
+            producer=producers.get(name),
+            consumers=tuple(consumers.get(name, ())),
+            is_output=name in outputs,
+            external=held is not None and is_external(held),
+        )
     return found
 
 

@@ -44,6 +44,7 @@ def render_readme(
     templates: Path | None,
 ) -> str:
     """How to build and run the package, and its findings in words."""
+    still_open, handled = group_findings(findings)
     values = {
         "plan": plan,
         "model_name": model_name,
@@ -51,8 +52,8 @@ def render_readme(
         "generated": generated,
         "status": [(label, words) for _, label, words in _facts(plan, status)],
         "headline": headline(findings),
-        "open": group_findings(findings)[0],
-        "handled": group_findings(findings)[1],
+        "open": still_open,
+        "handled": handled,
         "host_steps": [step for step in plan.steps if step.where == "host"],
         "device_steps": [step for step in plan.steps if step.where == "device"],
     }
@@ -103,6 +104,7 @@ def render_report(
     for change in changes:
         places.setdefault(str(change), []).append(change.where)
     assumed = (plan.assumed.partition(",")[0], "" if plan.route is None else plan.route.id)
+    still_open, handled = group_findings(findings)
     ladder: object = None
     if situation.ladder is not None:
         from deploykit.report.ladders import ladder_section
@@ -116,8 +118,8 @@ def render_report(
         "generated": generated,
         "heading": list(_facts(plan, status)),
         "headline": headline(findings),
-        "open": group_findings(findings)[0],
-        "handled": group_findings(findings)[1],
+        "open": still_open,
+        "handled": handled,
         "ladder": ladder,
         "made": None if situation.quantized is None else quantized_section(situation.quantized.record),
         "coverage": dict(coverage.most_common()),

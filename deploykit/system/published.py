@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from deploykit.system.aliases import Json
 
@@ -18,13 +18,15 @@ __all__ = ["Published", "finite", "plain", "published"]
 
 
 class Published:
-    """A dataclass whose published shape is its fields, unless it says another one."""
+    """A dataclass whose published shape is its fields ``WITHOUT`` some, properties ``ALSO``, unless it says another."""
 
     __slots__ = ()
+    WITHOUT: ClassVar[tuple[str, ...]] = ()
+    ALSO: ClassVar[tuple[str, ...]] = ()
 
     def as_published(self) -> Json:
         """What is published, by name; its values need not be plain."""
-        return published(self)
+        return published(self, without=self.WITHOUT, also=self.ALSO)
 
     def to_json(self) -> dict[str, Any]:
         """The published shape as JSON has it (docs/json.md)."""

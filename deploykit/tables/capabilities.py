@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from deploykit.findings import Confidence
 from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.system.published import Published
 
 __all__ = [
     "CompatRow",
@@ -143,6 +143,8 @@ class CompatRow(Published):
     of the row to use instead. ``ran`` is the release that was really executed, where it speaks for others by inference.
     """
 
+    WITHOUT = ("family", "words", "ran")
+
     feature: str
     backend: str
     tool: str
@@ -160,10 +162,6 @@ class CompatRow(Published):
     renamed_to: str = ""
     words: tuple[str, ...] = ()
     ran: str = ""
-
-    def as_published(self) -> Json:
-        """Without what only finds it."""
-        return published(self, without=("family", "words", "ran"))
 
 
 def compat_row(

@@ -16,9 +16,8 @@ from typing import Any, Literal
 
 from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
-from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular, read_regular
-from deploykit.system.published import Published, published
+from deploykit.system.published import Published
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
@@ -70,6 +69,8 @@ class ImageRecipe(Published):
     ``input`` names the model's input, "" for the only one. ``fill`` is the grey level (0..255) around a letterbox.
     """
 
+    WITHOUT = ("schema",)
+
     schema: int
     width: int = 0
     height: int = 0
@@ -93,10 +94,6 @@ class ImageRecipe(Published):
         """The shape of one sample, batch included."""
         planes = (3, self.height, self.width)
         return (1, self.height, self.width, 3) if self.layout == "NHWC" else (1, *planes)
-
-    def as_published(self) -> Json:
-        """For the recipe of a package."""
-        return published(self, without=("schema",))
 
 
 def read_recipe(folder: Path, inputs: tuple[InputSpec, ...] = ()) -> ImageRecipe:

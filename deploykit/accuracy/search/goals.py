@@ -13,8 +13,7 @@ from typing import Any
 
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict, fewest_for
 from deploykit.errors import UsageError
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.system.published import Published
 
 __all__ = ["GOAL", "Goal", "Reached", "goal_for", "parse_goal"]
 
@@ -52,6 +51,8 @@ class Reached(Published):
     ``right`` is the judge's word and ``reason`` what it rests on; ``detections`` are counted where there are any.
     """
 
+    WITHOUT = ("reference",)
+
     sqnr_db: float = math.nan
     metric: float = math.nan
     reference: float = math.nan
@@ -73,10 +74,6 @@ class Reached(Published):
     def counted(self) -> KeptCount | None:
         """The detections, where the reference has any."""
         return self.detections if self.detections is not None and any(self.detections.wanted) else None
-
-    def as_published(self) -> Json:
-        """What was not measured is None."""
-        return published(self, without=("reference",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

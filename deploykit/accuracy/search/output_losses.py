@@ -21,8 +21,8 @@ from deploykit.accuracy.judge.verdict import Context
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
 from deploykit.model.facts import GraphFacts
-from deploykit.system.aliases import Arrays, Json, Numbers
-from deploykit.system.published import Published, published
+from deploykit.system.aliases import Arrays, Numbers
+from deploykit.system.published import Published
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.metric import UserMetric
@@ -35,16 +35,14 @@ __all__ = ["OutputLoss", "OutputLosses", "Reaching"]
 class OutputLoss(Published):
     """Signal to noise of each output against the float model, in dB; infinite without any difference."""
 
+    ALSO = ("db",)
+
     outputs: Mapping[str, float]
 
     @property
     def db(self) -> float:
         """Of the output that suffers most."""
         return min(self.outputs.values(), default=math.inf)
-
-    def as_published(self) -> Json:
-        """None where there is no difference, or no signal at all."""
-        return published(self, also=("db",))
 
 
 class OutputLosses:
