@@ -197,14 +197,18 @@ def check_soc_model_contradicted(target: Target) -> Iterator[Found]:
     Fix: Compare with the SDK's list of supported devices; --option soc_model=NUMBER sets another number.
     """
     # A soc_model that another source gives differently.
-    fact = target.device.facts.get("soc_model")
-    if fact is not None and (fact.contradicts or fact.alternatives):
-        others = " or ".join(str(value) for value in fact.alternatives)
-        found = _target(target, f"soc_model {fact.value} or {others}: {fact.contradicts}", fact=fact)
-        numbers = " or ".join(f"--option soc_model={value}" for value in fact.alternatives)
+    for found in _contradicted(target, "soc_model", "soc_model"):
+        numbers = " or ".join(f"--option soc_model={value}" for value in found.evidence["alternatives"])
         # Where the provider compiles, the number is deploykit's own to set.
         sets = f"{_LIST.removesuffix('.')}; {numbers} sets another number." if target.backend == "qnn-htp" else _LIST
         yield replace(found, hint=sets if numbers else _LIST)
+
+
+def _contradicted(target: Target, name: str, word: str) -> Iterator[Found]:
+    fact = target.device.facts.get(name)
+    if fact is not None and (fact.contradicts or fact.alternatives):
+        others = " or ".join(str(value) for value in fact.alternatives)
+        yield _target(target, f"{word} {fact.value} or {others}: {fact.contradicts}", fact=fact)
 
 
 @TARGET_RULES.rule(
@@ -218,10 +222,7 @@ def check_arch_contradicted(target: Target) -> Iterator[Found]:
     Fix: Compare with the SDK's list of supported devices before you rely on the package.
     """
     # An architecture that another source gives differently.
-    fact = target.device.facts.get("arch")
-    if fact is not None and (fact.contradicts or fact.alternatives):
-        others = " or ".join(str(value) for value in fact.alternatives)
-        yield _target(target, f"architecture {fact.value} or {others}: {fact.contradicts}", fact=fact)
+    yield from _contradicted(target, "arch", "architecture")
 
 
 @TARGET_RULES.rule("QNN014", "weak-device-facts", "info", sources=["the device's own data file"])

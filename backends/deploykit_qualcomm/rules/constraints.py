@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
 from deploykit.tables.sources import SourcedRow, sourced_file
 from deploykit_qualcomm.tables import DATA
 
-__all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "rated"]
+__all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "limit", "rated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,12 @@ def constraint(name: str) -> HtpConstraint:
 def claim_of(row: HtpConstraint | OpRank | Refused | RowOperand, *, answered_by: Answerer = Answerer.COMPILER) -> Claim:
     """The claim that something is not taken, as sure as the row is that says so."""
     return Claim(answered_by=answered_by, confidence=row.confidence, seen_with=row.seen_with)
+
+
+def limit(name: str, *, answered_by: Answerer = Answerer.COMPILER) -> dict[str, Any]:
+    """What a rule about one row is registered with: who says so, and that it is not taken."""
+    row = constraint(name)
+    return {"sources": row.source, "claim": claim_of(row, answered_by=answered_by)}
 
 
 def rated(finding: Finding) -> Finding:

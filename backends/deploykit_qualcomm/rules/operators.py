@@ -10,7 +10,7 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.patterns import dynamically_quantized, over_short_axes, repeated_before_norm
 from deploykit.tables.capabilities import Status
-from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints
+from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints, limit
 from deploykit_qualcomm.rules.views import (
     about_several,
     arch,
@@ -33,8 +33,7 @@ RULES: Registry[Situation] = Registry("situation")
     "QNN206",
     "norm-axis",
     "error",
-    sources=constraint("layernorm-last-axis").source,
-    claim=claim_of(constraint("layernorm-last-axis")),
+    **limit("layernorm-last-axis"),
     cure="norm-rows",
 )
 def check_norm_axis(situation: Situation) -> Iterator[Found]:
@@ -176,8 +175,7 @@ def check_short_axes(situation: Situation) -> Iterator[Found]:
     "QNN208",
     "operator-refused",
     "error",
-    sources=constraint("unsupported-ops-htp").source,
-    claim=claim_of(constraint("unsupported-ops-htp")),
+    **limit("unsupported-ops-htp"),
     cure=("simplify", "integer-remainder", "last-index", "pool-by-taps", "cumulate-forward", "product-by-halves"),
 )
 def check_refused(situation: Situation) -> Iterator[Found]:
@@ -236,9 +234,7 @@ def check_negative_indices(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"its index {bounds[0]:g} is negative")
 
 
-@RULES.rule(
-    "QNN211", "roi-align", "error", sources=constraint("roialign").source, claim=claim_of(constraint("roialign"))
-)
+@RULES.rule("QNN211", "roi-align", "error", **limit("roialign"))
 def check_roi_align(situation: Situation) -> Iterator[Found]:
     """RoiAlign in a form that is not taken.
 

@@ -14,13 +14,14 @@ from deploykit.model.facts import NodeFact
 from deploykit.model.operators import Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
 from deploykit_qualcomm.devices import arch_number, capability, lacks
-from deploykit_qualcomm.rules.constraints import claim_of, constraint
+from deploykit_qualcomm.rules.constraints import constraint, limit
 from deploykit_qualcomm.rules.options import about_option
 from deploykit_qualcomm.rules.views import (
     TensorGrid,
     arch,
     at_node,
     dynamic_matmuls,
+    linear_weights,
     listed,
     nodes,
     option,
@@ -44,11 +45,10 @@ RULES: Registry[Situation] = Registry("situation")
 
 def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFact, TensorGrid]]:
     """Linear layers whose stored weight is quantized in one of these ways."""
-    for node in nodes(situation, *ops(Trait.LINEAR)):
-        if len(node.inputs) > 1 and stored_behind_pairs(situation.facts, node.inputs[1]) is not None:
-            found = quantized(situation, node.inputs[1])
-            if found is not None and found.granularity in granularities:
-                yield node, found
+    for node, name in linear_weights(situation):
+        found = quantized(situation, name)
+        if found is not None and found.granularity in granularities:
+            yield node, found
 
 
 def _is_lpbq_pair(situation: Situation, node: NodeFact) -> bool:
@@ -75,8 +75,7 @@ def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, TensorGrid]]:
     "QNN232",
     "weights-16-bit-per-channel",
     "error",
-    sources=constraint("w16-per-tensor").source,
-    claim=claim_of(constraint("w16-per-tensor"), answered_by=Answerer.TOOLS),
+    **limit("w16-per-tensor", answered_by=Answerer.TOOLS),
 )
 def check_16_bit_per_channel(situation: Situation) -> Iterator[Found]:
     """16-bit weights that are not quantized per tensor.
@@ -121,8 +120,7 @@ def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
     "QNN234",
     "block-size",
     "error",
-    sources=constraint("bq-block-size").source,
-    claim=claim_of(constraint("bq-block-size"), answered_by=Answerer.TOOLS),
+    **limit("bq-block-size", answered_by=Answerer.TOOLS),
 )
 def check_block_size(situation: Situation) -> Iterator[Found]:
     """A block size that the provider's block quantization does not take.

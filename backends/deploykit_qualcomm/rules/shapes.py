@@ -13,7 +13,7 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import stored_behind_pairs
 from deploykit.tables.capabilities import Feature, Status
-from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints
+from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints, limit
 from deploykit_qualcomm.rules.views import (
     about_several,
     arch,
@@ -97,8 +97,7 @@ def _only_moved(situation: Situation, names: set[str]) -> bool:
     "QNN204",
     "row-exceeds-vtcm",
     "error",
-    sources=constraint("per-op-vtcm").source,
-    claim=claim_of(constraint("per-op-vtcm")),
+    **limit("per-op-vtcm"),
 )
 def check_row(situation: Situation) -> Iterator[Found]:
     """A Softmax, reduction, normalization or search along a last axis that does not fit into the VTCM.
@@ -183,8 +182,7 @@ def check_int64(situation: Situation) -> Iterator[Found]:
     "QNN207",
     "operator-rank",
     "error",
-    sources=constraint("rank-limits").source,
-    claim=claim_of(constraint("rank-limits")),
+    **limit("rank-limits"),
     cure="batchnorm-rank",
 )
 def check_operator_rank(situation: Situation) -> Iterator[Found]:

@@ -15,7 +15,7 @@ from deploykit.findings import Claim, SubjectKind
 from deploykit.findings.rules import Found
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model
-from deploykit.model.operators import INTEGER_BITS
+from deploykit.model.operators import INTEGER_BITS, Trait, ops
 from deploykit.model.parameters import integer_type, quantizer_of, stored_behind_pairs
 from deploykit_qualcomm.devices import arch_of
 
@@ -31,6 +31,7 @@ __all__ = [
     "dynamic_matmuls",
     "grid_of",
     "is_computed",
+    "linear_weights",
     "listed",
     "nodes",
     "option",
@@ -156,6 +157,13 @@ def byte_count(situation: Situation, name: str) -> int | None:
 def arch(situation: Situation) -> str:
     """The HTP architecture of the target, "" when unknown."""
     return arch_of(situation.target.device) or ""
+
+
+def linear_weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
+    """Every linear layer with its stored weight, as the layer reads it."""
+    for node in nodes(situation, *ops(Trait.LINEAR)):
+        if len(node.inputs) > 1 and stored_behind_pairs(situation.facts, node.inputs[1]) is not None:
+            yield node, node.inputs[1]
 
 
 def dynamic_matmuls(situation: Situation) -> Iterator[NodeFact]:

@@ -10,12 +10,18 @@ from collections.abc import Iterator
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.facts import NodeFact
-from deploykit.model.operators import Trait, ops
-from deploykit.model.parameters import stored_behind_pairs
 from deploykit_qualcomm.devices import capability, has, lacks
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.views import about_encodings, arch, at_node, grid_of, nodes, option, quantized
+from deploykit_qualcomm.rules.views import (
+    about_encodings,
+    arch,
+    at_node,
+    grid_of,
+    linear_weights,
+    nodes,
+    option,
+    quantized,
+)
 
 __all__ = ["RULES"]
 
@@ -24,13 +30,6 @@ _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _TOLERANCE = 1e-3  # scales are stored as float32, and products of two are off by far less
 
 RULES: Registry[Situation] = Registry("situation")
-
-
-def _weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
-    """Every linear layer with its stored weight, as the layer reads it."""
-    for node in nodes(situation, *ops(Trait.LINEAR)):
-        if len(node.inputs) > 1 and stored_behind_pairs(situation.facts, node.inputs[1]) is not None:
-            yield node, node.inputs[1]
 
 
 @RULES.rule("QNN231", "weights-16-bit", "error", sources=constraint("w16-needs-v73").source)
@@ -45,7 +44,9 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
     # Weights of linear layers by the width of their entry, where the architecture's table says no.
     if not lacks("a16w16", situation.target.device):
         return
-    names = [name for _, name in _weights(situation) if (found := quantized(situation, name)) and found.bits == 16]
+    names = [
+        name for _, name in linear_weights(situation) if (found := quantized(situation, name)) and found.bits == 16
+    ]
     if names:
         yield about_encodings(
             situation, names, f"{len(names)} weights have 16 bits, which {arch(situation)} does not take"
@@ -121,7 +122,7 @@ def check_per_channel(situation: Situation) -> Iterator[Found]:
     import numpy as np
 
     names = []
-    for _, name in _weights(situation):
+    for _, name in linear_weights(situation):
         found, grid = quantized(situation, name), grid_of(situation, name)
         if found is None or found.granularity != "per-channel" or grid is None or grid.symmetric is True:
             continue
