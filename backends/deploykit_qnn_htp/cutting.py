@@ -30,7 +30,7 @@ from deploykit_qnn_htp.draft import (
     load_routes,
 )
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
-from deploykit_qualcomm.devices import capability
+from deploykit_qualcomm.devices import capability, has
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES
 
 __all__ = ["crossing_findings", "cut_graphs", "segment_drafts", "wants_contexts"]
@@ -57,8 +57,7 @@ def wants_contexts(whole: ConversionDraft) -> bool:
     if also is not None and situation.rewritten:
         why = "its first graph is rewritten, and the second one would no longer have the same weights"
         raise UsageError("--also: not with rewriting", why=why, next="add --no-rewrite and the names that 'plan' gives")
-    sharing = capability("weight_sharing", device=situation.target.device)
-    if also is not None and (sharing is None or sharing.value is not True):
+    if also is not None and not has("weight_sharing", situation.target.device):
         why = f"{situation.target.device.name} ({whole.arch or 'no known architecture'}) is not known to share weights"
         raise UsageError("--also: not on this device", why=why, next="package the graphs one by one")
     return True
