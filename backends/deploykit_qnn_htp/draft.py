@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from deploykit.backend.backend import Situation
-from deploykit.backend.quantizers import bits_of
+from deploykit.backend.requests import bits_of
 from deploykit.encodings.complete import complete as complete_set
 from deploykit.encodings.float_sets import FloatPrediction, predict_float_set
 from deploykit.encodings.formats.conversion import Conversion, convert, is_writable

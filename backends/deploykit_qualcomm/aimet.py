@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.backend.options import OptionSpec, OptionValue
-from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, WeightMethod, bits_of
+from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, WeightMethod
+from deploykit.backend.requests import bits_of
 from deploykit.errors import UsageError
 from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status

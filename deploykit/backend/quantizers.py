@@ -6,7 +6,6 @@ knows a quantizer by name.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,16 +25,7 @@ __all__ = [
     "QuantizerAsked",
     "QuantizerJob",
     "WeightMethod",
-    "bits_of",
 ]
-
-_WIDTHS = re.compile(r"w(\d+)a(\d+)")
-
-
-def bits_of(precision: str) -> tuple[int, int] | None:
-    """The widths of weights and activations that a name like ``w8a16`` says; None for a name that says none."""
-    found = _WIDTHS.fullmatch(precision)
-    return None if found is None else (int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

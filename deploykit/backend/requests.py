@@ -5,6 +5,7 @@ Whoever adds an option of the core adds it to ``RequestOptions``, ``Request`` an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -22,11 +23,21 @@ __all__ = [
     "Mixed",
     "Request",
     "RequestOptions",
+    "bits_of",
     "make_request",
 ]
 
 AnyPath: TypeAlias = str | PathLike[str]
 Mixed: TypeAlias = Literal["auto", "fallback", "segments", "refuse"]
+
+
+_WIDTHS = re.compile(r"w(\d+)a(\d+)")
+
+
+def bits_of(precision: str) -> tuple[int, int] | None:
+    """The widths of weights and activations that a name like ``w8a16`` says; None for a name that says none."""
+    found = _WIDTHS.fullmatch(precision)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 class RequestOptions(TypedDict, total=False):

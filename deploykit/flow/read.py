@@ -17,7 +17,7 @@ from deploykit.accuracy.samples.images import fed_by_images
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
-from deploykit.backend.quantizers import bits_of
+from deploykit.backend.requests import bits_of
 from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq

@@ -13,7 +13,8 @@ from pathlib import Path
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.options import OptionSpec, OptionValue, check_options, read_value
 from deploykit.backend.plugins import load_backends
-from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, bits_of
+from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob
+from deploykit.backend.requests import bits_of
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import DefectError, UsageError
 from deploykit.flow.ladder import Learning

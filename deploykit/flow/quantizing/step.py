@@ -111,7 +111,7 @@ def quantizes(backend: AnyBackend, given: Situation) -> bool:
     request = given.request
     if given.encodings is not None or given.facts.is_qdq or not backend.offers("quantizers"):
         return False
-    from deploykit.backend.quantizers import bits_of
+    from deploykit.backend.requests import bits_of
 
     return (
         (request.precision == AUTO or bits_of(request.precision or "") is not None)
