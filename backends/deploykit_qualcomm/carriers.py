@@ -314,19 +314,17 @@ def _chip(device: Device) -> str:
     return f"{device.name} (soc_model {device.fact('soc_model')}, {device.fact('arch')})"
 
 
-@RULES.rule(
-    "QNN295",
-    "compiled-for-another-chip",
-    "error",
-    what="The only public compiler of this release compiles for the chip it runs on, and that is not the target's.",
-    why="The ARM64 compilers inside the Windows wheels read the chip from the machine they stand on and ignore "
-    "soc_model. A binary for a lower architecture is accepted, but not optimal; one for a higher architecture, or one "
-    "that uses more VTCM than the chip has, is refused.",
-    fix=_ANOTHER,
-    sources=[_ARM64],
-)
+@RULES.rule("QNN295", "compiled-for-another-chip", "error", sources=[_ARM64])
 def check_chip(carried: Carried) -> Iterator[Found]:
-    """An error unless this compiler was asked for by name and the chip at least accepts such binaries."""
+    """The only public compiler of this release compiles for the chip it runs on, and that is not the target's.
+
+    The ARM64 compilers inside the Windows wheels read the chip from the machine they stand on and ignore soc_model. A
+    binary for a lower architecture is accepted, but not optimal; one for a higher architecture, or one that uses more
+    VTCM than the chip has, is refused.
+
+    Fix: choose a release whose compiler obeys soc_model (2.36.1, 2.47 and later), or another route
+    """
+    # An error unless this compiler was asked for by name and the chip at least accepts such binaries.
     if carried.fit is Fit.ITSELF:
         return
     accepted = carried.fit is Fit.ACCEPTED

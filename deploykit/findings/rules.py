@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from deploykit.errors import DefectError
 from deploykit.findings import Claim, Finding, Severity, Subject, SubjectKind
@@ -16,6 +16,7 @@ from deploykit.findings import Claim, Finding, Severity, Subject, SubjectKind
 __all__ = ["Found", "Registry", "Rule"]
 
 C = TypeVar("C")
+Check: TypeAlias = Callable[[C], Iterable["Found"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Rule(Generic[C]):
     why: str
     fix: str
     sources: tuple[str, ...]
-    check: Callable[[C], Iterable[Found]]
+    check: Check[C]
     claim: Claim | None = None
     cure: tuple[str, ...] = ()
 
@@ -109,39 +110,36 @@ class Registry(Generic[C]):
         slug: str,
         severity: str,
         *,
-        what: str = "",
-        why: str = "",
-        fix: str = "",
         sources: Sequence[str] = (),
         claim: Claim | None = None,
         cure: str | tuple[str, ...] = (),
-    ) -> Callable[[Callable[[C], Iterable[Found]]], Callable[[C], Iterable[Found]]]:
+    ) -> Callable[[Check[C]], Check[C]]:
         """Register the decorated function under ``code``; a code or slug used twice is a defect.
 
         Its docstring is the rule's page: what the rule finds, why that matters, and a paragraph that begins with
-        ``Fix:``. A text that is put together may be given as ``what``, ``why`` and ``fix`` instead.
+        ``Fix:``.
         """
 
-        def register(check: Callable[[C], Iterable[Found]]) -> Callable[[C], Iterable[Found]]:
+        def register(check: Check[C]) -> Check[C]:
             if any(known.code == code or known.slug == slug for known in self._rules.values()):
                 raise DefectError(f"rule {code} {slug}: the code or the slug is taken")
             said_by = tuple(sources or self._sources)
             if not said_by:
                 raise DefectError(f"rule {code} {slug}: no source")
-            texts = (what, why, fix)
-            if not what and check.__doc__:  # python -OO has no docstrings
+            what = why = fix = ""
+            if check.__doc__:  # python -OO has no docstrings
                 page = [" ".join(text.split()) for text in re.split(r"\n\s*\n", check.__doc__)]
                 if len(page) != 3 or not page[2].startswith("Fix: "):
                     raise DefectError(f"rule {code} {slug}: its docstring is not what, why and 'Fix: '")
-                texts = (page[0], page[1], page[2].removeprefix("Fix: "))
+                what, why, fix = page[0], page[1], page[2].removeprefix("Fix: ")
             self._rules[code] = Rule(
                 code=code,
                 slug=slug,
                 severity=Severity(severity),
                 scope=self.scope,
-                what=texts[0],
-                why=texts[1],
-                fix=texts[2],
+                what=what,
+                why=why,
+                fix=fix,
                 sources=said_by,
                 check=check,
                 claim=claim,

@@ -74,7 +74,7 @@ def test_a_code_or_name_used_twice_is_a_defect(code: str, slug: str) -> None:
     def registry(code: str, slug: str) -> Registry[int]:
         made: Registry[int] = Registry("number")
 
-        @made.rule(code, slug, "info", what="w", why="w", fix="f", sources=["s"])
+        @made.rule(code, slug, "info", sources=["s"])
         def check(_: int) -> Iterator[Found]:
             yield from ()
 

@@ -195,7 +195,7 @@ def test_a_row_may_make_a_claim_surer_but_only_a_rule_makes_one(
 ) -> None:
     registry: Registry[None] = Registry("x")
 
-    @registry.rule("XX001", "x", "error", what="", why="", fix="f", sources=["s"], claim=of_rule)
+    @registry.rule("XX001", "x", "error", sources=["s"], claim=of_rule)
     def check(context: None) -> list[Found]:
         return [Found(kind=SubjectKind.MODEL, name="m", message="m", **found)]
 

@@ -45,17 +45,14 @@ print(json.dumps(answers))
 
 RULE = '''
 
-@RULES.rule(
-    "DK049",
-    "made-up",
-    "warning",
-    what="A made-up rule.",
-    why="It shows how one is added.",
-    fix="do nothing",
-    sources=("a test",),
-)
+@RULES.rule("DK049", "made-up", "warning", sources=("a test",))
 def check_made_up(facts: GraphFacts) -> Iterator[Found]:
-    """Always."""
+    """A made-up rule.
+
+    It shows how one is added.
+
+    Fix: do nothing
+    """
     yield Found(kind=SubjectKind.MODEL, name=facts.model_name, message="made up")
 '''
 REWRITE = '''"""A made-up rewrite that never applies."""

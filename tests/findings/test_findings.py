@@ -45,8 +45,14 @@ def test_sorting_keeps_everything_and_puts_blocking_errors_first(findings: list[
 def registry() -> Registry[int]:
     rules: Registry[int] = Registry("number")
 
-    @rules.rule("DK901", "odd", "warning", what="an odd number", why="it is", fix="add one", sources=["arithmetic"])
+    @rules.rule("DK901", "odd", "warning", sources=["arithmetic"])
     def check_odd(number: int) -> Iterator[Found]:
+        """An odd number.
+
+        It is.
+
+        Fix: add one
+        """
         if number % 2:
             yield Found(kind=SubjectKind.DATA, name=str(number), message=f"{number} is odd", sources=("here",))
 
@@ -64,9 +70,9 @@ def test_a_rule_stamps_what_its_function_yields() -> None:
 def test_codes_and_slugs_are_never_used_twice(code: str, slug: str) -> None:
     rules = registry()
     with pytest.raises(DefectError, match="taken"):
-        rules.rule(code, slug, "error", what="", why="", fix="", sources=["s"])(lambda number: ())
+        rules.rule(code, slug, "error", sources=["s"])(lambda number: ())
 
 
 def test_a_rule_without_a_source_is_refused() -> None:
     with pytest.raises(DefectError, match="no source"):
-        registry().rule("DK903", "new", "error", what="", why="", fix="", sources=[])(lambda number: ())
+        registry().rule("DK903", "new", "error", sources=[])(lambda number: ())

@@ -34,8 +34,14 @@ VALIDATOR = jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.Draft7V
 def registry() -> Registry[int]:
     rules: Registry[int] = Registry("number")
 
-    @rules.rule("DK901", "odd-one", "warning", what="An odd one.", why="It is.", fix="Add 1.", sources=["arithmetic"])
+    @rules.rule("DK901", "odd-one", "warning", sources=["arithmetic"])
     def check(_: int) -> Iterator[Found]:
+        """An odd one.
+
+        It is.
+
+        Fix: Add 1.
+        """
         yield from ()
 
     return rules
