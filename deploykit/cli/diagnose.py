@@ -101,7 +101,7 @@ def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     if diagnosis.codes:
         for code in diagnosis.codes:
             meaning = "unknown code" if code.meaning is None else f"{code.meaning.area}: {code.meaning.meaning}"
-            other = hex(code.code) if not code.spelling.startswith("0x") else str(code.code)
+            other = code.hex if not code.spelling.startswith("0x") else str(code.code)
             lines.append(f"code {code.spelling} = {other}: {meaning}")
         lines.append("")
     if not diagnosis.errors or not diagnosis.understood:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Sighting, collect
-from deploykit.answers.diagnosis.events import codes_of, event_of, level_of
+from deploykit.answers.diagnosis.events import BARE_CODE, codes_of, event_of, level_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
 from deploykit.answers.diagnosis.structure import NOBODY, answer_by_structure, end_of_first_step
@@ -96,7 +96,9 @@ def diagnose(
     if diagnosis.understood:
         return diagnosis
     asked = [text for tool in catalog.tools if tool.id in known_tools for text in tool.collect]
-    return replace(diagnosis, tail=seen.tail, collect=(*asked, *_COLLECT))
+    bare = (CodeSeen(code=n, spelling=s, meaning=catalog.code(n)) for line in seen.tail for n, s in codes_of(line, BARE_CODE))
+    codes = tuple(dict.fromkeys((*codes, *(code for code in bare if code.meaning))))
+    return replace(diagnosis, codes=codes, tail=seen.tail, collect=(*asked, *_COLLECT))
 
 
 def _first_and_last(lines: list[ErrorLine]) -> list[ErrorLine]:

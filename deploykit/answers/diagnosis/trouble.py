@@ -23,7 +23,7 @@ FAILURES = (
     *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible"),
     *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned "),
     *("rash", "by signal ", "#00 pc ", "#0 pc ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
-    *("sigbus", "o implementation found", "ssr ", "oops:"),
+    *("sigbus", "o implementation found", "ssr ", "oops:", "rip: 0010:", "] pc : ", "null pointer", "protection fault"),
 )
 """What a line that says of a failure holds, in small letters, unless a letter at its start says it (``LEVELS``)."""
 
@@ -56,7 +56,9 @@ LEVELS = re.compile(
     rb"|\d\d-\d\d \d\d:\d\d:\d\d\.\d+ +\d+ +\d+ [EF] "  # logcat, threadtime
     rb"|[EF]/[\w.\- ]+[(:])"  # logcat, brief
     rb"|\[[EF]:[a-z]"  # ONNX Runtime's kind of prefix
-    rb"| {0,8}#\d{1,2} +(?:0x[0-9a-f]{4,} |[\w:~<>]+ ?\(\w+=)",  # a frame of gdb or AddressSanitizer
+    rb"| {0,8}#\d{1,2} +(?:0x[0-9a-f]{4,} |[\w:~<>]+ ?\(\w+=)"  # a frame of gdb or AddressSanitizer
+    rb"|(?:(?:\d{4}-\d\d-\d\dT|[A-Z]\w\w +\d\d? )[\d:.+-]{8,24} [\w.-]{1,60} kernel: )?"  # a frame of the kernel, as journald or dmesg has it
+    rb"(?:\[ *\d+\.\d+\](?:\[ *\w\d+\])? *|^| +)(?:\? )?[\w.]+\+0x[\da-f]+/0x",
     re.MULTILINE,
 )
 """Lines that say by a letter or a number at their start that they report an error."""
@@ -90,7 +92,8 @@ _FAILURE = re.compile(
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
     |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
     |^lib\S+\.so!\w+::|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found
-    |\bOops:|\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[""",
+    |\bOops:|\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[
+    |\bRIP:\ 0010:\w|\bpc\ :\ [a-z_.\w]+\+0x|\bnull\ pointer\ dereference|\bprotection\ fault""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DOUBT = re.compile(

@@ -27,12 +27,17 @@ class CodeSeen:
     spelling: str
     meaning: CodeMeaning | None
 
+    @property
+    def hex(self) -> str:
+        """With the sign of its 32 bits as the device writes it."""
+        return hex(self.code % 2**32 if self.code < -0xFFFF else self.code)
+
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
         row = self.meaning
         return {
             "code": self.code,
-            "hex": hex(self.code),
+            "hex": self.hex,
             "spelling": self.spelling,
             "area": "" if row is None else row.area,
             "meaning": None if row is None else row.meaning,
