@@ -19,13 +19,7 @@ _TYPE_NAME = re.compile(
     r"(?P<place>_TCM)?(?![a-z0-9])"
 )
 _DATA_TYPE = re.compile(r"\b0x(?P<kind>0|1|2|3|4)(?P<bits>08|16|32|64)\b")
-_KINDS = {
-    "0": "signed integer",
-    "1": "unsigned integer",
-    "2": "float",
-    "3": "signed fixed point",
-    "4": "unsigned fixed point",
-}
+_KINDS = ("signed integer", "unsigned integer", "float", "signed fixed point", "unsigned fixed point")
 _WORDS = {"uint": "unsigned", "int": "signed", "float": "float", "bfloat": "bfloat"}
 
 
@@ -43,20 +37,15 @@ def explain_types(line: str) -> Iterator[tuple[str, str]]:
     """
     for match in _TYPE_NAME.finditer(line):
         yield match[0], _type_name(match)
-    if "data type" in line.lower() or "datatype" in line.lower():
+    if "datatype" in line.lower().replace(" ", ""):
         for match in _DATA_TYPE.finditer(line):
-            yield match[0], f"{int(match['bits'])}-bit {_KINDS[match['kind']]}"
+            yield match[0], f"{int(match['bits'])}-bit {_KINDS[int(match['kind'])]}"
 
 
 def _type_name(match: re.Match[str]) -> str:
     word = _WORDS[match["kind"].lower()]
     quantized = word if match["how"] == "Plain" else f"{word} quantized"
     bits = match["bits"] or ("32" if word == "float" else "")
-    parts = [f"{bits}-bit {quantized}" if bits else quantized]
-    if match["rank"]:
-        parts.append(f"rank-{match['rank']} layout")
-    if match["tiled"]:
-        parts.append("tiled layout")
-    if match["place"]:
-        parts.append("in TCM")
-    return ", ".join(parts)
+    more = {"rank": f"rank-{match['rank']} layout", "tiled": "tiled layout", "place": "in TCM"}
+    said = (text for part, text in more.items() if match[part])
+    return ", ".join([f"{bits}-bit {quantized}" if bits else quantized, *said])

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["command", "diagnosis_text", "error_text"]
 
 _NAMES_SHOWN = 8
-_TAIL_SHOWN = 6
 
 
 @click.command("diagnose", cls=Command)
@@ -101,7 +100,7 @@ def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     if diagnosis.codes:
         for code in diagnosis.codes:
             meaning = "unknown code" if code.meaning is None else f"{code.meaning.area}: {code.meaning.meaning}"
-            other = code.hex if not code.spelling.startswith("0x") else str(code.code)
+            other = code.code if code.spelling.startswith("0x") else hex(code.code)
             lines.append(f"code {code.spelling} = {other}: {meaning}")
         lines.append("")
     if not diagnosis.errors or not diagnosis.understood:
@@ -168,9 +167,8 @@ def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
     yield from listed("lines that look like a failure:", diagnosis.unknown)
     if not diagnosis.unknown:
         yield from listed("lines that look like a warning:", diagnosis.doubts)
-        yield from (
-            ["the last lines:", *(f"    {line}" for line in diagnosis.tail[-_TAIL_SHOWN:])] if diagnosis.tail else ()
-        )
+        if diagnosis.tail:
+            yield from ("the last lines:", *(f"    {line}" for line in diagnosis.tail[-6:]))
     if diagnosis.collect:
         yield from ("please collect, to have it looked at:", *(f"    - {text}" for text in diagnosis.collect))
 

@@ -252,8 +252,8 @@ class Catalog:
     explain: tuple[Callable[[str], Iterable[tuple[str, str]]], ...] = ()
 
     def code(self, number: int) -> CodeMeaning | None:
-        """The row that speaks of a code most precisely, or None; of 32 bits one may have lost its sign."""
-        rows = [row for row in self.codes for n in (number, number % 2**32) if row.code <= n <= row.last]
+        """The row that speaks of a code most precisely, or None."""
+        rows = [row for row in self.codes if row.code <= number <= row.last]
         return min(rows, key=lambda row: row.last - row.code, default=None)
 
 

@@ -63,6 +63,8 @@ def test_a_cascade_is_one_cause_with_its_names_types_and_codes() -> None:
 def test_a_code_alone_names_no_cause() -> None:
     diagnosis = diagnose(io.BytesIO(b"[ ERROR ] validation of mul ended, error code 0xc26"), known_errors())
     assert not diagnosis.causes and [code.code for code in diagnosis.codes] == [3110]
+    bare = diagnose(io.BytesIO(b"-2147482611"), known_errors())
+    assert not bare.causes and [code.meaning and code.meaning.area for code in bare.codes] == ["FastRPC"]
 
 
 def test_a_code_class_is_named_where_the_code_is_not_known_and_a_longer_number_is_another() -> None:

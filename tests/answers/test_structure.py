@@ -12,14 +12,8 @@ from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool
 from tables import each_row
 
 WORDS = {"source": ("s",), "confidence": Confidence.INFERRED}
-MILL = Tool(
-    id="mill",
-    name="the mill",
-    speaks=("mill/", "[MILL]"),
-    done=("all is milled",),
-    advice="grind less",
-    **WORDS,  # type: ignore[arg-type]
-)
+SAYS = {"speaks": ("mill/", "[MILL]"), "done": ("all is milled",), "advice": "grind less"}
+MILL = Tool(id="mill", name="the mill", **SAYS, **WORDS)  # type: ignore[arg-type]
 STONE = Tool(id="stone", name="the stone", speaks=("mill/stone",), advice="turn it", **WORDS)  # type: ignore[arg-type]
 
 
@@ -140,9 +134,12 @@ def test_a_failure_beside_the_chain_is_named_as_its_own() -> None:
     (cause,) = of("[MILL] KeyError: 'flour'", catalog).causes
     assert cause.error.id == "foreign/mill"
     assert "not of the way of a model onto the NPU: its first error is \"[MILL] KeyError: 'flour'" in cause.error.cause
-    for log in ("tar: Child returned status 1", "rabbit.errors.ChannelError: shut"):
+    stack = "File \"/x/site-packages/barn/a.py\", line 3\n    f()\nAttributeError: 'Hay' object has no attribute 'fork'"
+    for log in ("tar: Child returned status 1", "rabbit.errors.ChannelError: shut", stack):
         assert "and nothing here speaks of the NPU" in of(log, EVERY).causes[0].error.cause
     assert of("[MILL] KeyError: 'flour'", catalog).conclusion == "failed"
+    for name, found in (("amdgpu", "foreign/kernel"), ("fastrpc", "fastrpc/kernel-crashed")):
+        assert of(f"[ 1.5]  kthread+0x1/0x2\n[ 1.5]  put+0xb/0x12 [{name}]", EVERY).causes[0].error.id == found
 
 
 def test_where_no_tool_of_the_chain_speaks_the_answer_says_so() -> None:

@@ -12,18 +12,17 @@ from typing import Literal
 from deploykit.answers.diagnosis.collecting import ErrorLine
 from deploykit.tables.known_errors import Catalog, LineForm, Tool
 
-__all__ = ["BARE_CODE", "Event", "codes_of", "compiled", "event_of", "level_of", "speaker"]
+__all__ = ["Event", "codes_of", "compiled", "event_of", "level_of", "speaker"]
 
 Level = Literal["error", "warning", "note", "detail", ""]
 """``detail`` is what only a verbose log holds."""
 
 _CODE = re.compile(
-    r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturns?|\bcode|\bexit)"
+    r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturns?|\bcode|\bexit"
+    r"|(?<![\w.])(?=(?:0x8000[0-9a-f]{4}|0xc0[0-9a-f]{6}|-[12]\d{9})(?![\w.])))"
     r"[\s:=(\[]{0,4}(?:code )?(0x[0-9a-fA-F]{2,8}|-?\d{2,10})\b",
     re.IGNORECASE,
 )
-BARE_CODE = re.compile(r"(?<![\w.])(0x[89a-fA-F][0-9a-fA-F]{7}|-[12]\d{9})(?![\w.])")
-"""A number of 32 bits as systems and devices give for an error: of no other line is it taken without a word."""
 _PARTS = {
     "node": re.compile(r"\b(?:node|op|operator|layer)(?: name)?[ :=(]{1,3}['\"]?([\w./:\-]{3,120})", re.IGNORECASE),
     "tensor": re.compile(
@@ -83,10 +82,14 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
     )
 
 
-def codes_of(text: str, pattern: re.Pattern[str] = _CODE) -> Iterator[tuple[int, str]]:
-    """The numbers that a line gives as codes, each with its spelling; one of a single digit is not taken for one."""
-    for spelling in pattern.findall(text):
-        yield int(spelling, 16 if "x" in spelling.lower() else 10), spelling
+def codes_of(text: str) -> Iterator[tuple[int, str]]:
+    """The numbers that a line gives as codes, each with its spelling; one of a single digit is not taken for one.
+
+    One of 32 bits counts without its sign, and needs no word before it.
+    """
+    for spelling in _CODE.findall(text):
+        number = int(spelling, 16 if "x" in spelling.lower() else 10)
+        yield number % 2**32 if number < -0xFFFF else number, spelling
 
 
 def level_of(text: str, forms: Iterable[LineForm]) -> tuple[Level, str]:

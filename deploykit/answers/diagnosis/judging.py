@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Sighting, collect
-from deploykit.answers.diagnosis.events import BARE_CODE, codes_of, event_of, level_of
+from deploykit.answers.diagnosis.events import codes_of, event_of, level_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
 from deploykit.answers.diagnosis.structure import NOBODY, answer_by_structure, end_of_first_step
@@ -65,7 +65,8 @@ def diagnose(
     shown = [_cause(one, catalog, names or Names(), known_tools, failing=failing, end=end) for one in found]
     causes = _group([*shown, *_by_structure(shown, seen, catalog, known_tools)])
     hit_lines = {hit.line: hit.text for sighting in found for hit in sighting.hits.values()}
-    codes = _codes([*hit_lines.values(), *(line.text for line in seen.error_lines.values())], catalog)
+    told = [*hit_lines.values(), *(line.text for line in seen.error_lines.values())]
+    codes = _codes(told or (() if seen.finishes else seen.tail), catalog)
     causes = _in_order(causes)
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
     loose = [line for line in seen.error_lines.values() if line.line not in hit_lines]
@@ -96,9 +97,7 @@ def diagnose(
     if diagnosis.understood:
         return diagnosis
     asked = [text for tool in catalog.tools if tool.id in known_tools for text in tool.collect]
-    bare = (CodeSeen(code=n, spelling=s, meaning=catalog.code(n)) for line in seen.tail for n, s in codes_of(line, BARE_CODE))
-    codes = tuple(dict.fromkeys((*codes, *(code for code in bare if code.meaning))))
-    return replace(diagnosis, codes=codes, tail=seen.tail, collect=(*asked, *_COLLECT))
+    return replace(diagnosis, tail=seen.tail, collect=(*asked, *_COLLECT))
 
 
 def _first_and_last(lines: list[ErrorLine]) -> list[ErrorLine]:

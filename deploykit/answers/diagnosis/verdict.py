@@ -16,7 +16,6 @@ __all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis"]
 Certainty = Literal["likely", "possible"]
 Conclusion = Literal["failed", "finished", "not-understood"]
 """``finished``: a tool says that it did its job, began nothing later, and no line looks like a failure."""
-_LINES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +26,12 @@ class CodeSeen:
     spelling: str
     meaning: CodeMeaning | None
 
-    @property
-    def hex(self) -> str:
-        """With the sign of its 32 bits as the device writes it."""
-        return hex(self.code % 2**32 if self.code < -0xFFFF else self.code)
-
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
         row = self.meaning
         return {
             "code": self.code,
-            "hex": self.hex,
+            "hex": hex(self.code),
             "spelling": self.spelling,
             "area": "" if row is None else row.area,
             "meaning": None if row is None else row.meaning,
@@ -80,7 +74,7 @@ class Cause:
             "because": self.because,
             "count": self.count,
             "first_line": self.first_line,
-            "lines": [{"line": hit.line, "text": hit.text} for hit in self.hits[:_LINES_SHOWN]],
+            "lines": [{"line": hit.line, "text": hit.text} for hit in self.hits[:5]],
             "names": [asdict(name) for name in self.names],
             "terms": [{"term": term, "meaning": meaning} for term, meaning in self.terms],
             "fields": self.fields,
