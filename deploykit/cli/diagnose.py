@@ -175,14 +175,14 @@ def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
 
 def error_text(rows: Iterable[KnownError]) -> str:
     """Rows of the catalogue, one paragraph each."""
-    parts = []
-    for row in rows:
-        lines = [
+    parts = (
+        [
             f"{row.severity} {row.id}: {row.cause}",
             f"    {'message: ' + ' or '.join(row.patterns) if row.patterns else 'no message: ' + row.symptom}",
             f"    way out: {row.workaround}",
             *([f"    command: {row.way_out}"] if row.way_out else []),
             f"    source: {'; '.join(row.source)} ({row.confidence})",
         ]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) or "no known error has these words"
+        for row in rows
+    )
+    return "\n\n".join(map("\n".join, parts)) or "no known error has these words"

@@ -91,13 +91,12 @@ def _is_its_anchor(text: str) -> bool:
 
 
 def _fields(text: str, part: Spelled) -> dict[str, str] | None:
-    if any(piece not in part.small for piece in _pieces(text)):
-        return None  # most end here, and an expression with gaps would try every way to bridge them
-    found = _compiled(text).search(part.small)
-    if found is None:
+    # Most lack a piece, and an expression with gaps would try every way to bridge them.
+    found = all(piece in part.small for piece in _pieces(text)) and _compiled(text).search(part.small)
+    if not found:
         return None
-    spans = {name: found.span(name) for name in found.re.groupindex}
-    kept = {name: part.plain[begin:end].decode("utf-8", "replace").strip() for name, (begin, end) in spans.items()}
+    plain = ((name, part.plain[slice(*found.span(name))]) for name in found.re.groupindex)
+    kept = {name: value.decode("utf-8", "replace").strip() for name, value in plain}
     return {name: value for name, value in kept.items() if value}
 
 
@@ -114,10 +113,6 @@ def further_pieces(text: str) -> tuple[bytes, ...]:
 
 @cache
 def _compiled(text: str) -> re.Pattern[bytes]:
-    return re.compile(_source(text))
-
-
-def _source(text: str) -> bytes:
     """The expression of one part; a pattern that begins or ends with a number does not match a part of a longer one."""
     text = fold(text.encode()).decode()
     source, end = "", 0
@@ -129,7 +124,7 @@ def _source(text: str) -> bytes:
     source += re.escape(text[end:].strip() if end else text)
     before = r"(?<![0-9a-zA-Z])" if text[:1].isdigit() else ""
     after = r"(?![0-9a-zA-Z])" if _ENDS_IN_NUMBER.search(text) else ""
-    return f"{before}{source}{after}".encode()
+    return re.compile(f"{before}{source}{after}".encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ _NAMES_ITSELF = re.compile(  # a package before its exception, or a program befo
     r"(?:\[\w+\]: |\S*[/\\])?(?!(?:error|fatal|warning|failed|info|note|reason|\w{0,2}sh)\b)"
     r"([a-z_]\w*(?:\.\w+)*?(?=\.[A-Z]\w*(?:Error|Exception|Refused|Timeout)\b)|[a-z][a-z\d+-]+(?=(?:\[\d+\])?: \S))"
 )
-_INNERMOST = re.compile(r'\nFile "[^"\n]*-packages[/\\](\w+)(?![\s\S]*\nFile ")')  # whose code the last frame is
+_INNERMOST = re.compile(r'File "[^"\n]*-packages[/\\](\w+)(?![\s\S]*\nFile ")')  # whose code the last frame is
 _CHAINED = re.compile(r"During handling of the above|The above exception was")
 _TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")  # a destructor misses what ended the work before
 
@@ -156,7 +156,7 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
         for text in reversed(line.before):
             if tool := speaker((text,), [*tools.values()]):
                 return _beside(line, tool)
-        own = _NAMES_ITSELF.match(line.text) or _INNERMOST.search("\n".join(("", *line.before)))
+        own = _NAMES_ITSELF.match(line.text) or _INNERMOST.search("\n".join(line.before))
         if own and own[1].partition(".")[0] not in sys.stdlib_module_names:
             return _beside(line, Tool(id="program", name=own[1], drives_others=True))
     return None
