@@ -73,11 +73,7 @@ def test_operators_and_shapes_say_what_an_output_is(given: str, body: str, kind:
     ("float[2,8] x", "y = LpNormalization<axis=1>(x)", None, T.EMBEDDING),
 )
 def test_the_task_is_what_people_measure(given: str, body: str, axis: int | None, task: Task) -> None:
-    known: dict[str, Any] = {
-        "rows": np.asarray([1, 8, 1]),
-        "bias": np.ones(30, np.float32),
-        "wide": np.ones((1, 30), np.float32),
-    }
+    known: dict[str, Any] = {"rows": np.asarray([1, 8, 1]), "bias": np.ones(30, "f4"), "wide": np.ones((1, 30), "f4")}
     known["narrow"] = np.ones((1, 12), np.float32)
     stored = {name: value for name, value in known.items() if name in body}
     (piece,) = pieces_of(facts(given, body, **stored), "y")

@@ -240,9 +240,7 @@ def test_bodies_and_sequences(size: int) -> None:
     """What a body reads from outside is read, and a sequence never crosses a border."""
     model = parser.parse_model(CONTROL)
     rng = np.random.default_rng(3)
-    feeds: list[Feed] = [
-        {"x": rng.normal(size=(1, 6)).astype(np.float32), "c": np.asarray(flag)} for flag in (True, False)
-    ]
+    feeds: list[Feed] = [{"x": rng.normal(size=(1, 6)).astype("f4"), "c": np.asarray(flag)} for flag in (True, False)]
     values: dict[str, Value] = {name: _grid(-2, 2) for name in ("x", "a", "b", "d", "joined", "first", "y", "z", "w")}
     case = Case(model, values, feeds)
     exact, quantized = case.runs(size=size), case.runs(values, size=size)

@@ -114,9 +114,7 @@ def test_bodies_read_weights_of_the_graph_around_them(tmp_path: Path, room: int)
     model = parser.parse_model(BODIES)
     lean = _lean(model, tmp_path)
     assert {t.name for t in lean.graph.initializer if is_mapped(t)} >= {"w", "v"}
-    feeds: list[Feed] = [
-        {"x": np.full((2, 4), 0.5 + n, np.float32), "c": np.array(bool(n), np.bool_)} for n in range(2)
-    ]
+    feeds: list[Feed] = [{"x": np.full((2, 4), n + 0.5, "f4"), "c": np.array(bool(n), np.bool_)} for n in range(2)]
     groups = Session(lean, room=room)
     assert groups.streams and _same(Session(model).runs(feeds), groups.runs(feeds))
 

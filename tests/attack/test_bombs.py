@@ -90,7 +90,7 @@ BOMBS: dict[str, Callable[[], ModelProto]] = {
     **{name: partial(text_model, "float[1,4] x", body, out, **held) for name, (body, out, held) in TEXTS.items()},
     # What its kernels would be given by themselves has a quarter of a billion elements.
     "padded": lambda: text_model(
-        "float[1,1,4,4] x", "c = Conv <pads = [8000, 8000, 8000, 8000]> (x, w)", "c", w=ones(1, 1, 1, 1)
+        "float[1,1,4,4] x", "c = Conv <pads=[8000, 8000, 8000, 8000]> (x, w)", "c", w=ones(1, 1, 1, 1)
     ),
     "wide input": lambda: text_model("float[1,3,100000,100000] x", "c = Exp (x)", "c"),
     "large sizes": lambda: text_model(f"float[{','.join([str(1 << 40)] * 200)}] x", "c = Exp (x)", "c"),

@@ -29,7 +29,7 @@ def test_force_keeps_a_folder_that_only_looks_like_a_package(cnn: Command, tmp_p
     for manifest in (
         "{}",
         '{"schema": 1, "files": {}}',
-        '{"schema": 1, "deploykit": "0.1.0", "files": {}, "digest": "x"}',
+        '{"schema": 1, "deploykit": "0.1", "files": {}, "digest": "x"}',
     ):
         (out / "manifest.json").write_text(manifest)
         ending = run_here(*cnn, out, "--force")

@@ -189,13 +189,7 @@ def test_texts_of_what_a_compiler_made(compiled_package: Path, tmp_path: Path) -
             assert acceptable(ending), f"{match[0]!r} at {match.start()} of {path.name}: {ending}"
 
 
-DEEP = (
-    b"a = " + b"[" * 5000 + b"]" * 5000,
-    b"width = " + b"9" * 6000,
-    b"a." * 3000 + b"b = 1",
-    b"\xff\xfe",
-    b"[" * 3000,
-)
+DEEP = (b"a = " + b"[" * 5000 + b"]" * 5000, b"width = " + b"9" * 6000, b"a." * 3000 + b"b=1", b"\xff\xfe", b"[" * 3000)
 
 
 @each_row("data", *DEEP)

@@ -135,19 +135,13 @@ ALWAYS = ("step build: absolute path /bin/tool", "step go: host or device, a too
 @each_row(
     ("files", "first", "told"),
     ({}, {}, ("report.html is missing",)),
-    (
-        {},
-        {"plan": replace(PLAN, backend="other")},
-        ("report.html is missing", "two plans of one request differ"),
-    ),
+    ({}, {"plan": replace(PLAN, backend="other")}, ("report.html is missing", "two plans of one request differ")),
     ({}, {"package": None}, ("no package and no exit status 1",)),
     ({}, {"package": None, "exit_status": 1}, ()),
     ({"report.html": "1"}, {}, ("two packages of one request have other files",)),
     ({"README.md": "2"}, {}, ("README.md: two packages of one request differ", "report.html is missing")),
 )
-def test_what_is_wrong_with_packages(
-    files: dict[str, str], first: dict[str, Any], told: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_wrong_packages(files: dict[str, str], first: dict[str, Any], told: tuple[str, ...], tmp_path: Path) -> None:
     def make(*, out: Path, **_: object) -> Any:
         out.mkdir()
         again = out.name == "first"

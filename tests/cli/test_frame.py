@@ -102,9 +102,7 @@ def test_letters_that_a_terminal_lacks_are_no_reason_to_fail() -> None:
     assert "…" in done.stdout.decode("utf-8") or b"\\u2026" in done.stdout, "the help has such a letter"
 
 
-def test_an_error_is_json_too_when_json_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_json_too_where_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for asked, words in (("", ["--json"]), ("1", [])):
         monkeypatch.setenv("DEPLOYKIT_JSON", asked)
         assert run(cli, ["check", "--plan", "absent.onnx", "--target", "sm8650", *words]) == 3

@@ -108,11 +108,7 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "a toolchain misspelt": (["toolchain", "install", "quarck"], 4, "known: aimet"),
     "an unknown version": (["encodings", "convert", ENCODINGS, "--to", "3.0.0"], 2, "known versions: 0.6.1"),
     "an option given twice": ([*packaged(), "--sdk", "2.48"], 2, "--sdk: given twice"),
-    "a quantizer's option out of its type": (
-        [*QUANTIZED, "per_channel=3"],
-        2,
-        "per_channel=3: true or false is expected",
-    ),
+    "a quantizer's option out of its type": ([*QUANTIZED, "per_channel=3"], 2, "=3: true or false is expected"),
     "a quantizer's option without value": ([*QUANTIZED, "a"], 2, "KEY=VALUE is expected"),
     "a format that nobody knows": (packaged(model="format.onnx"), 3, "the installed onnx reads versions up to"),
     "an operator set that nobody knows": (packaged(model="future.onnx"), 1, "the installed onnx knows up to"),
@@ -146,11 +142,7 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "a route that is none": (checked("--backend", "qnn-htp", "--route", "x"), 2, "--route x: no such route"),
     "a name that is no text": (packaged(model="m\udcff.onnx"), 2, "is not UTF-8"),
     "LPBQ without a file": (["encodings", "convert", "qdq.onnx", "--to", "lpbq"], 2, "--to lpbq needs -o FILE"),
-    "a model and two releases": (
-        ["compat", "--model", "m.onnx", "--sdk=2.33", "--sdk=2.48"],
-        2,
-        "one release at a time",
-    ),
+    "a model, two releases": (["compat", "--model", "m.onnx", "--sdk=2.33", "--sdk=2.48"], 2, "one release at a time"),
     "encodings for AMD": (packaged(target="vek385", sdk="6.2", encodings=ENCODINGS), 1, "quantize here"),
 }
 

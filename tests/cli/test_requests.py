@@ -41,9 +41,7 @@ backend = Fourth()
 """
 
 
-def test_kernels_are_told_the_wrong_ones_by_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_kernels_are_told_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = AuditedKernel(
         node="n",
         nodes=("n", "m"),

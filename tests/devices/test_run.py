@@ -101,10 +101,7 @@ def test_what_a_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     yes = Correctness(state=Right.YES)
     record = RunRecord(**judged, device=place, right=yes, emulator=yes, outputs=(beside,))
     known = deploykit.diagnose(io.BytesIO(b"DspTransport.openSession qnn_open failed, 0x0000000e"))
-    reports = [
-        RunReport(record=record, path="here"),
-        RunReport(record=None, status=14, said=("no", "skel"), diagnosis=known),
-    ]
+    reports = [RunReport(record=record, path="here"), RunReport(record=None, status=14, said=("no",), diagnosis=known)]
     monkeypatch.setattr("deploykit.api.run", lambda *_, **__: reports.pop(0))
     asked = ["run", "p", "--on", "adb", "--keep", "--draft", str(tmp_path / "drafts")]
     assert run_command(cli, asked) == 0
@@ -126,11 +123,7 @@ CPU = "CPUExecutionProvider"
     ({"seconds": 60.0, "profile": False}, 5, ""),
     ({"seconds": 0.0, "provider": CPU, "plugin": {"module": "no.such", "built_in": {}}}, 1, ""),
     ({"seconds": 0.0, "provider": CPU, "plugin": {"module": "onnxruntime", "library": "", "paths": {}}}, 1, ""),
-    (
-        {"provider": "NPU", "plugin": {"module": "onnxruntime", "library": "", "paths": {}}},
-        0,
-        "of NPU offers no device",
-    ),
+    ({"provider": "NPU", "plugin": {"module": "onnxruntime", "library": "", "paths": {}}}, 0, "NPU offers no device"),
 )
 def test_what_runs_on_a_device_keeps_to_the_time_and_to_the_provider(
     asked: dict[str, Any], count: int, failure: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

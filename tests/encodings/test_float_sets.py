@@ -102,12 +102,7 @@ def test_true_files_intend_no_float_and_a_slip_behind_a_norm_is_noticed(name: st
 
 # Fusions: what needs no entry, and what is a slip.
 
-CONV: dict[str, Any] = {
-    "w": np.ones((2, 2, 1, 1), np.float32),
-    "slope": np.ones((2, 1, 1), np.float32),
-    "low": 0.0,
-    "high": 6.0,
-}
+CONV: dict[str, Any] = {"w": np.ones((2, 2, 1, 1), "f4"), "slope": np.ones((2, 1, 1), "f4"), "low": 0.0, "high": 6.0}
 ACTIVATIONS = {"Relu": "Relu (c)", "PRelu": "PRelu (c, slope)", "LeakyRelu": "LeakyRelu (c)", "SiLU": "Mul (c, s)"}
 ACTIVATIONS |= {"Clip": "Clip (c, low, high)", "HardSwish": "HardSwish (c)"}
 

@@ -177,10 +177,7 @@ BAD: list[tuple[onnx.ModelProto, str]] = [
     (model(PAIR, z=U8), "'s', which is computed"),
     (model(PAIR, s=1.0, z=np.zeros(2, np.uint8)), "'x': 1 scales of shape"),
     (model(PAIR.replace(" (x", " <axis = 5> (x"), s=[1.0, 1.0], z=np.zeros(2, np.uint8)), "axis 5 is out of range"),
-    (
-        model(PAIR, s=np.ones((2, 4), np.float32), z=np.zeros((2, 4), np.uint8)),
-        "scales of 2 dimensions, but no block size",
-    ),
+    (model(PAIR, s=np.ones((2, 4), "f4"), z=np.zeros((2, 4), "u1")), "scales of 2 dimensions, but no block size"),
     (model(PAIR.replace("x_int, s", "x_int, t"), s=1.0, t=2.0, z=U8), "has another grid"),
     (model(f"{PAIR}  again = QuantizeLinear (x, t, z)", s=1.0, t=2.0, z=U8), "quantizes 'x' a second time"),
     (model("y = QuantizeLinear (x)", "uint8 y"), "has no scale"),
@@ -289,7 +286,7 @@ def test_a_bias_is_int32_in_steps_of_its_layer(body: str, bias: Any, weight: Any
 
 def test_weights_in_eight_bit_floats_are_their_values() -> None:
     model = text_model(
-        "float[3,4] x", "d = DequantizeLinear (w, s, z)  y = MatMul (x, d)", "float[3,2] y", opset=19, s=0.5
+        "float[3,4] x", "d = DequantizeLinear (w, s, z) y = MatMul (x, d)", "float[n,2] y", opset=19, s=0.5
     )
     for name, shape in (("w", (4, 2)), ("z", ())):
         values = [1.5] * 8 if shape else [0.0]

@@ -206,10 +206,7 @@ def test_the_packaged_model_and_tail_equal_the_original(tmp_path: Path) -> None:
         return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     rng = np.random.default_rng(3)
-    feed = {
-        "images": rng.uniform(0, 1, (1, 3, 32, 32)).astype(np.float32),
-        "orig_target_sizes": np.array([[640, 480]], np.float32),
-    }
+    feed = {"images": rng.uniform(0, 1, (1, 3, 32, 32)).astype("f4"), "orig_target_sizes": np.array([[640, 480]], "f4")}
     (wanted,) = session(DETR / "model.onnx").run(None, feed)
     device = session(made.package / "model" / "model.onnx")
     names = {item.name for item in device.get_inputs()}

@@ -281,9 +281,7 @@ def test_the_fastest_is_named_of_those_that_run_and_reach_the_goal(rows: str, mo
 
 
 @pytest.mark.heavy
-def test_a_quantizer_with_a_method_is_asked_for_it_and_the_report_tells_it(
-    rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quantizer_with_a_method_is_asked_for_it(rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded quantizer, given two methods that are none: other ways to find ranges, one of which it lacks."""
     methods = (
         WeightMethod(name="Unknown", options={"method": "guess"}),

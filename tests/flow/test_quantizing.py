@@ -267,9 +267,7 @@ def _run(plan: QuantizerJob, data: Path, timeout: float | None = 120.0) -> Any:
 # ---- as a step of packaging --------------------------------------------------------------------------------------
 
 
-def test_package_quantizes_first_and_goes_on_as_with_given_encodings(
-    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_quantizes_first_and_goes_on(frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
     real = making.run_quantizer
 

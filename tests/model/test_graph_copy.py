@@ -156,9 +156,7 @@ def test_other_powers_and_gates_of_something_else_are_no_block(body: str) -> Non
 
 
 def test_softmax_and_group_norm() -> None:
-    (block,) = blocks(
-        "m = ReduceMax <axes = [-1]> (x)  s = Sub (x, m)  e = Exp (s)  t = ReduceSum (e, last)  y = Div (e, t)"
-    )
+    (block,) = blocks("m = ReduceMax <axes=[-1]> (x) s = Sub (x, m) e = Exp (s) t = ReduceSum (e, last) y = Div (e, t)")
     assert (block.kind, block.source) == ("Softmax", "x") and block.inside == {"m", "s", "e", "t"}
     (block,) = blocks(
         "q = Reshape (x, to)  i = InstanceNormalization (q, ones, zeros)  b = Reshape (i, back)  s = Mul (b, scale)"

@@ -126,9 +126,7 @@ def test_a_worker_and_a_host_say_the_same_of_a_graph_of_which_nothing_is_taken()
 
 
 def row(**more: Any) -> KernelCell:
-    return KernelCell(
-        **{"op": "Add", "form": "rank 3", "type": "w8a16", "release": "2.36.1", "answer": "taken", **more}
-    )
+    return KernelCell(**{"op": "Add", "form": "r 3", "type": "w8a16", "release": "2.36.1", "answer": "taken", **more})
 
 
 def test_a_release_that_does_not_run_is_answered_by_the_nearest_one_that_does() -> None:

@@ -57,7 +57,7 @@ POOLED = text_model(
     first=-1,
 )
 GUARDED = text_model(
-    ROW, "p = Relu (x)  [it] bad = IsNaN (p)  q = Where (bad, zero, p)  y = Neg (q)", "float[1,12] y", zero=0.0
+    ROW, "p = Relu (x) [it] b = IsNaN (p) q = Where (b, zero, p) y = Neg (q)", "float[1,12] y", zero=0.0
 )
 
 
@@ -73,12 +73,7 @@ REMAINDER = ["TopK", "Cast", "Cast", "Div", "Mul", "Sub", "Cast"]
 WHOLE: dict[str, Any] = {"k": [12], "n": 5}
 WRITTEN: dict[str, tuple[str, Any, EncodingSet, list[str]]] = {
     "the remainder of indices": ("mod", text_model(ROW, TOP % "", "int64[1,12] y", **WHOLE), NOTHING, REMAINDER),
-    "a remainder with a sign": (
-        "mod",
-        text_model(ROW, TOP % "<fmod = 1>", "int64[1,12] y", **WHOLE),
-        NOTHING,
-        REMAINDER,
-    ),
+    "a signed remainder": ("mod", text_model(ROW, TOP % "<fmod = 1>", "int64[1,12] y", **WHOLE), NOTHING, REMAINDER),
     "what lies on integers is never NaN": ("isnan", GUARDED, ON_GRIDS, ["Relu", "Neg"]),
     "a shape without zero": (
         "allowzero",
@@ -105,12 +100,7 @@ WRITTEN: dict[str, tuple[str, Any, EncodingSet, list[str]]] = {
         grids(x_a=(-3, 3), b_c_y=(-2, 2)),
         ["Slice", "Reshape", "Neg", "Concat"],
     ),
-    "a Sigmoid before a layer": (
-        "sigmoid-before-linear",
-        gated(),
-        GATE,
-        ["Add", "Reshape", "Sigmoid", "Reshape", "MatMul"],
-    ),
+    "a Sigmoid in front": ("sigmoid-before-linear", gated(), GATE, ["Add", "Reshape", "Sigmoid", "Reshape", "MatMul"]),
 }
 
 

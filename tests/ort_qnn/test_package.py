@@ -165,13 +165,9 @@ def test_an_emulation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("every_compilation_runs")
-def test_as_many_samples_are_emulated_as_the_time_is_enough_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_samples_are_emulated_as_there_is_time_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploykit_ort_qnn.compiler.jobs._FOR_RUNNING", 1e-9)
-    np.savez(
-        tmp_path / "data.npz", hidden_states=np.random.default_rng(0).normal(size=(4, 1, 8, 64)).astype(np.float32)
-    )
+    np.savez(tmp_path / "data.npz", hidden_states=np.random.default_rng(0).normal(size=(4, 1, 8, 64)).astype("f4"))
     packaged = make_package(
         request("mlp/model.onnx", calibration=tmp_path / "data.npz", precision="fp16"), tmp_path / "p"
     )
@@ -181,9 +177,7 @@ def test_as_many_samples_are_emulated_as_the_time_is_enough_for(
     assert verify(tmp_path / "p", numerics=True).ok
 
 
-def test_what_only_the_device_loses_names_the_wider_type_that_keeps_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_the_device_loses_names_a_wider_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of 120 classes, where the encodings lose none: the kernels are to blame, and the yes says what keeps it."""
     model = text_model("float[1,10] x", "y = Softmax (x)", "float[1,10] y")
     onnx.save(model, tmp_path / "m.onnx")

@@ -193,11 +193,7 @@ CROSSED = "Gather <axis = 1> (x, crossed)"
         )
     ),
     ("no-groups", float_model("Conv <kernel_shape = [1, 1]> (x, w)", FOUR), "it has one group"),
-    (
-        "no-groups",
-        float_model("w = DequantizeLinear (b, s, z)  " + CONV, BYTES),
-        "zero is not the middle of its weights",
-    ),
+    ("no-groups", float_model("w = DequantizeLinear (b, s, z)  " + CONV, BYTES), "zero is not the middle of its"),
     ("by-places", float_model("Tanh (x)", shape="1,4,2048,1024"), "it reads more than 4194304 values"),
     ("by-places", float_model("Tanh (x)", shape="N,4,6,6"), "the shape of x is not known"),
     ("by-places", quantized("Tanh (d)"), "only move"),

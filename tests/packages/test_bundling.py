@@ -75,9 +75,7 @@ def telling_case(folder: Path) -> Path:
         [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", 40])],
         [drawn("erika.weight", 300, 40), shape, flag],
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid(*one) for one in (("", 17), ("own", 1))], ir_version=8
-    )
+    model = helper.make_model(graph, opset_imports=[*map(helper.make_opsetid, ("", "own"), (17, 1))], ir_version=8)
     model.graph.sparse_initializer.append(scattered)
     helper.set_model_props(model, {"source": "/Users/mustermann/net.py"})
     onnx.save(model, folder / "net.onnx")

@@ -67,10 +67,7 @@ KNOWN: dict[str, tuple[Case, Case]] = {
     "a narrow Softmax in 8 bits": (softmax(4.23e-5, U8), softmax(4.24e-5, U8)),
     "a gate": (gate(U16), gate(U8)),
     "a gate that comes first": (gate(U16, factors="s, h"), gate(U16, factors="s, s")),
-    "a gate behind a pooling": (
-        gate(U16, "MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)"),
-        gate(U16, "Relu (x)"),
-    ),
+    "a gate behind a pool": (gate(U16, "MaxPool <kernel_shape=[3, 3], pads=[1, 1, 1, 1]> (x)"), gate(U16, "Relu (x)")),
     "a gate in other steps": (gate(U16), gate(U16, s=None)),
     "a Clip that ends before its grid": (clip(6.001), clip(6.0)),
     "a Clip that begins behind the start of its grid": (clip(6.0, zero=2), clip(6.0, maker="Relu (x)", zero=2)),
@@ -170,7 +167,7 @@ def traits(text: str) -> Mapping[str, Any]:
 
 def test_traits_say_what_windows_are_like() -> None:
     pooled = traits(
-        "(float[1,2,9,8] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }"
+        "(float[1,2,9,8] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape=[2, 2], strides=[2, 2]> (x) }"
     )
     assert (pooled["left over"], pooled["windows"], pooled.get("padded")) == (1.0, "even", None)
     wide = "kernel_shape = [2, 2], strides = [2, 2], dilations = [2, 2]"

@@ -276,7 +276,7 @@ OTHER = INVERSE.replace("rest = Sub (one, s)", "t = Sigmoid (b)  rest = Sub (one
     ("name", "model", "said"),
     (
         "log-of-ratio",
-        text_model("float[2] a, float[2] b", "e = Exp (b)  ratio = Div (a, e)  y = Log (ratio)"),
+        text_model("float[2] a, float[2] b", "e = Exp (b) r = Div (a, e) y = Log (r)"),
         "a may be negative",
     ),
     ("log-of-ratio", ratio([2], "Exp", "Exp", "y, ratio"), "used elsewhere"),

@@ -45,7 +45,7 @@ LAYERS = text_model(
     rows=[6, 36],
 )
 RECURRENT = text_model(
-    "float[7,1,4] x", "y = LSTM <hidden_size = 5> (x, w, r)", **stored(1, 0.3, w=(1, 20, 4), r=(1, 20, 5))
+    "float[7,1,4] x", "y = LSTM <hidden_size=5> (x, w, r)", **stored(1, 0.3, w=(1, 20, 4), r=(1, 20, 5))
 )
 LOOKED_UP = text_model(
     "float[1,6] x",
@@ -179,14 +179,8 @@ VISION = text_model("float[1,3,8,8] x", ORDINARY, **KERNEL, **stored(7, w=(5, 12
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-@pytest.mark.parametrize(
-    ("graph", "count"),
-    [(LAYERS, 3), (VISION, 6)],
-    ids=["layers", "vision"],
-)
-def test_operators_on_integers_become_pairs(
-    graph: onnx.ModelProto, count: int, per_channel: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("graph", "count"), [(LAYERS, 3), (VISION, 6)], ids=["layers", "vision"])
+def test_work_on_integers_becomes_pairs(graph: onnx.ModelProto, count: int, per_channel: bool, tmp_path: Path) -> None:
     onnx.save(graph, tmp_path / "float.onnx")
     how = {"quant_format": QuantFormat.QOperator, "per_channel": per_channel}
     quantize_static(tmp_path / "float.onnx", tmp_path / "integer.onnx", Samples(), **how)

@@ -142,9 +142,7 @@ def test_the_factor_of_a_pooling_is_no_float_operator(factor: str, found: list[s
 
 def test_the_type_in_front_of_a_fused_activation_is_open_unless_others_read_it() -> None:
     for more, told in (("", False), ("  s = Sigmoid (c)", True)):
-        model = text_model(
-            "float[1,3,8,8] x", f"c = Conv (x, w)  y = Relu (c){more}", w=np.ones((4, 3, 1, 1), np.float32)
-        )
+        model = text_model("float[1,3,8,8] x", f"c = Conv (x, w) y = Relu (c){more}", w=np.ones((4, 3, 1, 1), "f4"))
         assert ("c" in actual_types(collect_facts(wrap_proto(model, path=Path("m.onnx"))), ())) is told
 
 
@@ -184,7 +182,7 @@ def test_a_format_asks_only_what_its_row_says(precision: str, found: set[str]) -
 
 def test_a_format_may_have_several_zero_points(tmp_path: Path) -> None:
     model = text_model(
-        "float[4] x", "q = QuantizeLinear (x, s, z)  y = DequantizeLinear (q, s, z)", s=0.5, z=np.uint8(9)
+        "float[4] x", "q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)", s=0.5, z=np.uint8(9)
     )
     onnx.save(model, tmp_path / "m.onnx")
     grids = inspect_quantized(tmp_path / "m.onnx", precision="xint8", source=None).grids

@@ -110,7 +110,7 @@ def instead_of(made: SearchResult) -> Instead:
     ([WRONG] * 4 + [RIGHT], {"target": "strix"}, [*["wrong"] * 4, "RIGHT"], "a16w8"),
     # A goal is more than right: decibels, all detections, those on samples that the quantizer did not see.
     (
-        [*[lost(0.0, db=20.0)] * 3, lost(0.0, db=31.0)],
+        [*[lost(0.0, db=2.0)] * 3, lost(0.0, db=31.0)],
         {"goal": "sqnr>=30"},
         ["right", "right", "right", "RIGHT"],
         "bf16",

@@ -160,7 +160,7 @@ def test_the_quantizer_of_a_qdq_model_says_what_its_input_holds() -> None:
 @pytest.mark.parametrize(("dtype", "values"), [("uint8", 256), ("int8", 256), ("uint16", 65536)])
 def test_quantized_inputs_are_fed_their_whole_grid(dtype: str, values: int) -> None:
     model = text_model(
-        f"{dtype}[1,8,64] x", "y = DequantizeLinear(x, s, z)", opset=21, s=np.float32(0.1), z=np.dtype(dtype).type(0)
+        f"{dtype}[1,8,64] x", "y = DequantizeLinear(x, s, z)", opset=21, s=np.float32(0.1), z=np.zeros((), dtype)
     )
     made = _gather(model)
     assert made.label is Label.DERIVED
@@ -173,9 +173,7 @@ def test_quantized_inputs_are_fed_their_whole_grid(dtype: str, values: int) -> N
 
 
 def test_per_channel_and_float_entries_of_inputs() -> None:
-    value = Affine(
-        bits=8, signed=False, scale=np.array([0.1, 1.0, 10.0]), zero_point=np.array([0.0, 10.0, 128.0]), axis=1
-    )
+    value = Affine(bits=8, signed=False, scale=np.array([0.1, 1.0, 10.0]), zero_point=np.array([0, 10.0, 128]), axis=1)
     made = _gather(_single(), encodings=EncodingSet(version="1.0.0", entries={"a": Encoding(name="a", value=value)}))
     everything = np.concatenate([feed["a"] for feed in made.feeds])
     assert (everything >= value.minimum).all() and (everything <= value.maximum).all()
@@ -250,9 +248,7 @@ def test_the_widest_type_is_not_wrapped(point: ValuePoint, ends: tuple[int, int]
 
 
 @settings(max_examples=50)
-@given(
-    point=st.sampled_from(ValuePoint), shape=st.tuples(st.integers(1, 3), st.integers(2, 9)), seed=st.integers(0, 99)
-)
+@given(point=st.sampled_from(ValuePoint), shape=st.tuples(st.integers(1, 3), st.integers(2, 9)), seed=st.integers(0, 9))
 def test_no_mask_hides_everything(point: ValuePoint, shape: tuple[int, int], seed: int) -> None:
     mask = make_mask(point, shape, np.dtype(np.int64), generator(seed, "x", 0))
     assert set(np.unique(mask)) <= {0, 1}

@@ -67,9 +67,7 @@ def _graph(length: int, integers: dict[str, Any], scales: dict[str, Any], blocks
     lines.append(f"logits{'_exact' if blocks else ''} = MatMul ({names['hidden']}, head{'_values' if blocks else ''})")
     read("logits", "logits_exact")
     given = f"float[1,{length},64] hidden0, float[1,{length},1] mask"
-    model = text_model(
-        given, "  ".join(lines), f"float[1,{length},32] logits", opset=21, half=0.5, step=STEP, zero=ZERO
-    )
+    model = text_model(given, " ".join(lines), f"float[1,{length},32] logits", opset=21, half=0.5, step=STEP, zero=ZERO)
     for name, whole in integers.items():
         if blocks:
             low, high = whole.reshape(-1)[::2] & 15, whole.reshape(-1)[1::2] & 15
