@@ -31,7 +31,7 @@ from deploykit.packages.building import names_of_models
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.packages.rejudging import PackageJudge, judge_of
 from deploykit.packages.verifying import verify_integrity
-from deploykit.packages.writing import clear_runs
+from deploykit.packages.writing import clear_left
 from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.folders import holding, scratch
 from deploykit.system.published import Published
@@ -88,7 +88,7 @@ def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Tell) 
     manifest = read_manifest(package)
     with holding(package) as alone:
         if alone:
-            clear_runs(package, read_manifest(package))
+            clear_left(package)
     bad = [check for check in verify_integrity(package) if not check.ok]
     if bad:
         why = "; ".join(f"{check.id}: {check.detail}" for check in bad)

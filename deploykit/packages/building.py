@@ -15,12 +15,12 @@ from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.errors import PackageError
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
-from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST, hash_file, read_manifest
+from deploykit.packages.manifests import BUILD_FOLDERS, read_manifest
 from deploykit.packages.verifying import verify_integrity
-from deploykit.packages.writing import clear_runs, record_build
+from deploykit.packages.writing import BUILD, clear_left, record_build, same_file
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.files import open_regular
-from deploykit.system.folders import abandoned, holding, workspace
+from deploykit.system.folders import holding, workspace
 from deploykit.system.processes import run
 from deploykit.system.published import Published, published
 
@@ -29,8 +29,6 @@ __all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_models"]
 SCRIPT = "scripts/build.sh"
 _ARTIFACTS, _LOGS = (folder.strip("/") for folder in BUILD_FOLDERS)
 _LOG = f"{_LOGS}/build.log"
-_STAMPS = f"{_ARTIFACTS}/.stamps"
-_PLACE = "build"
 _PRECISION_LOST = 1
 _LAST_WORDS = 4
 
@@ -74,11 +72,7 @@ def build_package(package: Path, *, on_line: Tell | None = None) -> BuildReport:
     with holding(package) as alone:
         if not alone:
             raise PackageError(f"{package}: is being built by another process", next="wait for it")
-        for stem in (MANIFEST, _PLACE):
-            for left in abandoned(package / _LOGS, stem):
-                _take_over(left, package, died=True)
-                shutil.rmtree(left, ignore_errors=True)
-        clear_runs(package, read_manifest(package))
+        clear_left(package)
         bad = [check for check in verify_integrity(package) if not check.ok]
         if bad:
             raise PackageError(
@@ -97,63 +91,37 @@ def _build(package: Path, on_line: Tell | None) -> BuildReport:
     """Run the script in a folder of its own and take over what it made: a killed one leaves the package as it was."""
     log = package / _LOG
     log.parent.mkdir(exist_ok=True)
-    with workspace(package / _LOGS, _PLACE) as place:
+    with workspace(package / _LOGS, BUILD) as place:
         (place / _LOGS).mkdir()
         before = read_manifest(package)["files"].keys()
         for path in before - {_LOG}:
-            (place / path).parent.mkdir(parents=True, exist_ok=True)
             # What the script may write to is copied, anything else is the same file.
             if path.startswith(BUILD_FOLDERS):
+                (place / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(package / path, place / path)
             else:
-                _same_file(package / path, place / path)
+                same_file(package / path, place / path, place)
         older = {path.stat().st_mtime_ns for path in (place / _LOGS).glob("*.log")}
         try:
             whole = {"DEPLOYKIT_PACKAGE": str(package)}  # what advice names: the script runs in a folder beside it
             completed = run(("bash", SCRIPT), cwd=place, env=whole, log=place / _LOG, on_line=on_line)
         finally:
-            # However it ends: what is not recorded is not gone on from. A process that is killed while files are moved
-            # leaves the others here, and the manifest tells the next build that they are the package's.
-            stamps = (place / _STAMPS).glob("*")
+            # However it ends: what is not recorded is not gone on from.
+            stamps = (place / _ARTIFACTS / ".stamps").glob("*")
             done = tuple(path.name for path in sorted(stamps, key=lambda path: path.stat().st_mtime_ns))
             manifest = record_build(package, done, place)
-            _take_over(place, package)
-            for path in before - manifest["files"].keys():
-                (package / path).unlink(missing_ok=True)
     diagnosis = None if completed.ok else _diagnosis(package, log, older)
-    said: list[str] = []
-    if not completed.ok and diagnosis is None and log.is_file():
-        said = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()[-_LAST_WORDS:]]
+    silent = completed.ok or diagnosis is not None or not log.is_file()
+    said = [] if silent else log.read_text("utf-8", "replace").splitlines()[-_LAST_WORDS:]
     return BuildReport(
         package=package,
         status=completed.returncode,
         done=done,
         log=log,
         diagnosis=diagnosis,
-        said=tuple(filter(None, said)),
+        said=tuple(filter(None, map(str.strip, said))),
         digest=manifest["digest"],
     )
-
-
-def _same_file(source: Path, place: Path) -> None:
-    """A second name, or a copy where the disk has none."""
-    try:
-        place.hardlink_to(source)
-    except OSError:
-        shutil.copy2(source, place)
-
-
-def _take_over(place: Path, package: Path, *, died: bool = False) -> None:
-    """Move the artifacts and logs of a build that the manifest knows; nothing through links, or out of a folder.
-
-    A build that ``died`` may have done so before the manifest knew of them: then their contents tell.
-    """
-    for path, row in read_manifest(package)["files"].items():
-        here = [base / path for base in (place, package) if (base / path).resolve() == base.resolve() / path]
-        ours = path.startswith(BUILD_FOLDERS) and len(here) > 1 and here[0].is_file()
-        if ours and not (died and hash_file(here[0])[1] != row["sha256"]):
-            here[1].parent.mkdir(parents=True, exist_ok=True)
-            here[0].replace(here[1])
 
 
 def _diagnosis(package: Path, whole: Path, older: set[int]) -> Diagnosis | None:

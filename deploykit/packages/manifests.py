@@ -42,7 +42,6 @@ __all__ = [
     "parse_manifest",
     "read_manifest",
     "sealed",
-    "sealed_text",
 ]
 
 MANIFEST = "manifest.json"
@@ -97,11 +96,6 @@ def content_of(manifest: Json) -> str:
     told = (_LOGS, f"{RUNS}/", REPORT_PAGE)
     kept = {path: row["sha256"] for path, row in manifest["files"].items() if not path.startswith(told)}
     return hashlib.sha256(json_text(dict(sorted(kept.items()))).encode()).hexdigest()
-
-
-def sealed_text(manifest: Json) -> str:
-    """The text of a manifest file."""
-    return sealed(manifest)[0]
 
 
 def hash_file(path: Path, *, size: int | None = None, follow: bool = True) -> tuple[int, str]:
@@ -178,7 +172,7 @@ def parse_manifest(data: bytes, *, where: str) -> dict[str, Any]:
 def _is_sealed(data: bytes) -> bool:
     """True for the very bytes that deploykit writes for what they say. A package that is replaced is asked thrice."""
     try:
-        return sealed_text(json.loads(data)).encode() == data
+        return sealed(json.loads(data))[0].encode() == data
     except (ValueError, RecursionError):
         return False
 

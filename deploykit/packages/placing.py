@@ -17,7 +17,7 @@ from typing import Self
 
 from deploykit.errors import DefectError, DeploykitError, PackageError
 from deploykit.findings import listed
-from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed_text
+from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.files import read_regular
 from deploykit.system.folders import GONE, abandoned, discard, exchange, workspace
@@ -72,7 +72,7 @@ def _report_sums(folder: Path) -> tuple[str, Mapping[str, str]]:
     try:
         data = read_regular(folder / REPORT, limit=_LARGEST, follow=False)
         report = json.loads(data)
-        if isinstance(report, dict) and isinstance(report.get(_SUMS), dict) and sealed_text(report).encode() == data:
+        if isinstance(report, dict) and isinstance(report.get(_SUMS), dict) and sealed(report)[0].encode() == data:
             return str(report["digest"]), report[_SUMS]
     except (DeploykitError, ValueError, RecursionError):
         pass
@@ -247,7 +247,7 @@ def publish_results(out: Path, fill: Callable[[Path], Json], *, force: bool) -> 
         try:
             told = dict(fill(place.folder))
             sums = {path: hash_file(place.folder / path)[1] for path in list_files(place.folder)}
-            (place.folder / REPORT).write_text(sealed_text({**told, _SUMS: sums}), "utf-8")
+            (place.folder / REPORT).write_text(sealed({**told, _SUMS: sums})[0], "utf-8")
         except OSError as error:
             raise place.unwritable(out, error) from None
         place.publish()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
@@ -27,15 +29,16 @@ from deploykit.packages.manifests import (
     list_files,
     read_manifest,
     sealed,
-    sealed_text,
 )
 from deploykit.packages.placing import PlacedFolder
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.files import copy_hashed, open_regular, regular_size
-from deploykit.system.folders import workspace
+from deploykit.system.folders import abandoned, workspace
 
-__all__ = ["PackageWriter", "clear_runs", "record_build", "record_run"]
+__all__ = ["BUILD", "PackageWriter", "clear_left", "record_build", "record_run", "same_file"]
 
+BUILD = "build"
+"""What the folder in logs/ that a build works in is called."""
 # Bytes of a file below which ``link`` copies: what is written anew by every export is small, and costs nothing.
 _WORTH_LINKING = 16 << 20
 
@@ -142,30 +145,50 @@ def _executed(package: Path, path: str) -> FileRecord:
 
 
 def record_build(package: Path, executed: Iterable[str], made: Path) -> Json:
-    """Take the files that a build left in artifacts/ and logs/ of ``made`` into the manifest, atomically; returns it.
+    """Take the files that a build left in artifacts/ and logs/ of ``made`` into the package; returns its manifest.
 
-    ``executed`` are the ids of the steps that ran; they move from the manifest's generated to its executed list.
+    ``executed`` are the ids of the steps that ran; they move from the manifest's generated to its executed list. New
+    files are there before the manifest knows of them, and while others are exchanged it vouches for both states. What a
+    process that is killed leaves beside them lies in ``made`` too, by which ``clear_left`` knows it.
     """
     manifest = read_manifest(package)
-    files = {path: row for path, row in manifest["files"].items() if not path.startswith(BUILD_FOLDERS)}
-    for path in list_files(made):
-        if path.startswith(BUILD_FOLDERS) and not (made / path).is_symlink():
-            files[path] = _executed(made, path).to_json()
+    was = {path: row for path, row in manifest["files"].items() if path.startswith(BUILD_FOLDERS)}
+    now = {path: _executed(made, path).to_json() for path in _built(made, package)}
+    gone = was.keys() - now.keys()
+    for path in now.keys() - was.keys():
+        same_file(made / path, package / path, made)
+    for path in gone:
+        with suppress(OSError):  # the script may have put anything in its way
+            same_file(package / path, made / path, made)
+    others = {path: row for path, row in manifest["files"].items() if path not in was}
     done = list(dict.fromkeys((*manifest.get("executed", ()), *executed)))
-    manifest |= {
-        "executed": done,
-        "generated": [step for step in manifest.get("generated", ()) if step not in done],
-        "files": dict(sorted(files.items())),
-    }
-    _replace(package, MANIFEST, sealed_text(manifest))
+    manifest |= {"executed": done, "generated": [step for step in manifest.get("generated", ()) if step not in done]}
+    either = {path: {**row, "before": was.get(path, row)} for path, row in now.items()}
+    _tell(package, manifest, {**others, **either})
+    for path in now:
+        (made / path).replace(package / path)
+    _tell(package, manifest, {**others, **now})
+    for path in gone:
+        (package / path).unlink(missing_ok=True)
     return read_manifest(package)
+
+
+def same_file(source: Path, place: Path, workspace: Path) -> None:
+    """A second name, or a copy where the disk has none: there is the whole file or none."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        place.hardlink_to(source)
+    except OSError:
+        part = workspace / ".part"
+        shutil.copy2(source, part)
+        part.replace(place)
 
 
 def record_run(package: Path, manifest: Json, entry: Json, texts: Mapping[str, str], page: str) -> None:
     """Take the files of one more run, by their paths, into the package and its manifest; the caller holds the folder.
 
     ``page`` is what report.html becomes, "" where it stays. A process that is killed in between leaves files that no
-    manifest knows, which ``clear_runs`` removes, or the page as it was before, which the manifest vouches for too.
+    manifest knows, which ``clear_left`` removes, or the page as it was before, which the manifest vouches for too.
     """
     files = dict(manifest["files"])
     for path, text in texts.items():
@@ -176,17 +199,39 @@ def record_run(package: Path, manifest: Json, entry: Json, texts: Mapping[str, s
         data = page.encode()
         now = FileRecord(path=REPORT_PAGE, bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), origin="executed")
         files[REPORT_PAGE] = {**now.to_json(), "before": {"bytes": size, "sha256": digest}}
-    changed = {"runs": [*manifest.get("runs", ()), dict(entry)], "files": dict(sorted(files.items()))}
-    _replace(package, MANIFEST, sealed_text({**manifest, **changed}))
+    _tell(package, {**manifest, "runs": [*manifest.get("runs", ()), dict(entry)]}, files)
     if page:
         _replace(package, REPORT_PAGE, page)
 
 
-def clear_runs(package: Path, manifest: Json) -> None:
-    """Remove records of runs that did not come into the manifest; the caller holds the folder."""
-    for path in (package / RUNS).glob("*"):
-        if path.relative_to(package).as_posix() not in manifest["files"]:
-            path.unlink(missing_ok=True)
+def clear_left(package: Path) -> None:
+    """Remove what runs and builds that died left, and end what they began; the caller holds the folder.
+
+    A build's files are in the package and in its own folder. Nothing is done through links, or out of a folder.
+    """
+    known = read_manifest(package)["files"]
+    for stem in (BUILD, MANIFEST):
+        for left in abandoned(package / BUILD_FOLDERS[1], stem):
+            for path in _built(left, package):
+                made, there = left / path, package / path
+                if path in known and hash_file(made)[1] == known[path]["sha256"]:
+                    made.replace(there)
+                elif path not in known and there.is_file() and hash_file(made) == hash_file(there):
+                    there.unlink()
+            shutil.rmtree(left, ignore_errors=True)
+    for there in (package / RUNS).glob("*"):
+        if there.relative_to(package).as_posix() not in known:
+            there.unlink(missing_ok=True)
+
+
+def _built(made: Path, package: Path) -> list[str]:
+    """The files in the folders of a build that are what they are called, in it and in the package."""
+    built = (path for path in list_files(made) if path.startswith(BUILD_FOLDERS) and (made / path).is_file())
+    return [path for path in built if all((base / path).resolve() == base.resolve() / path for base in (made, package))]
+
+
+def _tell(package: Path, manifest: Json, files: Json) -> None:
+    _replace(package, MANIFEST, sealed({**manifest, "files": dict(sorted(files.items()))})[0])
 
 
 def _replace(package: Path, path: str, text: str) -> None:

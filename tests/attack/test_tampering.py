@@ -14,7 +14,7 @@ import pytest
 
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.packages.building import SCRIPT
-from deploykit.packages.manifests import MANIFEST, digest_of, read_manifest, sealed_text
+from deploykit.packages.manifests import MANIFEST, digest_of, read_manifest, sealed
 from deploykit.packages.rejudging import judge_of
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import record_build
@@ -79,7 +79,7 @@ def forge(package: Path, change: Callable[[dict[str, Any]], object]) -> str:
     manifest = read_manifest(package)
     digest = str(manifest["digest"])
     change(manifest)
-    (package / MANIFEST).write_text(sealed_text(manifest), "utf-8")
+    (package / MANIFEST).write_text(sealed(manifest)[0], "utf-8")
     return digest
 
 

@@ -10,7 +10,7 @@ import deploykit
 from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.packages.manifests import sealed_text
+from deploykit.packages.manifests import sealed
 from deploykit.report.explaining import Word, costs_by_output, shipping
 from made_findings import a_finding
 from tables import each_row
@@ -147,5 +147,5 @@ def test_a_sealed_manifest_that_says_nothing_there_is_explained(key: str, rewrit
     told = json.loads((rewritten / "manifest.json").read_text())
     values: tuple[object, ...] = (None, [], "x", 7, {"a": None})
     for value in values:
-        (tmp_path / "manifest.json").write_text(sealed_text({**told, key: value}))
+        (tmp_path / "manifest.json").write_text(sealed({**told, key: value})[0])
         assert run(cli, ["explain", str(tmp_path)]) in (0, 6), value

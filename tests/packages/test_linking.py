@@ -20,7 +20,7 @@ from deploykit.backend.backend import CopiedFile
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.errors import PackageError
 from deploykit.packages import manifests, writing
-from deploykit.packages.manifests import sealed_text
+from deploykit.packages.manifests import sealed
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
 from sample_models.cell_detectors import cell_detector, cell_pictures
@@ -164,7 +164,7 @@ def test_wrong_encodings_are_a_no(
         manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         manifest["files"]["encodings/model.json"] |= {"sha256": digest, "bytes": path.stat().st_size}
-        (copy / "manifest.json").write_text(sealed_text(manifest), "utf-8")
+        (copy / "manifest.json").write_text(sealed(manifest)[0], "utf-8")
     report = deploykit.verify(copy, numerics=True)
     assert not report.ok
     if is_sealed:

@@ -1,7 +1,9 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ import deploykit
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.packages.building import build_package
-from deploykit.packages.manifests import MANIFEST, list_files, read_manifest, sealed
+from deploykit.packages.manifests import MANIFEST, REPORT_PAGE, hash_file, list_files, read_manifest, sealed
 from deploykit.packages.placing import RESULTS, check_place
-from deploykit.packages.writing import PackageWriter, record_build
+from deploykit.packages.verifying import verify_package
+from deploykit.packages.writing import PackageWriter, clear_left, record_build, record_run
 from sample_models.networks import conv_net, save_with_external_data
+from stub_backend import StubBackend
 from tables import each_row
 from text_models import text_model
 
@@ -77,6 +81,7 @@ import os, sys
 from pathlib import Path
 from deploykit.backend.backend import TextFile
 from deploykit.packages.placing import RESULTS, check_place
+from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
 
 def die_at(event, arguments):
@@ -134,19 +139,55 @@ def test_a_damaged_manifest_is_one_clear_error(tmp_path: Path, text: str) -> Non
         read_manifest(tmp_path / "out")
 
 
-def test_a_build_that_is_killed_while_it_hands_over_is_gone_on_from(tmp_path: Path) -> None:
-    script = "mkdir -p artifacts && echo a > artifacts/a && echo b > artifacts/b"
-    write(tmp_path / "out", TextFile(path="scripts/build.sh", text=script, executable=True))
-    child = os.fork()
-    if not child:
-        sys.addaudithook(lambda event, args: event == "os.rename" and str(args[1]).endswith("/b") and os._exit(9))
-        build_package(tmp_path / "out")
+CHANGES = {"os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir"}
+
+
+def died_at(change: int, work: Callable[[], object]) -> bool:
+    """Whether a process that does this work is killed at the change of the disk with this number, if it has so many."""
+    if not (child := os.fork()):
+        left = iter(range(change))
+        sys.addaudithook(lambda event, _: event in CHANGES and next(left, None) is None and os._exit(9))
+        work()
         os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert not (tmp_path / "out/artifacts/b").exists()
-    assert build_package(tmp_path / "out").status == 0
-    assert list_files(tmp_path / "out")[:2] == ("artifacts/a", "artifacts/b")
-    assert not list((tmp_path / "out/logs").glob(".*"))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def a_run(package: Path) -> None:
+    clear_left(package)
+    record_run(package, read_manifest(package), {}, {"artifacts/runs/1.json": "{}"}, "a page")
+
+
+def without_second_names(package: Path) -> None:
+    def refused(*_: object) -> None:
+        raise OSError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "hardlink_to", refused)
+        build_package(package)
+
+
+@pytest.mark.parametrize("work", [build_package, pytest.param(without_second_names, marks=pytest.mark.heavy), a_run])
+def test_what_is_killed_at_any_change_leaves_a_whole_package(
+    work: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second build makes a file new, changes one, leaves one as it was and loses one."""
+    monkeypatch.setattr("deploykit.packages.verifying.load_backend", lambda _: StubBackend())
+    script = "mkdir -p artifacts; cd artifacts; echo a >> a; echo same > same; [ -e b ] && mv b new || echo b > b"
+    whole, package, change = tmp_path / "whole", tmp_path / "out", 0
+    files = TextFile(path="scripts/build.sh", text=script, executable=True), TextFile(path=REPORT_PAGE, text="")
+    write(whole, *files)
+    assert build_package(whole).status == 0
+    while shutil.copytree(whole, package) and died_at(change, lambda: work(package)):
+        assert verify_package(package).ok, change
+        clear_left(package)
+        rows = [(path, row) for path, row in read_manifest(package)["files"].items() if path != REPORT_PAGE]
+        assert all(hash_file(package / path)[1] == row["sha256"] for path, row in rows), change
+        work(package)
+        assert verify_package(package, expect_digest=read_manifest(package)["digest"]).ok, change
+        shutil.rmtree(package)
+        change += 1
+    done = [path in list_files(package) for path in ("artifacts/b", "artifacts/new", "artifacts/runs/1.json")]
+    assert change > 10 and done == ([True, False, True] if work is a_run else [False, True, False])
 
 
 def test_a_build_is_recorded(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from deploykit.backend.plugins import load_backend
 from deploykit.errors import UsageError
 from deploykit.flow.pipeline import Packaged
 from deploykit.model.load import load_model
-from deploykit.packages.manifests import sealed_text
+from deploykit.packages.manifests import sealed
 from deploykit.system.environments import environment_of
 from deploykit_qualcomm.carriers import host_toolchain
 from tables import each_row
@@ -203,7 +203,7 @@ def test_a_binary_that_the_runtime_does_not_load_fails_verification(compiled: Pa
     path = place / "manifest.json"
     manifest = json.loads(path.read_text("utf-8"))
     manifest["sdk"]["version"] = "2.44"
-    path.write_text(sealed_text(manifest), "utf-8")
+    path.write_text(sealed(manifest)[0], "utf-8")
     failed = {check.id: check.detail for check in deploykit.verify(place).checks if not check.ok}
     assert set(failed) == {"context-loads"} and "is newer than the runtime" in failed["context-loads"]
 

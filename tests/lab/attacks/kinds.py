@@ -319,7 +319,7 @@ def _of_binaries() -> Iterator[Kind]:
 
 def _forged(chance: random.Random, folder: Path, ground: Ground, *, backend: str, command: str, manifest: bool) -> Case:
     """A package of which the manifest or a file says something wrong, sealed again by somebody who knows how."""
-    from deploykit.packages.manifests import read_manifest, sealed_text
+    from deploykit.packages.manifests import read_manifest, sealed
 
     out = Path(shutil.copytree(ground.package(backend), folder / "out"))
     value = read_manifest(out)
@@ -332,7 +332,7 @@ def _forged(chance: random.Random, folder: Path, ground: Ground, *, backend: str
         (out / name).write_bytes(data)
         value["files"][name] |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     try:
-        text = sealed_text(value)
+        text = sealed(value)[0]
     except (ValueError, TypeError, AttributeError):
         text = json.dumps(value)
     (out / "manifest.json").write_text(text, "utf-8", errors="surrogatepass")
