@@ -78,7 +78,11 @@ def scout(folder: Path) -> Scouted:
         there = {suffix: place.as_posix() for suffix, place in beside.items() if (folder / place).is_file()}
         # Samples of its own, else a folder of samples: that of its name, one beside it, one for all.
         folders = (path.with_name(path.stem), *(path.with_name(word) for word in _DATA), *map(Path, _DATA))
-        data = (place.as_posix() for place in folders if _holds_samples(folder / place))
+        data = (
+            place.as_posix()
+            for place in folders
+            if any(entry.suffix.lower() in _SUFFIXES for entry in (folder / place).glob("*"))
+        )
         models.append(
             FoundModel(
                 name=name,
@@ -92,10 +96,6 @@ def scout(folder: Path) -> Scouted:
         told = "; ".join(f"{name}: {why}" for name, why in skipped[:3])
         raise InputError(f"{folder}: holds no ONNX model", why=told, next="name the folder that holds the .onnx files")
     return Scouted(models=tuple(models), skipped=tuple(skipped))
-
-
-def _holds_samples(folder: Path) -> bool:
-    return folder.is_dir() and any(path.suffix.lower() in _SUFFIXES for path in folder.iterdir())
 
 
 def _names(paths: Sequence[Path]) -> Iterator[str]:

@@ -313,7 +313,8 @@ def rewrite(
         elif transform.ulps is not None:
             try:
                 if problem is None and outputs is None:
-                    outputs = _outputs(state.model, feeds)
+                    old = opset_of(state.model) < _LEAST_OPSET
+                    outputs = reference_outputs(state.model, feeds) if old else Session(state.model).runs(feeds)
             except InputError as error:  # a model that does not run is not tried again
                 problem = error
             try:
@@ -343,10 +344,6 @@ def rewrite(
         outputs, problem = after, None
         state = _gone_on(state, made, step, evidence)
     return replace(state, problem=problem, outputs=outputs)
-
-
-def _outputs(model: ModelProto, feeds: Sequence[Feed]) -> Sequence[Feed]:
-    return reference_outputs(model, feeds) if opset_of(model) < _LEAST_OPSET else Session(model).runs(feeds)
 
 
 def _prove(made: Rewritten, before: Sequence[Feed], feeds: Sequence[Feed]) -> tuple[float, Sequence[Feed]]:

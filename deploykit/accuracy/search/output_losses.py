@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,16 +71,13 @@ class OutputLosses:
         if self._matches:
             matched = [self._rows.all_matched(self.shown, one, two) for one, two in both]
             pairs = {n: [(sample[n].left, sample[n].right) for sample in matched] for n in self._names}
-        return OutputLoss(
-            outputs={
-                n: -math.inf if any(starmap(_is_broken, found)) else overall_db(found) for n, found in pairs.items()
-            }
-        )
-
-
-def _is_broken(one: Numbers, two: Numbers) -> bool:
-    """True where a value became no number, or the shape is another."""
-    return one.shape != two.shape or bool((np.isfinite(one) & ~np.isfinite(two)).any())
+        broken = {  # a value became no number, or the shape is another
+            n
+            for n, found in pairs.items()
+            for one, two in found
+            if one.shape != two.shape or (np.isfinite(one) & ~np.isfinite(two)).any()
+        }
+        return OutputLoss(outputs={n: -math.inf if n in broken else overall_db(pairs[n]) for n in pairs})
 
 
 class Reaching:

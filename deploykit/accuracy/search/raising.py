@@ -129,7 +129,10 @@ class Raiser:
                 low, high = (low, middle) if self.trial(wide, middle, goal).met else (middle, high)
         known = self._trials(wide)
         met = [trial for trial in known if trial.met]
-        best = min(met, key=_price) if met else max(known, key=lambda trial: _order(goal.quality(trial.reached)))
+        if met:
+            best = min(met, key=lambda trial: (trial.cost.bit_operations, trial.cost.activation_bytes, trial.count))
+        else:  # a quality that is no number is the least
+            best = max(known, key=lambda trial: max(-math.inf, goal.quality(trial.reached)))
         return Raised(goal=str(goal), best=best, encodings=self.encodings(best), trials=self._trials(wide))
 
     def trial(self, wide: WideType, count: int, goal: Goal) -> RaiseTrial:
@@ -213,11 +216,3 @@ class Raiser:
         if has(node, Trait.COMBINES, Trait.JOINS) and any(name in found for name in computed):
             return computed
         return ()
-
-
-def _price(trial: RaiseTrial) -> tuple[int, int, int]:
-    return trial.cost.bit_operations, trial.cost.activation_bytes, trial.count
-
-
-def _order(value: float) -> float:
-    return value if value == value else -math.inf

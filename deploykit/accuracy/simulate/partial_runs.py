@@ -14,8 +14,8 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
-from deploykit.accuracy.simulate.quantizers import RAW, fake_quantize, quantized_tensor
-from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
+from deploykit.accuracy.simulate.quantizers import RAW, quantized_tensor
+from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed, on_grid
 from deploykit.encodings.values import Value
 from deploykit.model.values import byte_size
 from deploykit.model.weights import is_mapped, stored_values
@@ -71,7 +71,7 @@ class PartialRuns:
         return sum(value.nbytes for value in self._kept[0].values()) if self._kept else 0
 
     def _crossing_values(self, feed: Feed) -> _Values:
-        kept = {name: self._on_grid(name, np.asarray(feed[name]), self._values) for name in self.graph.inputs}
+        kept = {name: on_grid(np.asarray(feed[name]), self._values.get(name)) for name in self.graph.inputs}
         self._learn(kept)
         for number in range(len(self.graph.pieces)):
             kept |= self._run(self._session_of(number), kept)
@@ -84,11 +84,6 @@ class PartialRuns:
             for name, value in values.items()
             if name not in self._types
         }
-
-    def _on_grid(self, name: str, raw: Numbers, values: Change) -> Numbers:
-        """A float tensor as an encoding holds it; other types have no quantizer."""
-        value = values.get(name)
-        return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
 
     def _answers(self, values: Arrays) -> _Values:
         return {name: values[name] if name in values else stored_values(self._stored[name]) for name in self.wanted}
@@ -156,21 +151,20 @@ class PartialRuns:
         others = [name for name in change if name not in self.graph.inputs]
         touched = {self.graph.piece_of[place] for name in others for place in self._places(name)}
         # Per sample, what is another than in the run that is kept.
-        found = [{name: self._on_grid(name, np.asarray(feed[name]), change) for name in fed} for feed in self.feeds]
+        found = [{name: on_grid(np.asarray(feed[name]), change[name]) for name in fed} for feed in self.feeds]
         for number in range(self.first_piece(list(change)), len(self.graph.pieces)):
-            session = self._changed(number, change) if number in touched else self._session_of(number)
+            if number in touched:
+                places = self.graph.pieces[number]
+                held = {name for place in places for name in self.graph.holds[place] if name in change}
+                stored = {**self._stored, **{name: _stored(self.graph.stored[name], change[name]) for name in held}}
+                session = self._open(places, self.graph.crossing[number], {**self._values, **change}, stored)
+            else:
+                session = self._session_of(number)
             for kept, new in zip(self._kept, found, strict=True):
                 if number in touched or any(name in new for name in session.inputs):
                     made = self._run(session, new, kept)
                     new.update((name, value) for name, value in made.items() if not _same(value, kept[name]))
         return [self._answers({**kept, **new}) for kept, new in zip(self._kept, found, strict=True)]
-
-    def _changed(self, number: int, change: Change) -> Session:
-        """A piece with other quantizers."""
-        places = self.graph.pieces[number]
-        held = {name for place in places for name in self.graph.holds[place] if name in change}
-        stored = {**self._stored, **{name: _stored(self.graph.stored[name], change[name]) for name in held}}
-        return self._open(places, self.graph.crossing[number], {**self._values, **change}, stored)
 
 
 def _same(one: Numbers, two: Numbers) -> bool:

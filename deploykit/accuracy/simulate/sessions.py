@@ -37,6 +37,7 @@ __all__ = [
     "StreamedModel",
     "check_feed",
     "may_stream",
+    "on_grid",
     "reference_outputs",
     "run_chain",
 ]
@@ -125,12 +126,9 @@ class Session:
         """``run`` for each of several samples; of a model in groups each group is opened once for all of them."""
         for feed in feeds:
             check_feed(feed, self.inputs)
-        return self._runner.runs([{name: self._on_grid(name, value) for name, value in feed.items()} for feed in feeds])
-
-    def _on_grid(self, name: str, raw: Numbers) -> Numbers:
-        """An input as its quantizer holds it; other types than float32 have none."""
-        value = self._fed.get(name)
-        return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
+        return self._runner.runs(
+            [{name: on_grid(value, self._fed.get(name)) for name, value in feed.items()} for feed in feeds]
+        )
 
     @staticmethod
     def _check_room(name: str, size: int, what: str) -> None:
@@ -140,6 +138,11 @@ class Session:
                 why=f"{what} {size / 1e9:.1f} GB of weights, which running takes {_COPIES} times",
                 next="give more with --memory, on a machine that has it",
             )
+
+
+def on_grid(raw: Numbers, value: Value | None) -> Numbers:
+    """An input as its quantizer holds it; other types than float32 have none."""
+    return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
 
 
 def check_feed(feed: Feed, inputs: Iterable[str]) -> None:
