@@ -5,11 +5,14 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from onnx import helper
+from onnx.shape_inference import infer_shapes as inferred
 
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.verdict import NOT_JUDGED, Against, Context, Measure, Thresholds, Verdict, limits
@@ -18,8 +21,8 @@ from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import settled
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from text_models import text_model
 
 Outputs: TypeAlias = dict[str, np.ndarray]
 Change: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -29,9 +32,9 @@ GIVEN = Context(label="given")
 
 
 def _one(op: str, shape: tuple[int, ...], **attributes: Any) -> GraphFacts:
-    graph = TinyGraph()
-    graph.op(op, [graph.input("x", shape)], "y", **attributes)
-    return facts_of(graph.model("y"))
+    model = text_model(f"float[{','.join(map(str, shape))}] x", f"y = {op} (x)")
+    model.graph.node[0].attribute.extend(starmap(helper.make_attribute, attributes.items()))
+    return facts_of(inferred(model))
 
 
 def _judged(facts: GraphFacts, reference: Any, candidate: Any, **more: Any) -> Verdict:
@@ -151,9 +154,9 @@ def test_right_and_wrong_by_construction(
 
 @each_row(
     ("one", "two", "right", "says"),
-    (0.0, np.nan, False, "1 values are NaN behind Relu:y, the reference's are finite"),
-    (0.0, np.inf, False, "1 values are infinity behind Relu:y"),
-    (-np.inf, np.nan, False, "NaN behind Relu:y"),
+    (0.0, np.nan, False, "1 values are NaN behind Relu -> y, the reference's are finite"),
+    (0.0, np.inf, False, "1 values are infinity behind Relu -> y"),
+    (-np.inf, np.nan, False, "NaN behind Relu -> y"),
     (-np.inf, -np.inf, True, ""),  # an infinity of the reference may be the largest number of the device
     (-np.inf, -65504.0, True, ""),
     (np.nan, 0.0, None, "gives 1 NaN in the reference already"),
@@ -279,24 +282,21 @@ def test_derived_inputs_carry_no_small_no() -> None:
 # --- detections -----------------------------------------------------------------------------------------------------
 
 SIDE = 320
+IMAGE, SEEN = f"float[1,3,{SIDE},{SIDE}] image", "float[1,200,4] b, float[1,200,6] s"
 
 
 def _detector(*, chosen: bool) -> GraphFacts:
     """Boxes, scores and labels of 40 rows, where the graph has them or behind a TopK whose indices nobody shows."""
-    graph = TinyGraph()
-    graph.input("image", (1, 3, SIDE, SIDE))
     if not chosen:
-        graph.op("Relu", [graph.input("b", (1, 40, 4))], "boxes")
-        graph.op("Sigmoid", [graph.input("s", (1, 40))], "scores")
-        graph.op("ArgMax", [graph.input("l", (1, 40, 20))], "labels", axis=2, keepdims=0)
-        return facts_of(graph.model("boxes", "scores", "labels"))
-    scores = graph.op("Sigmoid", [graph.input("s", (1, 99))], "p")
-    graph.op("TopK", [scores, graph.stored("k", [40], "int64")], ["scores", "place"], axis=1)
-    graph.op("Mod", ["place", graph.stored("classes", 20, "int64")], "labels")
-    index = graph.op("Unsqueeze", ["place", graph.stored("last", [-1], "int64")], "i3")
-    where = graph.op("Tile", [index, graph.stored("reps", [1, 1, 4], "int64")], "where")
-    graph.op("GatherElements", [graph.input("b", (1, 99, 4)), where], "boxes", axis=1)
-    return facts_of(graph.model("boxes", "scores", "labels"))
+        given = f"{IMAGE}, float[1,40,4] b, float[1,40] s, float[1,40,20] l"
+        body = "boxes = Relu (b)  scores = Sigmoid (s)  labels = ArgMax <axis = 2, keepdims = 0> (l)"
+        return facts_of(inferred(text_model(given, body, "boxes, scores, labels")))
+    body = "p = Sigmoid (s)  scores, place = TopK <axis = 1> (p, k)  labels = Mod (place, classes)"
+    body += "  i3 = Unsqueeze (place, last)  where = Tile (i3, reps)  boxes = GatherElements <axis = 1> (b, where)"
+    stored: Any = {"k": [40], "classes": 20, "last": [-1], "reps": [1, 1, 4]}
+    return facts_of(
+        inferred(text_model(f"{IMAGE}, float[1,99] s, float[1,99,4] b", body, "boxes, scores, labels", **stored))
+    )
 
 
 def _found(samples: int = 6) -> list[Outputs]:
@@ -407,19 +407,14 @@ def test_the_better_of_two_keeps_more_or_is_less_noisy() -> None:
 
 def _pair(form: str) -> tuple[GraphFacts, Callable[[np.ndarray, np.ndarray], Outputs]]:
     """Raw detections of 200 places and 6 classes in an image of 320, in one of the usual layouts."""
-    graph = TinyGraph()
-    graph.input("image", (1, 3, SIDE, SIDE))
     if form == "two outputs":
-        graph.op("Sigmoid", [graph.input("b", (1, 200, 4))], "boxes")
-        graph.op("Relu", [graph.input("l", (1, 200, 6))], "logits")
-        return facts_of(graph.model("boxes", "logits")), lambda b, s: {"boxes": b / SIDE, "logits": np.log(s / (1 - s))}
-    last = form != "[1, 4+C, N]"
-    boxes = graph.op("Relu", [graph.input("b", (1, 200, 4) if last else (1, 4, 200))], "pixels")
-    scores = graph.op("Sigmoid", [graph.input("s", (1, 200, 6) if last else (1, 6, 200))], "p")
-    parts = [boxes, scores]
-    if form == "[1, N, 5+C]":
-        parts.insert(1, graph.op("Sigmoid", [graph.input("o", (1, 200, 1))], "objectness"))
-    facts = facts_of(graph.model(graph.op("Concat", parts, "out", axis=2 if last else 1)))
+        model = text_model(f"{IMAGE}, {SEEN}", "boxes = Sigmoid (b)  logits = Relu (s)", "boxes, logits")
+        return facts_of(inferred(model)), lambda b, s: {"boxes": b / SIDE, "logits": np.log(s / (1 - s))}
+    last, sure = form != "[1, 4+C, N]", "objectness, " if form == "[1, N, 5+C]" else ""
+    given = f"{IMAGE}, {SEEN if last else 'float[1,4,200] b, float[1,6,200] s'}{', float[1,200,1] o' if sure else ''}"
+    body = f"pixels = Relu (b)  p = Sigmoid (s){'  objectness = Sigmoid (o)' if sure else ''}"
+    model = text_model(given, f"{body}  out = Concat <axis = {2 if last else 1}> (pixels, {sure}p)", "out")
+    facts = facts_of(inferred(model))
 
     def made(b: np.ndarray, s: np.ndarray) -> Outputs:
         certain = [np.sqrt(s.max(axis=2, keepdims=True))] if form == "[1, N, 5+C]" else []

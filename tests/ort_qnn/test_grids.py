@@ -34,7 +34,6 @@ from deploykit_ort_qnn.forms.kernel_grids import (
 from deploykit_ort_qnn.forms.missing_grids import constant_grids, fused_grids, norm_scales, recurrent_biases
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.qnn_types import step_units, whole_step
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 from text_models import text_model
 
@@ -97,8 +96,7 @@ def test_a_step_becomes_the_next_whole_number_of_units(units: float, wanted: int
 
 def test_a_wider_grid_holds_every_point_of_the_narrow_one() -> None:
     """A node with 8-bit and 16-bit sides gets its 8-bit ones in 16 bits, exactly."""
-    graph = TinyGraph()
-    model = graph.model(graph.op("Add", [graph.input("a", (4,)), graph.input("b", (4,))], "y"))
+    model = text_model("float[4] a, float[4] b", "y = Add (a, b)")
     narrow = grid(-1, 3, 8)
     found = find_conversions(model, encodings_of(a=narrow, b=grid(-1, 1), y=grid(-2, 4)), int16_matmul=True)
     ((place, wide),) = found.requantize.items()
@@ -110,10 +108,8 @@ def test_a_wider_grid_holds_every_point_of_the_narrow_one() -> None:
 
 def softmax_of(*, moved: bool) -> ModelProto:
     """A sum, or the same transposed, through Softmax."""
-    graph = TinyGraph()
-    total = graph.op("Add", [graph.input("x", (4, 16)), graph.stored("c", np.linspace(-1, 1, 16))], "scores")
-    data = graph.op("Identity", [total], "moved") if moved else total
-    return graph.model(graph.op("Softmax", [data], "y", axis=-1))
+    ending = "moved = Identity (scores)  y = Softmax (moved)" if moved else "y = Softmax (scores)"
+    return text_model("float[4,16] x", f"scores = Add (x, c)  {ending}", c=np.linspace(-1, 1, 16, dtype="f4"))
 
 
 def test_the_input_of_a_softmax_gets_the_step_from_where_it_is_computed() -> None:
@@ -132,10 +128,7 @@ def test_the_input_of_a_softmax_gets_the_step_from_where_it_is_computed() -> Non
 
 
 def test_results_of_softmax_that_go_on_get_a_grid_to_which_is_rounded() -> None:
-    graph = TinyGraph()
-    made = graph.op("Softmax", [graph.input("x", (4, 16))], "p", axis=-1)
-    again = graph.op("Softmax", [graph.op("Transpose", [made], "t", perm=[1, 0])], "y", axis=-1)
-    model = graph.model(again)
+    model = text_model("float[4,16] x", "p = Softmax (x)  t = Transpose <perm = [1, 0]> (p)  y = Softmax (t)")
     given = encodings_of(x=grid(-1, 1), p=grid(0, 1), t=grid(0, 1), y=grid(0, 1))
     done, names = regridded(rounded_softmaxes, model, given)
     assert names == ("p", "t")  # and not the model's output
@@ -146,12 +139,11 @@ def test_results_of_softmax_that_go_on_get_a_grid_to_which_is_rounded() -> None:
 
 def attention(layer: str) -> ModelProto:
     """A product of two activations, moved, through a layer with a bias."""
-    graph, rng, is_conv = TinyGraph(), np.random.default_rng(5), layer == "Conv"
-    product = graph.op("MatMul", [graph.input("a", (1, 8, 16)), graph.input("b", (1, 16, 12))], "product")
-    shape = graph.stored("shape", [1, 8, 3, 4] if is_conv else [8, 12], "int64")
-    weight = graph.stored("w", rng.normal(0, 0.3, (6, 8, 1, 1) if is_conv else (12, 6)))
-    data = graph.op("Reshape", [product, shape], "moved")
-    return graph.model(graph.op(layer, [data, weight, graph.stored("bias", rng.normal(0, 1, 6))], "y"))
+    rng, is_conv = np.random.default_rng(5), layer == "Conv"
+    weight = rng.normal(0, 0.3, (6, 8, 1, 1) if is_conv else (12, 6)).astype("f4")
+    stored: Any = {"w": weight, "bias": rng.normal(0, 1, 6).astype("f4"), "shape": [1, 8, 3, 4] if is_conv else [8, 12]}
+    body = f"product = MatMul (a, b)  moved = Reshape (product, shape)  y = {layer} (moved, w, bias)"
+    return text_model("float[1,8,16] a, float[1,16,12] b", body, **stored)
 
 
 def attended(axis: int = 1) -> EncodingSet:
@@ -171,17 +163,15 @@ def test_a_product_keeps_the_steps_that_it_is_rounded_to_first() -> None:
 
 def activated(op: str) -> tuple[ModelProto, EncodingSet]:
     """A convolution of 16 x 8 values, and what follows it: a Clip at 0 and 2, or x times Sigmoid(x)."""
-    rng, graph = np.random.default_rng(5), TinyGraph()
-    graph.input("x", (1, 4, 16, 8))
-    graph.stored("w", rng.normal(0, 0.6, (6, 4, 1, 1)))
-    graph.op("Conv", ["x", "w", graph.stored("bias", rng.normal(0, 0.3, 6))], "h")
+    rng = np.random.default_rng(5)
+    stored: Any = {"w": rng.normal(0, 0.6, (6, 4, 1, 1)).astype("f4"), "bias": rng.normal(0, 0.3, 6).astype("f4")}
+    ending = "y = Clip (h, low, high)" if op == "Clip" else "gate = Sigmoid (h)  y = Mul (gate, h)"
+    ends: Any = {"low": 0.0, "high": 2.0} if op == "Clip" else {}
+    model = text_model("float[1,4,16,8] x", f"h = Conv (x, w, bias)  {ending}", **stored, **ends)
     weight = Affine(bits=8, signed=True, scale=np.asarray(0.02), zero_point=np.asarray(0.0), symmetric=True)
     common = {"x": grid(-3, 3), "w": weight, "h": grid(-6, 6)}
-    if op == "Clip":
-        graph.op("Clip", ["h", graph.stored("low", 0.0), graph.stored("high", 2.0)], "y")
-        return graph.model("y"), encodings_of(**common, y=grid(-6, 6))
-    gate = graph.op("Sigmoid", ["h"], "gate")
-    return graph.model(graph.op("Mul", [gate, "h"], "y")), encodings_of(**common, gate=grid(0, 1), y=grid(-0.3, 6))
+    made = {"y": grid(-6, 6)} if op == "Clip" else {"gate": grid(0, 1), "y": grid(-0.3, 6)}
+    return model, encodings_of(**common, **made)
 
 
 def test_a_clip_ends_where_its_grid_does() -> None:
@@ -249,20 +239,17 @@ GRID = replace(grid(-1, 1, 8), placed=True)
 @each_row(("bits", "wanted"), (32, ()), (None, ()), (8, ("product",)))
 def test_a_product_before_an_int32_bias_gets_none(bits: int | None, wanted: tuple[str, ...]) -> None:
     """ONNX Runtime makes one layer of MatMul and bias; a grid between them would round what that layer adds exactly."""
-    graph = TinyGraph()
-    product = graph.op("MatMul", [graph.input("x", (1, 4)), graph.stored("w", np.eye(4))], "product")
-    model = graph.model(graph.op("Add", [product, graph.stored("bias", np.ones(4))], "y"))
+    body = "product = MatMul (x, w)  y = Add (product, bias)"
+    model = text_model("float[1,4] x", body, w=np.eye(4, dtype="f4"), bias=[1.0] * 4)
     given = encodings_of(x=GRID, w=GRID, y=GRID, **({} if bits is None else {"bias": replace(GRID, bits=bits)}))
     completed, made = fused_grids(model, given, None)
     assert made == wanted and completed.entries.keys() - given.entries.keys() == set(wanted)
 
 
-def acting(op: str, **settings: Any) -> ModelProto:
+def acting(step: str) -> ModelProto:
     """A Conv to ``h`` and what is one operator with it."""
-    graph = TinyGraph()
-    graph.op("Conv", [graph.input("x", (1, 3, 8, 8)), graph.stored("w", np.full((4, 3, 1, 1), 0.1))], "h")
-    more = [graph.stored("slope", np.full((4, 1, 1), 0.25))] if op == "PRelu" else []
-    return graph.model(graph.op(op, ["h", *more], "y", **settings))
+    stored: Any = {"w": np.full((4, 3, 1, 1), 0.1, "f4"), "slope": np.full((4, 1, 1), 0.25, "f4")}
+    return text_model("float[1,3,8,8] x", f"h = Conv (x, w)  y = {step}", **stored)
 
 
 def test_an_infinity_among_integers_is_the_end_of_their_grid() -> None:
@@ -276,9 +263,9 @@ def test_an_infinity_among_integers_is_the_end_of_their_grid() -> None:
 
 
 def test_what_leads_to_an_activation_gets_a_grid_like_most_and_stays_float_where_that_is_stated() -> None:
-    prelu = fused_grids(acting("PRelu"), encodings_of(x=GRID, w=GRID, y=GRID, slope=GRID), None)
+    prelu = fused_grids(acting("PRelu (h, slope)"), encodings_of(x=GRID, w=GRID, y=GRID, slope=GRID), None)
     assert prelu[1] == ("h",) and isinstance(prelu[0].entries["h"].value, Affine)
-    model, given = acting("LeakyRelu", alpha=0.1), encodings_of(x=grid(-2, 6, 8), y=grid(-2, 6, 8))
+    model, given = acting("LeakyRelu <alpha = 0.1> (h)"), encodings_of(x=grid(-2, 6, 8), y=grid(-2, 6, 8))
     completed, names = fused_grids(model, given, None)
     value = value_of(completed, "h")
     assert names == ("h",) and value.dtype == "uint8" and ends(value) == pytest.approx((-20.0, 6.0), abs=0.2)
@@ -286,25 +273,18 @@ def test_what_leads_to_an_activation_gets_a_grid_like_most_and_stays_float_where
 
 
 def test_without_data_an_operator_gets_all_of_its_grids_or_none() -> None:
-    graph = TinyGraph()
-    cube = graph.op("Pow", [graph.input("h", (1, 8)), graph.stored("three", 3.0)], "cube")
-    total = graph.op("Add", ["h", graph.op("Mul", [cube, graph.stored("k", 0.044715)], "c")], "total")
-    inner = graph.op("Mul", [total, graph.stored("root", (2 / np.pi) ** 0.5)], "inner")
-    bent = graph.op("Add", [graph.op("Tanh", [inner], "tanh"), graph.stored("one", 1.0)], "gate")
-    model = graph.model(graph.op("Mul", [graph.op("Mul", ["h", graph.stored("half", 0.5)], "halved"), bent], "y"))
+    body = "cube = Pow (h, three)  c = Mul (cube, k)  total = Add (h, c)  inner = Mul (total, root)"
+    body += "  tanh = Tanh (inner)  gate = Add (tanh, one)  halved = Mul (h, half)  y = Mul (halved, gate)"
+    model = text_model("float[1,8] h", body, three=3.0, k=0.044715, root=(2 / math.pi) ** 0.5, one=1.0, half=0.5)
     given = encodings_of(y=grid(-2, 6))
     assert fused_grids(model, given, None) == (given, ())
 
 
 @each_row(("bits", "made"), (16, {"centred", "mean", "plus", "root", "square", "variance"}), (8, set()))
 def test_the_interior_of_a_norm_gets_grids_only_where_they_can_hold_it(bits: int, made: set[str]) -> None:
-    graph = TinyGraph()
-    mean = graph.op("ReduceMean", [graph.input("x", (2, 32))], "mean", axes=[0])
-    centred = graph.op("Sub", ["x", mean], "centred")
-    square = graph.op("Pow", [centred, graph.stored("two", 2.0)], "square")
-    variance = graph.op("ReduceMean", [square], "variance", axes=[0])
-    root = graph.op("Sqrt", [graph.op("Add", [variance, graph.stored("epsilon", 1e-5)], "plus")], "root")
-    model = graph.model(graph.op("Div", [centred, root], "y"))
+    body = "mean = ReduceMean <axes = [0]> (x)  centred = Sub (x, mean)  square = Pow (centred, two)"
+    body += "  variance = ReduceMean <axes = [0]> (square)  plus = Add (variance, least)  root = Sqrt (plus)"
+    model = text_model("float[2,32] x", f"{body}  y = Div (centred, root)", two=2.0, least=1e-5)
     feeds = [{"x": np.random.default_rng(seed).normal(size=(2, 32)).astype(np.float32)} for seed in range(4)]
     seen = Evidence(inputs=frozenset({"x"}), observe=lambda names: observed_ranges(model, names, feeds))
     given = encodings_of(x=grid(-2, 6, bits), y=grid(-2, 6, bits))
@@ -313,9 +293,8 @@ def test_the_interior_of_a_norm_gets_grids_only_where_they_can_hold_it(bits: int
 
 def test_the_bias_of_a_recurrent_layer_stays_in_float() -> None:
     """A trained VAD of LSTM was refused for it: int32 is taken only as the bias of a product."""
-    graph = TinyGraph()
-    stored = [graph.stored(n, np.full(s, 0.1)) for n, s in (("w", (1, 16, 3)), ("r", (1, 16, 4)), ("b", (1, 32)))]
-    model = graph.model(graph.op("LSTM", [graph.input("x", (2, 1, 3)), *stored], "y", hidden_size=4))
+    stored: Any = {n: np.full(s, 0.1, "f4") for n, s in (("w", (1, 16, 3)), ("r", (1, 16, 4)), ("b", (1, 32)))}
+    model = text_model("float[2,1,3] x", "y = LSTM <hidden_size = 4> (x, w, r, b)", **stored)
     bias = replace(GRID, bits=32, signed=True, scale=np.asarray(1e-6))
     left, names = recurrent_biases(model, encodings_of(x=GRID, w=GRID, b=bias, of_a_product=bias))
     assert names == ("b",) and set(left.entries) == {"x", "w", "of_a_product"}
@@ -333,9 +312,8 @@ def emulated(folder: Path, made: ModelProto, feed: dict[str, Any]) -> tuple[Any,
 
 
 def softmax(units: float, *, goes_on: bool = False) -> Callable[[], tuple[ModelProto, EncodingSet]]:
-    graph = TinyGraph()
-    made = graph.op("Softmax", [graph.input("x", (1, 64, 16))], "p", axis=-1)
-    model = graph.model(graph.op("Transpose", [made], "y", perm=[0, 2, 1]) if goes_on else made)
+    more = "  y = Transpose <perm = [0, 2, 1]> (p)" if goes_on else ""
+    model = text_model("float[1,64,16] x", f"p = Softmax (x){more}", "y" if goes_on else "p")
     return lambda: (model, encodings_of(x=stepped(units), p=grid(0, 1), **({"y": grid(0, 1)} if goes_on else {})))
 
 
