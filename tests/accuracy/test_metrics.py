@@ -45,13 +45,11 @@ def test_a_function_gets_outputs_and_the_float_models(here: Path) -> None:
     assert "mine" not in sys.modules
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "says"),
-    [
-        ("raise RuntimeError('no labels')", "RuntimeError: no labels"),
-        ("return float('nan')", "which is no measure"),
-        ("import os; os._exit(3)", "it said nothing"),
-    ],
+    ("raise RuntimeError('no labels')", "RuntimeError: no labels"),
+    ("return float('nan')", "which is no measure"),
+    ("import os; os._exit(3)", "it said nothing"),
 )
 def test_a_function_that_fails_is_an_error(here: Path, body: str, says: str) -> None:
     (here / "mine.py").write_text(f"def bad(outputs, references):\n    {body}\n")

@@ -282,7 +282,7 @@ def test_derived_inputs_carry_no_small_no() -> None:
 # --- detections -----------------------------------------------------------------------------------------------------
 
 SIDE = 320
-IMAGE, SEEN = f"float[1,3,{SIDE},{SIDE}] image", "float[1,200,4] b, float[1,200,6] s"
+IMAGE, GIVEN_ROWS = f"float[1,3,{SIDE},{SIDE}] image", "float[1,200,4] b, float[1,200,6] s"
 
 
 def _detector(*, chosen: bool) -> GraphFacts:
@@ -408,10 +408,12 @@ def test_the_better_of_two_keeps_more_or_is_less_noisy() -> None:
 def _pair(form: str) -> tuple[GraphFacts, Callable[[np.ndarray, np.ndarray], Outputs]]:
     """Raw detections of 200 places and 6 classes in an image of 320, in one of the usual layouts."""
     if form == "two outputs":
-        model = text_model(f"{IMAGE}, {SEEN}", "boxes = Sigmoid (b)  logits = Relu (s)", "boxes, logits")
+        model = text_model(f"{IMAGE}, {GIVEN_ROWS}", "boxes = Sigmoid (b)  logits = Relu (s)", "boxes, logits")
         return facts_of(inferred(model)), lambda b, s: {"boxes": b / SIDE, "logits": np.log(s / (1 - s))}
     last, sure = form != "[1, 4+C, N]", "objectness, " if form == "[1, N, 5+C]" else ""
-    given = f"{IMAGE}, {SEEN if last else 'float[1,4,200] b, float[1,6,200] s'}{', float[1,200,1] o' if sure else ''}"
+    given = (
+        f"{IMAGE}, {GIVEN_ROWS if last else 'float[1,4,200] b, float[1,6,200] s'}{', float[1,200,1] o' if sure else ''}"
+    )
     body = f"pixels = Relu (b)  p = Sigmoid (s){'  objectness = Sigmoid (o)' if sure else ''}"
     model = text_model(given, f"{body}  out = Concat <axis = {2 if last else 1}> (pixels, {sure}p)", "out")
     facts = facts_of(inferred(model))

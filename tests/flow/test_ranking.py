@@ -128,13 +128,11 @@ def test_banned_rewrites_are_not_used() -> None:
     assert explored.winner is not None and explored.winner.way.overall_db >= 70
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variant", "safe", "wanted"),
-    [
-        ("w8a16.v1.0.0", False, "rewrite"),
-        ("w8a16-fp16mix-omit.v1.0.0", False, "segments"),
-        ("w8a16-fp16mix-omit.v1.0.0", True, "fallback"),
-    ],
+    ("w8a16.v1.0.0", False, "rewrite"),
+    ("w8a16-fp16mix-omit.v1.0.0", False, "segments"),
+    ("w8a16-fp16mix-omit.v1.0.0", True, "fallback"),
 )
 def test_without_judgement_ways_are_chosen_on_structure(variant: str, safe: bool, wanted: str) -> None:
     """What was meant as float stays float, for nobody knows what integers would cost there.

@@ -15,6 +15,7 @@ from deploykit.errors import UsageError
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.devices import capability
 from sample_models.shared_weights import write_graphs
+from tables import each_row
 
 MakeSdk = Callable[..., Path]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -122,13 +123,11 @@ def test_the_limit_of_the_chip_decides_how_many_parts_there_are(decoder: Path, m
     assert contexts_of(decoder) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("more", "what"),
-    [
-        ({"target": "sm8450"}, "not on this device"),
-        ({"route": "legacy-complete"}, "makes no DLC"),
-        ({"parts": 40}, "cannot be cut into 40 parts"),
-    ],
+    ({"target": "sm8450"}, "not on this device"),
+    ({"route": "legacy-complete"}, "makes no DLC"),
+    ({"parts": 40}, "cannot be cut into 40 parts"),
 )
 def test_what_cannot_be_is_refused(decoder: Path, more: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError) as caught:

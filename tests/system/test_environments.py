@@ -209,14 +209,12 @@ def test_the_version_that_a_target_wants_is_installed(
     assert installed == [wanted]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "status"),
-    [
-        ([], 2),
-        (["quark", "--sdk", "6.2"], 2),
-        (["quark", "--target", "sm8650"], 4),
-        (["quark==0.13", "--target", "vek385"], 4),
-    ],
+    ([], 2),
+    (["quark", "--sdk", "6.2"], 2),
+    (["quark", "--target", "sm8650"], 4),
+    (["quark==0.13", "--target", "vek385"], 4),
 )
 def test_a_toolchain_that_a_target_does_not_want_is_refused(words: list[str], status: int, root: Path) -> None:
     assert run(cli, ["toolchain", "install", *words]) == status

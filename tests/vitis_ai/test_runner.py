@@ -82,15 +82,13 @@ def test_an_end_without_a_model_is_a_failure(environment: Environment, package: 
     assert told in failed.value.why and str(environment.path / "logs") in failed.value.next
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "why", "next_"),
-    [
-        ("ERROR]: Encountered an OSError: no space left", "no space left", "log"),
-        ("CRITICAL]: Encountered an OSError: no space left", "no space left", "log"),
-        ("ERROR]: Unable to allocate 463. GiB for an array with shape (9,)", "equalization", "include_cle=false"),
-        ("ERROR]: array is too big; `arr.size` is larger", "equalization", "include_cle=false"),
-        ("ERROR]: Maximum allowed size exceeded\x1b[0m", "exceeded)", "include_cle=false"),
-    ],
+    ("ERROR]: Encountered an OSError: no space left", "no space left", "log"),
+    ("CRITICAL]: Encountered an OSError: no space left", "no space left", "log"),
+    ("ERROR]: Unable to allocate 463. GiB for an array with shape (9,)", "equalization", "include_cle=false"),
+    ("ERROR]: array is too big; `arr.size` is larger", "equalization", "include_cle=false"),
+    ("ERROR]: Maximum allowed size exceeded\x1b[0m", "exceeded)", "include_cle=false"),
 )
 def test_what_quark_logs_as_an_error_is_one_although_a_model_is_there(
     environment: Environment, package: Path, said: str, why: str, next_: str
