@@ -74,10 +74,7 @@ REFUSED: dict[str, tuple[type[DeploykitError], Callable[[], object]]] = {
     "mix": (InputError, lambda: deploykit.mix("absent.onnx", goal="sqnr>=30")),
     "package": (UnknownTargetError, lambda: deploykit.package("absent.onnx", target="sm9999", out="out")),
     "plan": (InputError, lambda: deploykit.plan("absent.onnx", target="sm8650")),
-    "quantize": (
-        InputError,
-        lambda: deploykit.quantize("absent.onnx", target="sm8650", calibration="absent", out="out"),
-    ),
+    "quantize": (InputError, lambda: deploykit.quantize("absent.onnx", target="sm8650", calibration="absent", out="o")),
     "run": (PackageError, lambda: deploykit.run("absent", on="local")),
     "sensitivity": (InputError, lambda: deploykit.sensitivity("absent.onnx")),
     "simulate": (InputError, lambda: deploykit.simulate("absent.onnx", "absent.encodings")),

@@ -135,18 +135,10 @@ def test_a_row_of_pixels_is_no_part_of_areas_and_a_channel_is(axis: int, said: i
     assert told("DK601", pair(lively, flat))
 
 
-@each_row(
-    ("baseline", "candidate", "swapped"),
-    (256, 385, 1),
-    (256, 384, 0),
-    (257, 1024, 0),
-    (4, 33, 1),
-    (4, 32, 0),
-    (2, 3, 0),
-)
-def test_sides_look_swapped_by_their_distinct_values(baseline: int, candidate: int, swapped: int) -> None:
+@each_row(("one", "two", "swapped"), (256, 385, 1), (256, 384, 0), (257, 1024, 0), (4, 33, 1), (4, 32, 0), (2, 3, 0))
+def test_sides_look_swapped_by_their_distinct_values(one: int, two: int, swapped: int) -> None:
     """A tensor of 8 bits has at most 256 values; the other side needs half as many again, and more than 32."""
-    sides = (np.resize(np.arange(count, dtype=np.float64), (1, 1024)) for count in (baseline, candidate))
+    sides = (np.resize(np.arange(count, dtype=np.float64), (1, 1024)) for count in (one, two))
     assert len(told("DK607", pair(*sides))) == swapped
 
 

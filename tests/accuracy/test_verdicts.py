@@ -271,31 +271,27 @@ def test_nothing_is_judged_on_inputs_that_mean_nothing() -> None:
 
 def test_derived_inputs_carry_no_small_no() -> None:
     """What destroys the outputs is one on any input; given samples are settled as they are."""
-    for label, decibels, right in (
-        (Label.DERIVED, 30.0, None),
-        (Label.DERIVED, -30.0, False),
-        (Label.GIVEN, 30.0, False),
-    ):
+    for label, decibels, right in ((Label.DERIVED, 30, None), (Label.DERIVED, -30, False), (Label.GIVEN, 30.0, False)):
         assert settled(Verdict(right=False, numbers=(), overall_db=decibels), label).right is right
 
 
 # --- detections -----------------------------------------------------------------------------------------------------
 
 SIDE = 320
-IMAGE, GIVEN_ROWS = f"float[1,3,{SIDE},{SIDE}] image", "float[1,200,4] b, float[1,200,6] s"
+PICTURE, ROWED = f"float[1,3,{SIDE},{SIDE}] image", "float[1,200,4] b, float[1,200,6] s"
 
 
 def _detector(*, chosen: bool) -> GraphFacts:
     """Boxes, scores and labels of 40 rows, where the graph has them or behind a TopK whose indices nobody shows."""
     if not chosen:
-        given = f"{IMAGE}, float[1,40,4] b, float[1,40] s, float[1,40,20] l"
+        given = f"{PICTURE}, float[1,40,4] b, float[1,40] s, float[1,40,20] l"
         body = "boxes = Relu (b)  scores = Sigmoid (s)  labels = ArgMax <axis = 2, keepdims = 0> (l)"
         return facts_of(inferred(text_model(given, body, "boxes, scores, labels")))
     body = "p = Sigmoid (s)  scores, place = TopK <axis = 1> (p, k)  labels = Mod (place, classes)"
     body += "  i3 = Unsqueeze (place, last)  where = Tile (i3, reps)  boxes = GatherElements <axis = 1> (b, where)"
     stored: Any = {"k": [40], "classes": 20, "last": [-1], "reps": [1, 1, 4]}
     return facts_of(
-        inferred(text_model(f"{IMAGE}, float[1,99] s, float[1,99,4] b", body, "boxes, scores, labels", **stored))
+        inferred(text_model(f"{PICTURE}, float[1,99] s, float[1,99,4] b", body, "boxes, scores, labels", **stored))
     )
 
 
@@ -408,11 +404,11 @@ def test_the_better_of_two_keeps_more_or_is_less_noisy() -> None:
 def _pair(form: str) -> tuple[GraphFacts, Callable[[np.ndarray, np.ndarray], Outputs]]:
     """Raw detections of 200 places and 6 classes in an image of 320, in one of the usual layouts."""
     if form == "two outputs":
-        model = text_model(f"{IMAGE}, {GIVEN_ROWS}", "boxes = Sigmoid (b)  logits = Relu (s)", "boxes, logits")
+        model = text_model(f"{PICTURE}, {ROWED}", "boxes = Sigmoid (b)  logits = Relu (s)", "boxes, logits")
         return facts_of(inferred(model)), lambda b, s: {"boxes": b / SIDE, "logits": np.log(s / (1 - s))}
     last, sure = form != "[1, 4+C, N]", "objectness, " if form == "[1, N, 5+C]" else ""
     given = (
-        f"{IMAGE}, {GIVEN_ROWS if last else 'float[1,4,200] b, float[1,6,200] s'}{', float[1,200,1] o' if sure else ''}"
+        f"{PICTURE}, {ROWED if last else 'float[1,4,200] b, float[1,6,200] s'}{', float[1,200,1] o' if sure else ''}"
     )
     body = f"pixels = Relu (b)  p = Sigmoid (s){'  objectness = Sigmoid (o)' if sure else ''}"
     model = text_model(given, f"{body}  out = Concat <axis = {2 if last else 1}> (pixels, {sure}p)", "out")

@@ -210,10 +210,7 @@ def with_entries(bench: Any) -> Any:
     ranges = first(bench.ask(given.model, encodings=given.encodings, **ask), "DK209").evidence["ranges"]
     read = read_encodings(given.encodings)
     kind = GridKind(bits=16, signed=False)
-    made = {
-        row["tensor"]: Encoding(name=row["tensor"], value=affine_for_range(row["low"], row["high"], kind))
-        for row in ranges
-    }
+    made = {r["tensor"]: Encoding(name=r["tensor"], value=affine_for_range(r["low"], r["high"], kind)) for r in ranges}
     path = bench.folder / "whole.encodings"
     path.write_text(write_encodings(replace(read, entries={**read.entries, **made}), "0.6.1"), "utf-8")
     return bench.ask(given.model, encodings=path, **ask)

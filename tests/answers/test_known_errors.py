@@ -99,11 +99,7 @@ def test_there_are_few_files_causes_and_lines() -> None:
 
 def test_each_file_fits_the_schema() -> None:
     validator = jsonschema.Draft202012Validator(json.loads(json.dumps(schema_of(CatalogFile))))
-    wrong = [
-        (path.name, error.message)
-        for path in FILES
-        for error in validator.iter_errors(tomllib.loads(path.read_text("utf-8")))
-    ]
+    wrong = [(p.name, e.message) for p in FILES for e in validator.iter_errors(tomllib.loads(p.read_text("utf-8")))]
     assert wrong == []
 
 

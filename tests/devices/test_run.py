@@ -89,14 +89,8 @@ def test_a_clock_that_was_set_meanwhile_is_told(plain: Path, monkeypatch: pytest
 def test_what_a_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A device that loses more than the emulator, on a chip that no table has; and a program that failed there."""
     place = Place(kind="adb", system="Android", machine="aarch64", folder="/data/here", soc="SM9999")
-    judged: dict[str, Any] = {
-        "package": "p",
-        "backend": "qnn-htp",
-        "target": "sm8650",
-        "started": "",
-        "power": "",
-        "where": "device",
-    }
+    judged: dict[str, Any] = {"package": "p", "backend": "qnn-htp", "target": "sm8650", "where": "device"}
+    judged |= dict.fromkeys(("started", "power"), "")
     beside = OutputBeside(output="y", device_db=20.0, emulator_db=40.0, beside_db=20.0)
     yes = Correctness(state=Right.YES)
     record = RunRecord(**judged, device=place, right=yes, emulator=yes, outputs=(beside,))

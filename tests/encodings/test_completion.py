@@ -128,12 +128,7 @@ def test_what_neither_gives_nor_takes_a_grid() -> None:
 
 
 def bias_model(bias: tuple[float, float] = (1.0, -3.0), *, shared: bool = False) -> tuple[Model, GraphFacts]:
-    stored: dict[str, Any] = {
-        "w": np.ones((2, 2), "f4"),
-        "w2": np.ones((4, 2), "f4"),
-        "b": list(bias),
-        "lb": list(bias),
-    }
+    stored: dict[str, Any] = {"w": np.ones((2, 2), "f4"), "w2": np.ones((4, 2), "f4"), "b": list(bias), "lb": [*bias]}
     body = "xt = Transpose (x)  g = Gemm (xt, w, b)  " + ("g2 = Gemm (z, w2, b)  " if shared else "")
     model = text_model(
         "float[2,2] x, float[2,4] z", f"{body}n = LayerNormalization (g, lw, lb)", "n", **stored, lw=[1.0, 1]

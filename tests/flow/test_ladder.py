@@ -220,10 +220,8 @@ def test_who_may_learn_and_what_to_install(tmp_path: Path, monkeypatch: pytest.M
     found, asked = walked(WEIGHTS, learning=Learning(missing="x is not installed", install="install x"))
     assert not [name for name in asked if "+" in name]
     assert found.advice is not None
-    assert (found.advice.conclusions[-1].because, found.advice.conclusions[-1].command) == (
-        ("x is not installed",),
-        "install x",
-    )
+    last = found.advice.conclusions[-1]
+    assert (last.because, last.command) == (("x is not installed",), "install x")
     monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "toolchains"))
     backend, target = resolve_target(Request(model=MLP, target="sm8650"))
     default = pick(backend, target, None, "w8a16")

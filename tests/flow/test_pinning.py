@@ -43,12 +43,13 @@ def shapes(made: Pinned) -> dict[str, tuple[int, ...]]:
 DENSE = "g (float[n,3,h,w] x) => (float[n,3,h,w] y) { y = Relu (x) }"
 CLASSES = "g (float[n,3,h,w] x) => (float[n,3,1,1] y) { y = GlobalAveragePool (x) }"
 
+DENSE_WHY = "the usual size of detectors and segmentation at which it runs"
 LINES = "g (float[n,3,h,w] x) => (float[n,3,a,b] y) { y = AveragePool <kernel_shape = [48, 320]> (x) }"
 
 
 @each_row(
     ("graph", "inputs", "shape", "why"),
-    (DENSE, (), (1, 3, 640, 640), "the usual size of detectors and segmentation at which it runs"),
+    (DENSE, (), (1, 3, 640, 640), DENSE_WHY),
     (CLASSES, (), (1, 3, 224, 224), "the usual size of classifiers at which it runs"),
     (DENSE, ("x=1,3,96,128",), (1, 3, 96, 128), "as typed"),
     (DENSE, ("x:2,3,96,128",), (2, 3, 96, 128), "as typed"),
@@ -57,12 +58,7 @@ LINES = "g (float[n,3,h,w] x) => (float[n,3,a,b] y) { y = AveragePool <kernel_sh
     (DENSE.replace("3,h", "3,32"), (), (1, 3, 32, 320), "the usual size of models that read lines"),
     (DENSE.replace("3,h,w", "1,t,80"), (), (1, 1, 100, 80), "a usual number of frames at which it runs"),
     (DENSE.replace("3,h,w", "80,t"), (), (1, 80, 3000), "a usual number of frames at which it runs"),
-    (
-        DENSE.replace("3,h,w", "h,w,3"),
-        (),
-        (1, 640, 640, 3),
-        "the usual size of detectors and segmentation at which it runs",
-    ),
+    (DENSE.replace("3,h,w", "h,w,3"), (), (1, 640, 640, 3), DENSE_WHY),
     (LINES, (), (1, 3, 48, 320), "the usual size of text lines at which it runs"),
 )
 def test_each_size_has_its_reason(

@@ -289,10 +289,7 @@ def test_sums_that_run_on_are_asked_beyond_their_grid_and_within_it() -> None:
     ((what, within),) = spared([kernel])
     assert what == BEYOND and within.key != kernel.key
     made = [kernel, within]
-    most = [
-        max(float(np.abs(np.cumsum(value, axis=3)).max()) for one in sets.samples for value in one.values())
-        for sets in made
-    ]
+    most = [max(float(np.abs(np.cumsum(v, axis=3)).max()) for one in s.samples for v in one.values()) for s in made]
     assert most[0] > 4.1 > most[1] > 0
 
 

@@ -130,11 +130,7 @@ def row(**more: Any) -> KernelCell:
 
 
 def test_a_release_that_does_not_run_is_answered_by_the_nearest_one_that_does() -> None:
-    cells = [
-        row(answer="refused", why="Add"),
-        row(release="2.47.0", decibels=90.0),
-        row(release="2.51.0", decibels=9.0),
-    ]
+    cells = [row(answer="refused", why="Add"), row(release="2.47.0", decibels=90), row(release="2.51.0", decibels=9.0)]
     found = list(operator_rows(cells))
     rows = {one.since: one for one in found}
     assert len(rows) == len(found), "one row for each span"

@@ -205,13 +205,7 @@ def moved(*, kind: str = "uint8", read_twice: bool = False, behind: str = "") ->
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> {graph}')
 
 
-@each_row(
-    ("how", "count"),
-    ({"kind": "uint8"}, 1),
-    ({"kind": "uint16"}, 1),
-    ({"behind": "Identity"}, 2),
-    ({"behind": "Relu"}, 1),
-)
+@each_row(("how", "count"), ({}, 1), ({"kind": "uint16"}, 1), ({"behind": "Identity"}, 2), ({"behind": "Relu"}, 1))
 def test_what_is_read_by_a_move_alone_gets_its_results_grid(how: dict[str, Any], count: int) -> None:
     """With what only carries the values to it."""
     parts = extract_qdq(moved(**how))

@@ -169,11 +169,7 @@ def padded(shape: str) -> Case:
     ("QNN212", {**GRID_SAMPLE, "sdk": "2.35"}, "warning", f"unknown on 2.35.0; {TAKEN_BY_CONVERTER}"),
     ("QNN212", {**GRID_SAMPLE, "sdk": "2.36"}, "", ""),
     ("QNN212", {**GRID_SAMPLE, "sdk": "2.51"}, "", ""),
-    (
-        "QNN212",
-        {"graph": SAMPLED % "a = GridSample (x, p) y = GridSample (a, p)", "sdk": "2.31"},
-        *("warning", "2 nodes"),
-    ),
+    ("QNN212", {"graph": SAMPLED % "a=GridSample (x, p) y=GridSample (a, p)", "sdk": "2.31"}, *("warning", "2 nodes")),
     # A windowed ViT compiles in fp16 on 2.41 (qualcomm/aimet#4086); the compiler of 2.36.1 refuses such a chain. At
     # the border there is nothing to merge with: that of 2.51 refuses onnx's own test_operator_permute2.
     ("QNN200", {"graph": SHUFFLE, "sdk": "2.41"}, "warning", ""),

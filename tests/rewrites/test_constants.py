@@ -274,11 +274,7 @@ OTHER = INVERSE.replace("rest = Sub (one, s)", "t = Sigmoid (b)  rest = Sub (one
 
 @each_row(
     ("name", "model", "said"),
-    (
-        "log-of-ratio",
-        text_model("float[2] a, float[2] b", "e = Exp (b) r = Div (a, e) y = Log (r)"),
-        "a may be negative",
-    ),
+    ("log-of-ratio", text_model("float[2] a, float[2] b", "e = Exp (b) r = Div (a, e) y = Log (r)"), "may be negative"),
     ("log-of-ratio", ratio([2], "Exp", "Exp", "y, ratio"), "used elsewhere"),
     ("logit-of-sigmoid", logit(f"s = Sigmoid (a)  {OTHER}", given_="float[2] a, float[2] b"), "not the same tensor"),
     ("logit-of-sigmoid", logit(INVERSE), "not a Sigmoid's output"),

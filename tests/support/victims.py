@@ -32,17 +32,8 @@ PACKAGING = ("package", str(MODEL), *_ENCODINGS, *_FOR, "--no-compile", "-o")
 QUANTIZING = ("quantize", str(MODEL), *_FOR, "--with", "ort", "--calibration")
 """A quantizer in a process of its own; samples, -o and a folder follow."""
 
-FILE_EVENTS = [
-    "open",
-    "os.mkdir",
-    "os.rename",
-    "os.remove",
-    "os.rmdir",
-    "os.chmod",
-    "os.link",
-    "os.symlink",
-    "shutil.rmtree",
-]
+FILE_EVENTS = ["open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.link", "os.symlink"]
+FILE_EVENTS += ["shutil.rmtree"]
 """Audit events of CPython at which something on disk may be about to change."""
 SECONDS = 300.0
 """Of wall time, after which a child counts as hanging: it waits for something. The machine may be busy with others."""

@@ -135,11 +135,7 @@ def test_the_second_of_two_processes_waits_and_says_so_in_a_log_too(
 
 @pytest.mark.parametrize(
     ("asked", "told"),
-    [
-        ({"needs_cxx": True}, r"C\+\+ compiler"),
-        ({"python": "<3.5"}, r"needs Python <3\.5"),
-        ({"disk_mb": 10**9}, "MiB"),
-    ],
+    [({"needs_cxx": True}, r"C\+\+"), ({"python": "<3.5"}, r"needs Python <3\.5"), ({"disk_mb": 10**9}, "MiB")],
 )
 def test_what_this_machine_lacks_is_said_before_anything_is_made(
     asked: dict[str, object], told: str, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -136,10 +136,7 @@ def test_what_was_not_used_for_the_longest_time_goes_first(folder: Path, monkeyp
 def test_nothing_is_kept_beyond_the_limit_or_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store("kind")
     store.put(KEY, {"answer": 1})
-    for variable, value, entry in (
-        ("DEPLOYKIT_NO_CACHE", "1", {}),
-        ("DEPLOYKIT_CACHE_LIMIT", "100", {"a": "x" * 1000}),
-    ):
+    for variable, value, entry in (("DEPLOYKIT_NO_CACHE", "1", {}), ("DEPLOYKIT_CACHE_LIMIT", "99", {"a": "x" * 1000})):
         with monkeypatch.context() as patch:
             patch.setenv(variable, value)
             assert (store.get(KEY) is None) is (variable == "DEPLOYKIT_NO_CACHE")

@@ -109,12 +109,7 @@ def instead_of(made: SearchResult) -> Instead:
     ([WRONG], {"exclude_node": ("/post/Sub",)}, ["WRONG", "not possible (VAI110)"], None),
     ([WRONG] * 4 + [RIGHT], {"target": "strix"}, [*["wrong"] * 4, "RIGHT"], "a16w8"),
     # A goal is more than right: decibels, all detections, those on samples that the quantizer did not see.
-    (
-        [*[lost(0.0, db=2.0)] * 3, lost(0.0, db=31.0)],
-        {"goal": "sqnr>=30"},
-        ["right", "right", "right", "RIGHT"],
-        "bf16",
-    ),
+    ([*[lost(0, db=2.0)] * 3, lost(0.0, db=31.0)], {"goal": "sqnr>=30"}, ["right", "right", "right", "RIGHT"], "bf16"),
     ([lost(0.0, kept) for kept in (800, 960, 900, 970)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
     ([lost(0.0, 980, kept) for kept in (94, 93, 93, 96)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
     ([lost(0.0, kept) for kept in (700, 800, 900, 850)], {}, ["right", "right", "RIGHT", "right"], "vint8"),

@@ -61,10 +61,7 @@ def _entry(name: str, low: float, high: float, bits: int = 8) -> EncodingSet:
 
 def test_one_arbitrary_input_makes_all_of_it_arbitrary() -> None:
     made = _gather(_detector(), encodings=_entry("image", 0, 1))
-    assert {name: source.label for name, source in made.of_inputs.items()} == {
-        "image": Label.DERIVED,
-        "sizes": Label.ARBITRARY,
-    }
+    assert {n: one.label for n, one in made.of_inputs.items()} == {"image": Label.DERIVED, "sizes": Label.ARBITRARY}
     assert (made.label, made.may_judge) == (Label.ARBITRARY, False)
     assert "Mul" in made.described_for_humans and made.feeds
     assert all((feed["sizes"] >= 1).all() for feed in made.feeds)
