@@ -53,7 +53,7 @@ def test_the_field_report_of_a_detector_is_read_as_its_maintainers_read_it() -> 
 def test_more_bits_that_are_worse_forbid_a_conclusion() -> None:
     """As in qualcomm/aimet#4108, where raising everything to 16 bits made it worse."""
     found = deploykit.advise(accuracies={"fp32": 76.1, "w16a16": 30, "w8a16": 75.9, "w8a8": 40})
-    assert [item.says for item in found.conclusions] == [
+    assert [one.says for one in found.conclusions] == [
         "w16a16 is worse than w8a16, which cannot come from the bits alone"
     ]
 

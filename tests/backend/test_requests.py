@@ -171,9 +171,7 @@ TOOLS = {
 
 
 def test_every_claim_is_one_about_what_is_taken() -> None:
-    claims = {
-        entry.rule.code: entry.rule.claim for entry in all_rules(core_registries()) if entry.rule.claim is not None
-    }
+    claims = {one.rule.code: one.rule.claim for one in all_rules(core_registries()) if one.rule.claim is not None}
     assert {code for code, claim in claims.items() if claim.answered_by is Answerer.COMPILER} == COMPILER.keys()
     assert {code for code, claim in claims.items() if claim.answered_by is Answerer.TOOLS} == TOOLS.keys()
 

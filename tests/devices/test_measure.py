@@ -63,7 +63,7 @@ def test_faster_is_said_where_it_is_so(first: list[float], second: list[float], 
 def test_equal_runs_are_seldom_told_apart() -> None:
     """Of 60 pairs of samples from one distribution at most one: the test holds what it promises."""
     wrong = sum(
-        faster(drawn(30, 5000, 2 * at), drawn(30, 5000, 2 * at + 1)).verdict != "no difference" for at in range(60)
+        faster(drawn(30, 5000, 2 * n), drawn(30, 5000, 2 * n + 1)).verdict != "no difference" for n in range(60)
     )
     assert wrong <= 1
 

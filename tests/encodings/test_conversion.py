@@ -328,9 +328,7 @@ def test_whatever_is_called_lossless_reads_back_the_same(found: list[Any], versi
     result = convert(source, version, layouts=layout)
     assert len(result.outcomes) == len(entries)
     back = parse_encodings(json.loads(result.text), where="back")
-    placed = {
-        name: place_entry(entry, layout[name], source="back", version=version) for name, entry in back.entries.items()
-    }
+    placed = {name: place_entry(e, layout[name], source="back", version=version) for name, e in back.entries.items()}
     lossless = {o.name for o in result.of(OutcomeKind.LOSSLESS)}
     kept = EncodingSet(version="x", entries={n: e for n, e in entries.items() if n in lossless})
     again = EncodingSet(version="x", entries={n: e for n, e in placed.items() if n in lossless})

@@ -147,9 +147,7 @@ def test_in_a_block_that_always_fuses_an_entry_counts_as_well() -> None:
 )
 def test_pairs_are_fused_only_where_nobody_else_looks_in(body: str, fused: bool) -> None:
     facts = text_facts(body, given="float[4,4] x, float[4,4] z", w=np.ones((4, 4), np.float32))
-    assert {name for fusion in fusions(facts) if fusion.certain for name in fusion.inside} == (
-        {"a"} if fused else set()
-    )
+    assert {name for one in fusions(facts) if one.certain for name in one.inside} == ({"a"} if fused else set())
 
 
 @each_row(("floats", "rest"), ("a", "intended-float16"), ("", "missing"))  # float copies, and what serves only floats

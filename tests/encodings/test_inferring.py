@@ -201,9 +201,7 @@ def test_what_one_reader_clamps_another_may_need() -> None:
 
 
 def test_sums_are_bounded_by_weights_only_where_bits_are_spare() -> None:
-    model = text_model(
-        "float[2,8] x", "a = MatMul (x, w) b = Relu (a) y = MatMul (b, w)", w=np.eye(8, dtype="f4") - 0.5
-    )
+    model = text_model("float[2,8] x", "a = MatMul (x, w) b = Relu (a) y = MatMul (b, w)", w=np.eye(8, dtype="f") - 0.5)
     wide = infer(model, entries(x=(-1, 1), b=(0, 1)), "y").concluded["y"]
     assert wide.interval == pytest.approx((-3.5, 0.5)) and wide.why.startswith("at most")
     assert [one.tensor for one in infer(model, entries(x=(-1, 1), b=(0, 1), bits=8), "y").open] == ["y"]

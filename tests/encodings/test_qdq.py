@@ -285,9 +285,7 @@ def test_a_bias_is_int32_in_steps_of_its_layer(body: str, bias: Any, weight: Any
 
 
 def test_weights_in_eight_bit_floats_are_their_values() -> None:
-    model = text_model(
-        "float[3,4] x", "d = DequantizeLinear (w, s, z) y = MatMul (x, d)", "float[n,2] y", opset=19, s=0.5
-    )
+    model = text_model("float[3,4] x", "d=DequantizeLinear (w, s, z) y=MatMul (x, d)", "float[n,2] y", opset=19, s=0.5)
     for name, shape in (("w", (4, 2)), ("z", ())):
         values = [1.5] * 8 if shape else [0.0]
         model.graph.initializer.append(onnx.helper.make_tensor(name, TensorProto.FLOAT8E4M3FN, shape, values))

@@ -115,9 +115,7 @@ def simplified(**request: Any) -> ChosenWay:
 
 def with_opinion() -> ChosenWay:
     """As if a compiler had been asked about one finding."""
-    opinion = Opinion(
-        code="QNN208", subject="n", state=OpinionState.CONFIRMED, why="it is not taken", scope="1 operator"
-    )
+    opinion = Opinion(code="QNN208", subject="n", state=OpinionState.CONFIRMED, why="it is not taken", scope="1 node")
     made = plain()
     opinions = Opinions(compiler=Compiler(name="a compiler", release="1"), opinions=(opinion,))
     return replace(made, situation=replace(made.situation, opinions=opinions))

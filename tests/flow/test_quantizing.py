@@ -199,9 +199,7 @@ def test_what_no_grid_holds_stays_in_float_and_a_left_operand_has_one_grid(tmp_p
     given = {"target": "sm8650", "calibration": tmp_path / "x.npz", "precision": "w8a16"}
     done = deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / "out", **given)  # type: ignore[arg-type]
     told = json.loads((done.folder / "model.encodings").read_text("utf-8"))
-    scales = {
-        entry["name"]: len(entry["scale"]) for kind in ("param", "activation") for entry in told[f"{kind}_encodings"]
-    }
+    scales = {one["name"]: len(one["scale"]) for kind in ("param", "activation") for one in told[f"{kind}_encodings"]}
     assert scales["left"] == scales["h"] == 1 and not {"endless", "m"} & set(scales)
     assert done.record["numbers"]["sqnr_db"] > 25
 

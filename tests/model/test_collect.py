@@ -135,9 +135,7 @@ def test_sizes_words_and_settings_by_position() -> None:
 
 def test_what_constants_make_is_constant() -> None:
     body = "alias = Identity (bias)  s = Add (x, alias)  negated = Neg (base)  grid = Exp (negated)  y = Mul (s, grid)"
-    facts = facts_of(
-        text_model("float[4] x", f"{body}  noise = RandomNormalLike (base)", bias=[1.0] * 4, base=[1.0] * 4)
-    )
+    facts = facts_of(text_model("float[4] x", f"{body}  n = RandomNormalLike (base)", bias=[1.0] * 4, base=[1.0] * 4))
     assert static_tensors(facts) == {"alias", "negated", "grid", "bias", "base"}
     assert with_static(facts).tensors["grid"].role is TensorRole.CONSTANT
 

@@ -94,9 +94,7 @@ def run(op_type: str, case: Run) -> dict[str, np.ndarray[Any, Any]]:
     """The outputs that hold values, by name."""
     names = [f"y{index}" for index in range(case.outputs)]
     reads = ["x", *(f"c{index}" for index in range(len(case.more)))]
-    stored = [
-        numpy_helper.from_array(np.asarray(value), name) for value, name in zip(case.more, reads[1:], strict=True)
-    ]
+    stored = [numpy_helper.from_array(np.asarray(one), name) for one, name in zip(case.more, reads[1:], strict=True)]
     made = helper.make_node(op_type, reads, names, **case.attributes)
     given = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(case.data.dtype), case.data.shape)
     shown = [onnx.ValueInfoProto(name=name) for name in names]

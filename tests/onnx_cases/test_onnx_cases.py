@@ -60,9 +60,7 @@ def why_refused(path: Path, route: str) -> str | None:
     No compiler is asked: what is written down is what the rules say on any machine.
     """
     try:
-        blocking = [
-            finding for finding in check(Request(model=path, second_opinion=False, **ROUTES[route])) if finding.blocks
-        ]
+        blocking = [one for one in check(Request(model=path, second_opinion=False, **ROUTES[route])) if one.blocks]
     except DeploykitError as error:
         return type(error).__name__
     return " ".join(sorted({finding.code for finding in blocking})) or None

@@ -57,7 +57,7 @@ def test_it_is_the_graph_that_was_compiled(compiled_package: Path) -> None:
         assert archive.testzip() is None
         metadata = [archive.read(name) for name in archive.namelist() if name.startswith("dlc.metadata")]
     assert metadata and all(
-        b"1980-01-01" in text and b"2026" not in text.split(b'"converterVersion"')[0] for text in metadata
+        b"1980-01-01" in one and b"2026" not in one.split(b'"converterVersion"')[0] for one in metadata
     )
 
 

@@ -56,9 +56,7 @@ POOLED = text_model(
     "float[1,8] y",
     first=-1,
 )
-GUARDED = text_model(
-    ROW, "p = Relu (x) [it] b = IsNaN (p) q = Where (b, zero, p) y = Neg (q)", "float[1,12] y", zero=0.0
-)
+GUARDED = text_model(ROW, "p = Relu (x) [it] b = IsNaN (p) q = Where (b, zero, p) y=Neg(q)", "float[1,12] y", zero=0.0)
 
 
 def gated(rows: int = 16, before: str = "Add") -> Any:

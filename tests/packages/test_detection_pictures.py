@@ -164,9 +164,7 @@ def test_ranges_stand_where_their_steps_and_ends_are() -> None:
 
 
 def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:
-    events = [
-        TraceEvent(f"n{at % 90}", f"HVX {lane}", 10.0 * at, 9.0, "vector") for lane in range(4) for at in range(20_000)
-    ]
+    events = [TraceEvent(f"n{at % 90}", f"HVX {k}", 10.0 * at, 9.0, "vector") for k in range(4) for at in range(20_000)]
     estimate = Estimate(time_us=1000.0, lower_us=0.0, upper_us=0.0, cycles=200_000, events=tuple(events))
     line = timeline(estimate)
     assert line is not None and line["merged"]

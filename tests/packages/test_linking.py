@@ -183,8 +183,6 @@ def test_the_report_of_a_wrong_package_looks_like_no_other(package: Path, tmp_pa
     made = deploykit.package(given / "model.onnx", target="sm8650", sdk="2.33", out=tmp_path / "out", **asked)
     assert made.status.right.state == "no"
     pages = [(folder / "report.html").read_text("utf-8") for folder in (package, tmp_path / "out")]
-    seen = [
-        re.findall(r'<title>(.) |<section class="verdict (\w+)"|<div class="(\w+)"><dt>right', page) for page in pages
-    ]
+    seen = [re.findall(r'<title>(.) |<section class="verdict (\w+)"|<div class="(\w+)"><dt>right', p) for p in pages]
     told = [["".join(found) for found in one] for one in seen]
     assert told == [["?", "open", "good"], ["✗", "bad", "bad"]], "not compiled, and wrong"

@@ -100,9 +100,7 @@ def test_the_three_ways_are_compared(cut_packages: dict[str, Packaged], tmp_path
     ways = {way["id"]: way for way in cut_packages[style].plan.candidates}
     assert ways["segments"]["won"] and ways["segments"]["segments"] == 3
     assert ways["segments"]["overall_db"] >= 60
-    assert all(
-        ways[name]["overall_db"] is None and "not asked for" in ways[name]["why"] for name in ("rewrite", "fallback")
-    )
+    assert all(ways[n]["overall_db"] is None and "not asked for" in ways[n]["why"] for n in ("rewrite", "fallback"))
     automatic = made(style, tmp_path / "auto", mixed="auto")
     (won,) = [way for way in automatic.plan.candidates if way["won"]]
     assert won["id"].startswith("rewrite") and won["float16_tensors"] == 0

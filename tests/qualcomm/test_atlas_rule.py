@@ -272,9 +272,7 @@ def test_steps_are_judged_by_what_the_operator_costs() -> None:
     assert judged("Relu", "float", most=1.0, usual=0.5, odd=1) is KernelVerdict.WRONG
     # All forms of a Softplus are off by more than a step of 8 bits: that makes none of them right.
     assert judged("Softplus", "u16", most=381.0, usual=380.0) is KernelVerdict.NARROWED
-    dearest = max(
-        (cost for cost in costs().values() if cost.type == "u16" and cost.most < 64), key=lambda cost: cost.most
-    )
+    dearest = max((one for one in costs().values() if one.type == "u16" and one.most < 64), key=lambda one: one.most)
     most, usual = 3 * dearest.most, 3 * dearest.usual
     assert judged(dearest.op, "u16", most=most, usual=usual) is KernelVerdict.RIGHT
     assert judged("Relu", "u16", most=most, usual=usual) is not KernelVerdict.RIGHT

@@ -35,7 +35,7 @@ SHIFTED = 'g (uint8[4] x) => (uint8[4] y) { y = BitShift <direction = "LEFT"> (x
 STATISTICS = "g (float[1,4,8] x) => (float[1,4,8] y, float[1,4,1] mean) { %s }"
 SHUFFLE = """g (float[1,4,8,8] x) => (float[1,16,4,4] y) <int64[6] a = {1,4,4,2,4,2}, int64[4] b = {1,16,4,4}> {
   wide = Reshape (x, a)  moved = Transpose <perm = [0,1,3,5,2,4]> (wide)  y = Reshape (moved, b) }"""
-SHUFFLED = SHUFFLE.replace("moved, b)", "moved, b) q = DequantizeLinear (p, n)").replace(
+SHUFFLED = SHUFFLE.replace("moved, b)", "moved, b) q=DequantizeLinear (p, n)").replace(
     "x) =>", "x, int8 p, float n) =>"
 )
 POOLED = """g (float[1,9,16] x) => (float[1,16,1,1] y) <int64[1] at = {2}> {

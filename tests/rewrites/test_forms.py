@@ -617,9 +617,7 @@ STAYS: list[tuple[str, ModelProto, str]] = [
     ("resolve-sequences", text_model("float[1025,4] x", SEQUENCE, at=3), "it has 1025 parts, at most 1024 are made"),
     (
         "resolve-sequences",
-        text_model(
-            "float[3,4] x", SEQUENCE.replace("(parts", "(same").replace("y", "same = Identity (parts)  y"), at=1
-        ),
+        text_model("float[3,4] x", SEQUENCE.replace("(parts", "(same").replace("y", "same = Identity (parts) y"), at=1),
         "Identity reads a sequence as a whole",
     ),
     ("raise-opset", old("Add <broadcast = 1, axis = 1>", other=CHANNELS), "does not match"),

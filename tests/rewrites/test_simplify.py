@@ -185,9 +185,7 @@ def test_a_loop_whose_rounds_are_settled_is_written_out(count: int, on: bool | N
     given = "float[2,3] x, bool on" if on is None else "float[2,3] x"
     model = text_model(given, LOOPED, "float[2,3] y", count=count, **stored)
     done = rewrite(model, None, [NAME], random_feeds(model))
-    assert [
-        node.op_type for node in done.model.graph.node if node.op_type not in ("Identity", "Constant")
-    ] == left.split()
+    assert [one.op_type for one in done.model.graph.node if one.op_type not in ("Identity", "Constant")] == left.split()
 
 
 ALWAYS = "more = Constant <value = bool {1}> ()  "

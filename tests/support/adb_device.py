@@ -21,9 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-CNXN, OPEN, OKAY, WRTE, CLSE = (
-    int.from_bytes(name, "little") for name in (b"CNXN", b"OPEN", b"OKAY", b"WRTE", b"CLSE")
-)
+CNXN, OPEN, OKAY, WRTE, CLSE = (int.from_bytes(one, "little") for one in (b"CNXN", b"OPEN", b"OKAY", b"WRTE", b"CLSE"))
 HEADER = struct.Struct("<6I")
 VERSION, MOST = 0x01000001, 1 << 18  # since this version no check sum is looked at
 STDIN, STDOUT, STDERR, EXIT, CLOSE_STDIN = range(5)

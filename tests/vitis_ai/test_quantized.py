@@ -181,9 +181,7 @@ def test_a_format_asks_only_what_its_row_says(precision: str, found: set[str]) -
 
 
 def test_a_format_may_have_several_zero_points(tmp_path: Path) -> None:
-    model = text_model(
-        "float[4] x", "q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)", s=0.5, z=np.uint8(9)
-    )
+    model = text_model("float[4] x", "q=QuantizeLinear (x, s, z) y=DequantizeLinear (q, s, z)", s=0.5, z=np.uint8(9))
     onnx.save(model, tmp_path / "m.onnx")
     grids = inspect_quantized(tmp_path / "m.onnx", precision="xint8", source=None).grids
     assert {(grid.scales, grid.zero_points, grid.dtype) for grid in grids} == {((0.5,), (9,), "uint8")}

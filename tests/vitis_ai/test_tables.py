@@ -93,7 +93,7 @@ def test_every_format_of_a_device_has_a_route() -> None:
         offered = device.fact("precisions") or ()
         assert device.fact("product") not in products() or set(offered) <= formats, device.id
     presets = {
-        row.feature.split()[-1] for row in tables.rows(tables.ToldFact) if row.feature.startswith("quark preset")
+        one.feature.split()[-1] for one in tables.rows(tables.ToldFact) if one.feature.startswith("quark preset")
     }
     assert {row.preset for row in tables.rows(tables.FormatRow) if row.maker == "quark"} <= presets
     assert meant_by("w8a8") == ("vint8", "a8w8", "xint8") and meant_by("int8") == ("vint8", "xint8")

@@ -16,9 +16,7 @@ def main(archive: Path, folder: Path, names: list[str]) -> None:
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(folder / archive.stem)
     subject = Subject(folder / archive.stem)
-    rows = [
-        run(subject, setting, folder / setting.name.replace(" ", "_")) for setting in SETTINGS if setting.name in names
-    ]
+    rows = [run(subject, one, folder / one.name.replace(" ", "_")) for one in SETTINGS if one.name in names]
     json.dump([asdict(row) for row in rows], sys.stdout)
 
 

@@ -24,9 +24,7 @@ WRITES = bool(os.environ.get("DEPLOYKIT_WRITE_DOCS"))
 HOW = "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' tests/zoo"
 Runs: TypeAlias = dict[str, Future[list[Row]]]
 NAMES = [archive.stem for archive in archives()]
-ASKED = [
-    setting.name for setting in SETTINGS if WRITES or WHOLE or setting.name in ("qnn-htp 2.33 w8a16", "ort-qnn w8a16")
-]
+ASKED = [one.name for one in SETTINGS if WRITES or WHOLE or one.name in ("qnn-htp 2.33 w8a16", "ort-qnn w8a16")]
 SPREAD = 1.5
 """Decibels by which a result may move without the page being wrong: another processor rounds float32 another way."""
 
