@@ -65,8 +65,6 @@ def command(
     """
     if sum((dry_run, engine is not None, old is not None)) > 1:
         raise UsageError("--dry-run, --emit and --diff exclude each other")
-    from deploykit.devices.places import devices_in
-    from deploykit.fleet.on_devices import device_targets
     from deploykit.fleet.running import select
 
     if dry_run:
@@ -89,6 +87,9 @@ def command(
         return difference.exit_status
     cells = select(file, only=only).cells
     if on_devices:  # before hours of packaging
+        from deploykit.devices.places import devices_in
+        from deploykit.fleet.on_devices import device_targets
+
         device_targets(devices_in(file), {cell.id.partition("/")[2] for cell in cells})
     total, done = len(cells), 0
     with progress() as tell:

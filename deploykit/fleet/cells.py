@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from itertools import product
@@ -199,26 +200,22 @@ def request_from_json(value: Json) -> Request:
 
 
 class Keys:
-    """Makes keys; each file is hashed once, however many cells it belongs to."""
+    """Makes keys; each file is hashed once, and each model read once, however many cells it belongs to."""
 
     def __init__(self) -> None:
-        self._digests: dict[Path, str] = {}
+        self._digest = cache(lambda path: hash_file(path)[1])
+        self._external = cache(_external)
         self._tools = tool_versions()
 
     def key(self, cell: Cell) -> str:
         """The key of one cell; InputError where an input cannot be read. Where files lie is no part of it."""
         request = request_to_json(cell.request)
-        files: dict[str, list[str]] = {}
-        for role, paths in _by_role(cell.request):
-            for path in paths:
-                if path not in self._digests:
-                    self._digests[path] = hash_file(path)[1]
-            files[role] = [self._digests[path] for path in paths]
+        roles = dict(_by_role(cell.request, self._external(cell.request.model)))
         facts = {
-            "request": {name: value for name, value in request.items() if name not in files and name != "inputs"},
+            "request": {name: value for name, value in request.items() if name not in roles and name != "inputs"},
             "inputs": [text for text in cell.request.inputs if _file_of(text) is None],
-            "names": {role: [path.name for path in paths] for role, paths in _by_role(cell.request)},
-            "files": files,
+            "names": {role: [path.name for path in paths] for role, paths in roles.items()},
+            "files": {role: list(map(self._digest, paths)) for role, paths in roles.items()},
             "tools": self._tools,
         }
         return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -226,7 +223,7 @@ class Keys:
 
 def input_files(request: Request) -> Iterator[Path]:
     """Every file that a request names or reads, external data and the files of folders included."""
-    for _, paths in _by_role(request):
+    for _, paths in _by_role(request, _external(request.model)):
         yield from paths
 
 
@@ -246,16 +243,15 @@ def tool_versions() -> dict[str, str]:
     return found
 
 
-def _by_role(request: Request) -> Iterator[tuple[str, tuple[Path, ...]]]:
-    regular_size(request.model)
+def _external(model: Path) -> tuple[Path, ...]:
+    return tuple(file.path for file in load_model(model).external)
+
+
+def _by_role(request: Request, external: tuple[Path, ...]) -> Iterator[tuple[str, tuple[Path, ...]]]:
     yield "model", (request.model,)
-    yield "external-data", tuple(external.path for external in load_model(request.model).external)
-    for role, path in (
-        ("encodings", request.encodings),
-        ("float_tensors", request.float_tensors),
-        ("calibration", request.calibration),
-        ("references", request.references),
-    ):
+    yield "external-data", external
+    for role in ("encodings", "float_tensors", "calibration", "references"):
+        path = getattr(request, role)
         if path is not None:
             yield role, tuple(_files_at(path))
     for name, value in request.adapter_options.items():

@@ -2,6 +2,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +15,7 @@ from deploykit.fleet.cluster import packed, unpack
 from deploykit.fleet.pool import batches_of, run_batch
 from deploykit.fleet.results import CellVerdict, Results, read_result, read_results
 from deploykit.fleet.running import select
+from deploykit.model.load import load_model
 
 
 def verdicts(results: Results) -> dict[str, CellVerdict]:
@@ -21,8 +23,10 @@ def verdicts(results: Results) -> dict[str, CellVerdict]:
 
 
 def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(
-    fleet: Path, made: Path, made_once: Path, capsys: pytest.CaptureFixture[str]
+    fleet: Path, made: Path, made_once: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    read = Mock(wraps=load_model)
+    monkeypatch.setattr("deploykit.fleet.cells.load_model", read)
     out, first = made, read_results(made)
     assert set(verdicts(first)) == {"cnn/phone", "cnn/old", "mlp/phone", "mlp/old"}
     assert set(verdicts(first).values()) == {CellVerdict.NOT_JUDGED} and first.kept == frozenset()
@@ -35,6 +39,7 @@ def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(
     (out / "cells" / "cnn" / "old" / "package" / "manifest.json").write_text("{}", "utf-8")
     fleet.write_text(fleet.read_text("utf-8") + '\n[targets.old.options]\nvtcm_mb = "4"\n', "utf-8")
     assert run(cli, ["matrix", str(fleet), "-o", str(out), "--processes", "1"]) == 1
+    assert read.call_count == 2  # once for all cells of each
     shown, third = capsys.readouterr(), read_results(out)
     assert "cnn/phone  not judged" in shown.out and "cnn/old" in shown.err
     assert third.kept == {"cnn/phone", "mlp/phone"}
