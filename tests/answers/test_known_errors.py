@@ -64,7 +64,7 @@ class Block:
 
 def issues() -> list[Block]:
     blocks = []
-    for part in ("\n" + (LOGS / "issues.txt").read_text("utf-8")).split("\n=== ")[1:]:
+    for part in re.split(r"(?m)^=== (?=\S+/)", (LOGS / "issues.txt").read_text("utf-8"))[1:]:
         head, text = part.split("\n", 1)
         url, _, named = head.partition(" ")
         right, _, general = named.partition("~")
