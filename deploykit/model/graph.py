@@ -94,10 +94,7 @@ class GraphCopy(Kept):
 
     def origin(self, name: str) -> str:
         """What a tensor is a copy of, looking through Identity."""
-        for _ in range(len(self.makers)):
-            node = self.makers.get(name)
-            if node is None or node.op_type != "Identity":
-                break
+        while (node := self.makers.get(name)) is not None and node.op_type == "Identity":
             name = node.input[0]
         return name
 

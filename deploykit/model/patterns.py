@@ -140,9 +140,7 @@ class _Finder:
         return None if behind is None else self.facts.scalars.get(behind)
 
     def split(self, node: NodeFact) -> tuple[str, str] | None:
-        """(computed, stored) operands of a node that has one of each, Identity seen through."""
-        if len(node.inputs) != 2:
-            return None
+        """(computed, stored) operands of an Add, Mul or Div that has one of each, Identity seen through."""
         first, second = node.inputs
         if self.stored(first) == self.stored(second):
             return None

@@ -149,9 +149,8 @@ def test_what_this_machine_lacks_is_said_before_anything_is_made(
 
 def test_choosing_a_version() -> None:
     known = [a_toolchain((Stage(id="a"),), version=version) for version in ("0.9", "0.11.2", "0.12.post1")]
-    assert select(known, "tiny").version == "0.12.post1"
-    assert select(known, "tiny==0.11.2").version == "0.11.2"
-    assert select(known, "tiny<0.11").version == "0.9"
+    wanted = {"tiny": "0.12.post1", "tiny==0.11.2": "0.11.2", "tiny<0.11": "0.9", "tiny-0.11": "0.11.2"}
+    assert {word: select(known, word).version for word in wanted} == wanted
     with pytest.raises(UnknownTargetError, match="tiny==7"):
         select(known, "tiny==7")
     with pytest.raises(UsageError):
@@ -170,6 +169,10 @@ def test_a_bad_specification_is_answered_with_its_key(tmp_path: Path) -> None:
         load_toolchains(tmp_path, backend="b")
     with pytest.raises(ValueError, match="only lower-case"):
         a_toolchain((Stage(id="a"),), name="../evil")
+    with pytest.raises(ValueError, match="stages need ids that differ"):
+        a_toolchain((Stage(id="a"), Stage(id="a")))
+    with pytest.raises(ValueError, match="belong to exactly one package"):
+        Stage(id="a", packages=("x", "y"), hashes=("ab",))
 
 
 def test_the_command_line_lists_and_removes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
