@@ -6,7 +6,7 @@ Only here are weights loaded; nothing is written.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from deploykit.accuracy.latency import read_time
@@ -59,10 +59,10 @@ class ProviderDraft:
     precision: str
     chosen: Chosen
     prepared: ProviderModel | None
-    options: Json = field(default_factory=dict)
-    lint: tuple[Finding, ...] = ()
-    cleared: frozenset[str] = frozenset()
-    max_time_us: float = 0.0
+    options: Json
+    lint: tuple[Finding, ...]
+    cleared: frozenset[str]
+    max_time_us: float
 
     @property
     def wants_integers(self) -> bool:
@@ -186,7 +186,7 @@ def _precision(asked: str | None, source: Source) -> str:
     return asked or ""
 
 
-def prepared_model(situation: Situation, shared: SharedWork, wheel: Wheel | None = None) -> ProviderModel:
+def prepared_model(situation: Situation, shared: SharedWork, wheel: Wheel | None) -> ProviderModel:
     """The model prepared for a wheel, None is the newest; made once for the same model, encodings and abilities."""
     wheel = wheel or wheel_for(None)
     request, forms = situation.request, forms_of(wheel)

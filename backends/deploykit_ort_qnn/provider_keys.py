@@ -96,7 +96,7 @@ class Chosen:
     compile: Mapping[str, str]
     run: Mapping[str, str]
     entries: Mapping[str, str]
-    unchecked: tuple[str, ...] = ()
+    unchecked: tuple[str, ...]
 
     @property
     def allows_cpu(self) -> bool:

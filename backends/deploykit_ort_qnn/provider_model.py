@@ -89,12 +89,12 @@ class ProviderModel:
     intended: Mapping[str, str]
     placed: Mapping[str, str]
     steps: tuple[PreparationStep, ...]
-    stored: Mapping[str, str] = field(default_factory=dict)
-    activations: frozenset[str] = frozenset()
-    skipped: tuple[Skipped, ...] = ()
-    refusals: tuple[str, ...] = ()
-    float8: tuple[str, ...] = ()
-    narrowed: tuple[str, ...] = ()
+    stored: Mapping[str, str]
+    activations: frozenset[str]
+    skipped: tuple[Skipped, ...]
+    refusals: tuple[str, ...]
+    float8: tuple[str, ...]
+    narrowed: tuple[str, ...]
 
 
 def provider_model(
@@ -155,7 +155,7 @@ class _Preparation:
     model: ModelProto
     encodings: EncodingSet
     steps: list[PreparationStep] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
+    refusals: list[str]
 
     def note(
         self, step: str, names: Iterable[str], why: str = "", losses: Mapping[str, LpbqLoss] | None = None

@@ -204,7 +204,7 @@ class ConversionDraft:
     input_list_wanted: bool | None
     is_segment: bool = False
     handed_in: tuple[str, ...] = ()
-    carried: Carried | None = None
+    carried: Carried | None
     findings: tuple[Finding, ...] = ()
 
     @cached_property

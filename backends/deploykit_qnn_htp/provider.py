@@ -102,7 +102,7 @@ class ProviderPart:
         return replace(self.backend.execute(package, self.prepared, self.decision, aids), instead=None)
 
 
-def prepare_provider(situation: Situation, carried: Carried, shared: SharedWork, *, dlc: bool = False) -> ProviderPart:
+def prepare_provider(situation: Situation, carried: Carried, shared: SharedWork, *, dlc: bool) -> ProviderPart:
     """Prepare the situation for the wheel by the provider's backend, with a DLC beside the context where wanted."""
     backend = load_backend(PROVIDER)
     own = situation.request.adapter_options

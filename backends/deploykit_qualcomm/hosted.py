@@ -46,7 +46,7 @@ class NodeVerdict:
     node: str
     type: str
     answer: int
-    said: tuple[str, ...] = ()
+    said: tuple[str, ...]
 
     @property
     def taken(self) -> bool:
@@ -109,7 +109,7 @@ class UnsupportedNode:
 
     name: str
     type: str
-    why: str = ""
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +120,8 @@ class RunnerAnswer:
     """
 
     error: str
-    log: tuple[str, ...] = ()
-    runtime: str = ""
+    log: tuple[str, ...]
+    runtime: str
     crashed: bool = False
     done: ProgramEnd | None = None
 

@@ -44,7 +44,7 @@ class SdkChoice:
     request: str
     table: SdkTable
     match: SdkMatch
-    uses_tools: bool = True
+    uses_tools: bool
 
 
 RULES: Registry[SdkChoice] = Registry("sdk")

@@ -151,7 +151,7 @@ def validation_recipe(draft: QuarkDraft, inputs: tuple[InputSpec, ...], calibrat
     }
 
 
-def calibration_entry(calibration: Calibration | None, names: Mapping[Any, str], *, random: bool = False) -> Json:
+def calibration_entry(calibration: Calibration | None, names: Mapping[Any, str], *, random: bool) -> Json:
     """The ``calibration`` entry of a recipe; ``names`` maps the user's files to their package paths."""
     if calibration is None or random:
         return {"kind": "random"}

@@ -113,11 +113,11 @@ class QuarkDraft:
     options: ChosenOptions
     toolchain: str
     random_data: bool
-    found: FloatPart | None = None
-    ladder: tuple[str, ...] = ()
-    goal: Goal | None = None
-    hold_out: bool = False
-    keep_float16: bool = False
+    found: FloatPart | None
+    ladder: tuple[str, ...]
+    goal: Goal | None
+    hold_out: bool
+    keep_float16: bool
 
     @property
     def facts(self) -> GraphFacts:

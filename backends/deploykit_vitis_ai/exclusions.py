@@ -50,18 +50,18 @@ class Region:
 
     subgraph: Subgraph
     nodes: frozenset[int]
-    leaks: tuple[Leak, ...] = ()
-    unreached: tuple[str, ...] = ()
+    leaks: tuple[Leak, ...]
+    unreached: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusions:
     """Everything the user wants in float. ``unknown`` maps a name that no node has to names that look like it."""
 
-    nodes: tuple[str, ...] = ()
-    regions: tuple[Region, ...] = ()
-    unknown: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    indices: frozenset[int] = frozenset()
+    nodes: tuple[str, ...]
+    regions: tuple[Region, ...]
+    unknown: tuple[tuple[str, tuple[str, ...]], ...]
+    indices: frozenset[int]
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.regions or self.unknown)

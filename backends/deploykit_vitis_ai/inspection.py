@@ -43,11 +43,11 @@ class InspectedModel:
     precision: str
     facts: GraphFacts
     grids: tuple[Grid, ...]
-    excluded: frozenset[str] = frozenset()
-    source: GraphFacts | None = None
-    last_opset: int | None = None
-    refusal: str = ""
-    float16_source: bool = False
+    excluded: frozenset[str]
+    source: GraphFacts | None
+    last_opset: int | None
+    refusal: str
+    float16_source: bool
 
 
 def inspect_quantized(

@@ -81,7 +81,7 @@ def compare(
     )
 
 
-def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "", arch: str = "") -> CompatAnswer:
+def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str, arch: str = "") -> CompatAnswer:
     """Will a binary built with one release for one architecture load on another release and architecture?
 
     ``runtime`` is the release on the device; its architecture is ``arch`` or that of ``target``.

@@ -51,7 +51,7 @@ class BinaryReport(Published):
         return {**self.info, **published(self, without=("info",))}
 
 
-def report_binary(path: Path, *, backend: str | None = None, runtime: str = "", target: str = "") -> BinaryReport:
+def report_binary(path: Path, *, backend: str | None, runtime: str, target: str) -> BinaryReport:
     """Read a compiled file and judge it for ``runtime`` and ``target``, where they are given.
 
     ``runtime`` is a release as typed, or a package that carries one by its name and version. Raises InputError for

@@ -32,8 +32,8 @@ class Advised(Published):
 
     says: str
     because: tuple[str, ...]
-    next: str = ""
-    command: str = ""
+    next: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +91,7 @@ class AccuracyTable:
     lower_is_better: bool = False
 
 
-def advise_on(
-    path: Path | None, accuracies: Mapping[str, float], *, goal: str | None = None, lower_is_better: bool = False
-) -> Advice:
+def advise_on(path: Path | None, accuracies: Mapping[str, float], *, goal: str | None, lower_is_better: bool) -> Advice:
     """Conclusions from a file, from values given one by one, or from both; what is given one by one wins.
 
     The goal is a drop of at most 1 % unless somebody says otherwise. Raises InputError for a file that is no table.

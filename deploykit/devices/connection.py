@@ -170,7 +170,7 @@ class Connection:
         )
 
 
-def connection_to(where: str, *, folder: str = "") -> Connection:
+def connection_to(where: str, *, folder: str) -> Connection:
     """What ``--on`` names: ``local``, ``ssh://[user@]host[:port]``, ``adb`` or ``adb:SERIAL``. UsageError otherwise.
 
     ``folder`` replaces the usual one there; this machine has none.

@@ -71,9 +71,9 @@ class InferredRange(Published):
     high: float
     origin: Origin
     why: str
-    copies: str = ""
-    wide: bool = False
-    partial: bool = False
+    copies: str
+    wide: bool
+    partial: bool
 
     @property
     def interval(self) -> Interval:
@@ -117,8 +117,8 @@ class Inference:
     """Completed encodings, a conclusion for every new entry, and the tensors that stay open."""
 
     encodings: EncodingSet
-    concluded: Mapping[str, InferredRange] = field(default_factory=dict)
-    open: tuple[OpenTensor, ...] = ()
+    concluded: Mapping[str, InferredRange]
+    open: tuple[OpenTensor, ...]
 
 
 _KEEPS_ALL = ops(Trait.PERMUTES) | {"Expand", "Tile"}

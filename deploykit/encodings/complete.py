@@ -7,7 +7,7 @@ invented.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -150,7 +150,7 @@ class DerivedBiases:
     """New entries in graph order, and for every other bias without an entry the reason why it gets none."""
 
     entries: tuple[Encoding, ...]
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str]
 
 
 Made: TypeAlias = "Affine | str"
@@ -307,7 +307,7 @@ class CompletedEncodings:
     encodings: EncodingSet
     biases: tuple[str, ...]
     copies: tuple[str, ...]
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str]
 
 
 def complete(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues) -> CompletedEncodings:

@@ -56,7 +56,7 @@ def _read(path: Path, model: Path | None) -> EncodingSet:
     return read_given(path) if model is None else read_placed(path, _facts_of(model))
 
 
-def show_encodings(path: Path, *, model: Path | None = None, names: tuple[str, ...] = (), arrays: bool = False) -> Json:
+def show_encodings(path: Path, *, model: Path | None, names: tuple[str, ...], arrays: bool) -> Json:
     """What ``describe_encodings`` says, of all tensors or of those named; UsageError for a name without entry."""
     encodings = _read(path, model)
     unknown = [name for name in names if name not in encodings]
@@ -67,7 +67,7 @@ def show_encodings(path: Path, *, model: Path | None = None, names: tuple[str, .
     return describe_encodings(encodings, arrays=arrays)
 
 
-def check_encodings(path: Path, *, model: Path, float_tensors: Path | None = None) -> tuple[Finding, ...]:
+def check_encodings(path: Path, *, model: Path, float_tensors: Path | None) -> tuple[Finding, ...]:
     """The findings of all rules about encodings on their model, most severe first."""
     facts = _facts_of(model)
     encodings = read_placed(path, facts, float_tensors=float_tensors)

@@ -10,7 +10,7 @@ is float. It changes no set by itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from deploykit.encodings.complete import copy_over_movement
@@ -179,9 +179,9 @@ class FloatPrediction:
     intended: frozenset[str]
     predicted: frozenset[str]
     explicit: bool
-    absorbed: Mapping[str, str] = field(default_factory=dict)
-    by_habit: frozenset[str] = frozenset()
-    borders: tuple[Border, ...] = ()
+    absorbed: Mapping[str, str]
+    by_habit: frozenset[str]
+    borders: tuple[Border, ...]
 
     @property
     def meant(self) -> frozenset[str]:

@@ -39,7 +39,7 @@ class QuantizedConstant:
     values: Numbers
     scale: Numbers
     zero_point: Numbers
-    axis: int | None = None
+    axis: int | None
     block_size: int | None = None
     channel_scale: Numbers | None = None
     channel_axis: int | None = None
@@ -159,9 +159,9 @@ class QdqModel:
 
     model: ModelProto
     placed: dict[str, str]
-    stored: dict[str, str] = field(default_factory=dict)
-    activations: frozenset[str] = frozenset()
-    skipped: tuple[Skipped, ...] = ()
+    stored: dict[str, str]
+    activations: frozenset[str]
+    skipped: tuple[Skipped, ...]
 
 
 def insert_qdq(

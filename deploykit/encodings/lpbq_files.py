@@ -57,7 +57,7 @@ class LpbqReport:
     """Every weight with a block size, in graph order."""
 
     weights: tuple[WeightReport, ...]
-    output: Path | None = None
+    output: Path | None
 
     @property
     def converted(self) -> int:

@@ -62,7 +62,7 @@ def affine_for_range(low: float, high: float, kind: GridKind) -> Affine:
     )
 
 
-def usual_grid(encodings: EncodingSet, *, least_bits: int = 0) -> GridKind:
+def usual_grid(encodings: EncodingSet, *, least_bits: int) -> GridKind:
     """The kind most per-tensor entries have, widened to ``least_bits``; 16 bits unsigned when there is none."""
     kinds = Counter(
         (e.value.bits, e.value.signed)

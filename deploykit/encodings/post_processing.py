@@ -129,7 +129,7 @@ class PostProcessing(Published):
         return {**published(self, without=("heads",)), "nodes": len(self.nodes)}
 
 
-def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval] | None = None) -> PostProcessing | None:
+def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval] | None) -> PostProcessing | None:
     """The end of a float graph that integers hurt; None where there is none.
 
     ``ranges`` are bounds of tensors, or what they reached on data, stored ones among them; without them only operators

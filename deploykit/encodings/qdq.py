@@ -301,7 +301,7 @@ class Extracted:
 
     model: ModelProto
     encodings: EncodingSet
-    kept: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str]
 
 
 def extract_qdq(model: ModelProto) -> Extracted:

@@ -250,7 +250,7 @@ class Segment:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[str, ...]
-    changed: tuple[str, ...] = ()
+    changed: tuple[str, ...]
 
 
 def split_model(model: ModelProto, encodings: EncodingSet, cut: Partition) -> tuple[Segment, ...]:

@@ -39,9 +39,7 @@ class PartReport(Published):
     outputs: tuple[str, ...]
 
 
-def split_files(
-    models: Sequence[Path], out: Path, *, parts: int, encodings: Path | None = None
-) -> tuple[PartReport, ...]:
+def split_files(models: Sequence[Path], out: Path, *, parts: int, encodings: Path | None) -> tuple[PartReport, ...]:
     """Cut every model alike and write ``NAME_1.onnx``, …; external weights of a number lie in ``part_NUMBER.data``.
 
     ``encodings`` are for all models; each part gets its own file of them, of the same version. Raises UsageError for

@@ -58,8 +58,8 @@ class Rule(Generic[C]):
     fix: str
     sources: tuple[str, ...]
     check: Check[C]
-    claim: Claim | None = None
-    cure: tuple[str, ...] = ()
+    claim: Claim | None
+    cure: tuple[str, ...]
 
     def run(self, context: C) -> Iterator[Finding]:
         """The findings of this rule for one context."""

@@ -138,7 +138,7 @@ class Results(Published):
     targets: tuple[str, ...]
     cells: tuple[CellResult, ...]
     kept: frozenset[str] = frozenset()
-    not_run: tuple[str, ...] = ()
+    not_run: tuple[str, ...]
     max_time_us: float = 0.0
 
     @property

@@ -56,14 +56,14 @@ def run_matrix(
     selected: Selected,
     out: Path,
     *,
-    executor: str = "local",
-    processes: int | None = None,
-    time_limit: float = DEFAULT_LIMIT,
-    fail_fast: bool = False,
-    max_time_us: float = 0.0,
-    fresh: bool = False,
-    tell: Tell = lambda _cell, _line: None,
-    done: Callable[[CellResult], None] = lambda _result: None,
+    executor: str,
+    processes: int | None,
+    time_limit: float,
+    fail_fast: bool,
+    max_time_us: float,
+    fresh: bool,
+    tell: Tell,
+    done: Callable[[CellResult], None],
 ) -> Results:
     """Make every cell that has no result yet and write ``matrix.json``, ``matrix.html`` and ``junit.xml``.
 

@@ -35,9 +35,9 @@ class FoundModel:
 
     name: str
     path: str
-    encodings: str = ""
-    calibration: str = ""
-    about: str = ""
+    encodings: str
+    calibration: str
+    about: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Scouted:
     """What a folder holds; ``skipped`` are files that are no models, with why."""
 
     models: tuple[FoundModel, ...]
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[tuple[str, str], ...]
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""

@@ -115,7 +115,7 @@ class SimulatedLadder(Published):
     seen: int
     measured: int
     held_out: bool
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...]
 
     @property
     def exit_status(self) -> int:
@@ -132,15 +132,15 @@ class SimulatedLadder(Published):
 def simulated_ladder(
     model: Path,
     *,
-    goal: str | None = None,
-    lower_is_better: bool = False,
-    data: Path | None = None,
-    samples: int | None = None,
-    target: str | None = None,
-    sdk: str | None = None,
-    metric: UserMetric | None = None,
-    estimate: bool = False,
-    tell: Tell = lambda _: None,
+    goal: str | None,
+    lower_is_better: bool,
+    data: Path | None,
+    samples: int | None,
+    target: str | None,
+    sdk: str | None,
+    metric: UserMetric | None,
+    estimate: bool,
+    tell: Tell,
 ) -> SimulatedLadder:
     """Raises InputError for a model that is quantized already; without a ``goal`` what is usual is asked.
 

@@ -244,7 +244,7 @@ class RewriteStep(Published):
     kept: bool
     reason: str
     sites: tuple[Site, ...] = ()
-    refusals: tuple[NearMiss, ...] = ()
+    refusals: tuple[NearMiss, ...]
     notes: tuple[str, ...] = ()
     ulps: float | None = None
 

@@ -115,7 +115,7 @@ class LearnedStep(Published):
     tried: tuple[TriedMethod, ...]
     candidate: LadderRung
     met: bool | None
-    left: tuple[str, ...] = ()
+    left: tuple[str, ...]
     """Methods that were not begun, since the time was up."""
 
     @property

@@ -274,8 +274,8 @@ class CompilerTrial(Published):
 
     sdk: str
     status: PackageStatus
-    estimate: Estimate | None = None
-    blocking: tuple[str, ...] = ()
+    estimate: Estimate | None
+    blocking: tuple[str, ...]
 
     @property
     def is_compiled(self) -> bool:

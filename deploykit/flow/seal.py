@@ -59,7 +59,7 @@ class Packaged(Published):
     digest: str = ""
     executed: tuple[str, ...] = ()
     generated: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...]
     status: PackageStatus = field(default_factory=PackageStatus)
     estimate: Estimate | None = None
 
@@ -85,7 +85,7 @@ class RanPackage:
     decision: Decision[Any, Any]
     writer: PackageWriter
     execution: Execution
-    before: RanPackage | None = None
+    before: RanPackage | None
 
     @property
     def asked_by(self) -> Instead | None:

@@ -132,12 +132,12 @@ class GraphFacts(Kept):
     outputs: tuple[str, ...]
     nodes: tuple[NodeFact, ...]
     tensors: Mapping[str, TensorFact]
-    weight_bytes: int = 0
-    functions: frozenset[str] = frozenset()
-    non_finite: Mapping[str, str] = field(default_factory=dict)
-    inference_problem: str = ""
-    scalars: Mapping[str, float] = field(default_factory=dict)
-    channel_last: frozenset[str] = frozenset()
+    weight_bytes: int
+    functions: frozenset[str]
+    non_finite: Mapping[str, str]
+    inference_problem: str
+    scalars: Mapping[str, float]
+    channel_last: frozenset[str]
     _derived: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

@@ -46,8 +46,8 @@ class FusedBlock:
     result: str
     inside: frozenset[str]
     settings: frozenset[str]
-    scale: str = ""
-    bias: str = ""
+    scale: str
+    bias: str
 
 
 def find_blocks(facts: GraphFacts) -> tuple[FusedBlock, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -52,9 +52,9 @@ class Inferred:
     Runtime end the process.
     """
 
-    types: Mapping[str, tuple[str, Shape]] = field(default_factory=dict)
-    problem: str = ""
-    negative: str = ""
+    types: Mapping[str, tuple[str, Shape]]
+    problem: str
+    negative: str
 
 
 _SEEN: dict[bytes, Inferred] = {}

@@ -46,8 +46,8 @@ class BuildReport(Published):
     done: tuple[str, ...]
     log: Path
     diagnosis: Diagnosis | None
-    said: tuple[str, ...] = ()
-    digest: str = ""
+    said: tuple[str, ...]
+    digest: str
 
     @property
     def exit_status(self) -> int:

@@ -70,10 +70,10 @@ class PackageJudge:
     samples: Samples
     feeds: Sequence[Feed]
     compare: Callable[[Sequence[Feed]], Verdict]
-    quantization: Verdict | None = None
-    alone: EncodingSet | None = None
-    verdict: Verdict | None = None
-    emulated: Sequence[Feed] | None = None
+    quantization: Verdict | None
+    alone: EncodingSet | None
+    verdict: Verdict | None
+    emulated: Sequence[Feed] | None
 
     def judged(self, outputs: Sequence[Feed]) -> Verdict:
         """The verdict on the outputs of each sample, beside what the encodings as given lose."""

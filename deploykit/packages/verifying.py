@@ -49,7 +49,7 @@ class VerifyReport(Published):
     intended: Mapping[str, str] = field(default_factory=dict)
     actual: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-    status: PackageStatus = field(default_factory=PackageStatus)
+    status: PackageStatus
 
     @property
     def ok(self) -> bool:

@@ -9,7 +9,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Shipping(Published):
 
     word: Word
     why: str
-    evidence: str = ""
+    evidence: str
     next: str = ""
 
 
@@ -136,9 +136,9 @@ class OutputCost(Published):
     """
 
     output: str
-    part: str = ""
-    decibels: Mapping[str, float] = field(default_factory=dict)
-    worst: tuple[str, ...] = ()
+    part: str
+    decibels: Mapping[str, float]
+    worst: tuple[str, ...]
 
     @property
     def name(self) -> str:

@@ -194,7 +194,7 @@ class JUnitCase:
 
     name: str
     kind: Literal["", "failure", "error", "skipped"] = ""
-    message: str = ""
+    message: str
     text: str = ""
     seconds: float | None = None
 

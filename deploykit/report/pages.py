@@ -79,7 +79,7 @@ def render_report(
     findings: tuple[Finding, ...],
     files: Sequence[FileRecord],
     templates: Path | None,
-    detections: Json | None = None,
+    detections: Json | None,
 ) -> str:
     """One HTML page without any outside reference: the verdict, findings, what was changed, precision, costs, commands.
 

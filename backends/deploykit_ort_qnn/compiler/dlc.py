@@ -49,9 +49,9 @@ class DlcTensor:
     name: str
     dtype: str
     dims: tuple[int, ...]
-    scales: tuple[float, ...] = ()
-    zero_points: tuple[int, ...] = ()
-    axis: int | None = None
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    axis: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

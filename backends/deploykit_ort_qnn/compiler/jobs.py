@@ -58,7 +58,7 @@ def known_work(
     run: Callable[[], Work],
     *,
     host: Host | None = None,
-    tell: Tell | None = None,
+    tell: Tell | None,
 ) -> Work:
     """What ``run`` gives, or gave before for the same question; the files lie in ``scratch`` either way.
 

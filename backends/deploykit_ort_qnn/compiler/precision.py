@@ -102,7 +102,7 @@ class FloatNode:
     tensor: str
     wanted: str
     made: str
-    block_weights: bool = False
+    block_weights: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ They start nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -227,7 +227,7 @@ class PackageScope:
 
     provider_options: Mapping[str, str]
     soc_model: int | None
-    context: Json = field(default_factory=dict)
+    context: Json
     own_chip: int | None = None
     """The chip that the compiler of this release stands on and compiles for, None where it does as it is told."""
     unknown_options: tuple[str, ...] = ()

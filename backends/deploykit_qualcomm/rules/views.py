@@ -53,7 +53,7 @@ class TensorGrid:
     dtype: str
     granularity: str
     value: Value | None = None
-    block: int = 0
+    block: int
 
     @property
     def bits(self) -> int:

@@ -22,8 +22,8 @@ _LINE = re.compile(r"\s*(.+?):\s*([0-9]+(?:\.[0-9]+)?)\s*(?:\(([0-9.]+)%\))?\s*$
 class CompileSummary:
     """What the compiler says it did; None where its text has no such line."""
 
-    operators: int | None = None
-    offloaded: int | None = None
+    operators: int | None
+    offloaded: int | None
     gops_percent: float | None = None
     subgraphs: int | None = None
     failed_subgraphs: int | None = None

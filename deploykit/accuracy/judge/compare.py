@@ -165,9 +165,9 @@ class ComparedOutputs:
     baseline: str
     candidate: str
     outputs: Mapping[str, OutputComparison]
-    missing: tuple[str, ...] = ()
-    extra: tuple[str, ...] = ()
-    mismatches: tuple[tuple[str, str], ...] = ()
+    missing: tuple[str, ...]
+    extra: tuple[str, ...]
+    mismatches: tuple[tuple[str, str], ...]
 
     @property
     def samples(self) -> int:
@@ -242,7 +242,7 @@ class Evaluation:
 
     comparison: ComparedOutputs
     findings: tuple[Finding, ...]
-    verdict: Verdict | None = None
+    verdict: Verdict | None
 
     @property
     def exit_status(self) -> int:

@@ -210,7 +210,7 @@ def _all_of(pairs: Sequence[Pair]) -> tuple[Doubles, Doubles]:
     return left, right
 
 
-def worst_sample(pairs: Sequence[Pair], *, tolerance: float = 0.0) -> tuple[int, float] | None:
+def worst_sample(pairs: Sequence[Pair], *, tolerance: float) -> tuple[int, float] | None:
     """The sample that differs most and its decibels: energy over that of the difference; None for a single sample.
 
     A sample that holds less than the mean counts as the mean: the steps of a grid are as large there as elsewhere.
@@ -293,7 +293,7 @@ def runs_of(chosen: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def worst_slice(pairs: Sequence[Pair], *, tolerance: float = 0.0, axes: int | None = None) -> tuple[float, str] | None:
+def worst_slice(pairs: Sequence[Pair], *, tolerance: float, axes: int | None) -> tuple[float, str] | None:
     """The worst of all values together, of what differs between samples, and of every slice along each of the axes.
 
     In dB what varies in it over what differs, and where; "" for all values. A constant in the place of a slice leaves
@@ -408,7 +408,7 @@ def edits(one: Sequence[int], two: Sequence[int]) -> int:
     return row[-1]
 
 
-def mean_overlap(pairs: Sequence[Pair], background: float | None = None) -> float:
+def mean_overlap(pairs: Sequence[Pair], background: float | None) -> float:
     """The mean over labels of intersection over union, pooled over samples; NaN for nothing but the background."""
     left, right = _all_of(pairs)
     areas = [(left == label, right == label) for label in np.union1d(left, right) if label != background]

@@ -41,7 +41,7 @@ class UserMetric:
     """
 
     function: str
-    references: Path | None = None
+    references: Path | None
     deadline: float = DEADLINE
     places: tuple[int, ...] | None = None
     count: int = 0

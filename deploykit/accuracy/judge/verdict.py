@@ -521,7 +521,7 @@ class Verdict(Published):
             raise InputError("not a verdict", why=repr(error)) from None
 
 
-def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: str = "") -> tuple[bool | None, str]:
+def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: str) -> tuple[bool | None, str]:
     """Yes, no or None, and why: from numbers, values that are not finite, a ``broken`` reference."""
     if any(number.label == "arbitrary" for number in numbers):
         return None, NOT_JUDGED

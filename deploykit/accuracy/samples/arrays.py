@@ -43,8 +43,8 @@ class ArrayHeader:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     size: int
-    start: int = 0
-    column_major: bool = False
+    start: int
+    column_major: bool
 
 
 def read_headers(path: Path) -> dict[str, ArrayHeader]:

@@ -367,7 +367,7 @@ class Recording(Published):
     data: bytes | None
     hashes: tuple[str, ...]
     samples: Json
-    why_not: str = ""
+    why_not: str
 
     def as_published(self) -> Json:
         """What the samples are, how many are kept or why none, and their hashes."""

@@ -115,8 +115,8 @@ class TensorLoss(Published):
     layers: tuple[str, ...]
     own_db: float
     statistics: TensorStatistics | None
-    alone: OutputLoss | None = None
-    without: OutputLoss | None = None
+    alone: OutputLoss | None
+    without: OutputLoss | None
 
     def as_published(self) -> Json:
         """The tensor, and what is known of it."""
@@ -128,10 +128,10 @@ class LayerLoss(Published):
     """One layer, all its tensors together. ``weights`` and ``activations``: only these of the layer are quantized."""
 
     layer: Layer
-    alone: OutputLoss | None = None
-    without: OutputLoss | None = None
-    weights: OutputLoss | None = None
-    activations: OutputLoss | None = None
+    alone: OutputLoss | None
+    without: OutputLoss | None
+    weights: OutputLoss | None
+    activations: OutputLoss | None
 
     def as_published(self) -> Json:
         """The layer, and what it costs."""
@@ -159,7 +159,7 @@ class Sensitivity(Published):
     tensors: tuple[TensorLoss, ...]
     samples: Samples
     used: int
-    unmeasured: int = 0
+    unmeasured: int
 
     @property
     def worst_layers(self) -> tuple[LayerLoss, ...]:

@@ -97,7 +97,7 @@ class Divergence(Published):
     op_type: str
     output: TensorView
     inputs: tuple[TensorView, ...]
-    culprit: Culprit | None = None
+    culprit: Culprit | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class Located(Published):
     compared: int
     hidden: tuple[str, ...]
     threshold_db: float
-    exhausted: bool = False
+    exhausted: bool
 
     def as_published(self) -> Json:
         """What ``deploykit accuracy locate --json`` prints."""

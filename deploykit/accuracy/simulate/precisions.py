@@ -239,7 +239,7 @@ class TensorStatistics(Published):
     outliers: float
     peak_db: float
     histogram: tuple[int, ...]
-    not_finite: int = 0
+    not_finite: int
 
     def as_published(self) -> Json:
         """Both ends together."""

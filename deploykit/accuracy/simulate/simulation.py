@@ -83,7 +83,7 @@ class Simulation(Published):
     fidelity: tuple[Fidelity, ...]
     applied: tuple[str, ...]
     skipped: Mapping[str, str]
-    verdict: Verdict | None = None
+    verdict: Verdict | None
     samples: Samples | None = None
 
     @property

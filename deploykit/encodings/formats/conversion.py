@@ -7,7 +7,7 @@ result and reported as impossible; nothing is approximated and no axis is guesse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from deploykit.encodings.formats import grids
@@ -40,7 +40,7 @@ class ConversionOutcome(Published):
 
     name: str
     outcome: OutcomeKind
-    what: str = ""
+    what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +54,9 @@ class Conversion(Published):
     source_version: str
     encodings: EncodingSet
     outcomes: tuple[ConversionOutcome, ...]
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    counts: Mapping[str, int]
 
     @property
     def version(self) -> str:

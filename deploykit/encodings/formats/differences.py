@@ -166,7 +166,7 @@ def describe_encodings(encodings: EncodingSet, *, arrays: bool = False) -> Json:
     }
 
 
-def describe_encoding(entry: Encoding, *, arrays: bool = False) -> Json:
+def describe_encoding(entry: Encoding, *, arrays: bool) -> Json:
     """One tensor; ``arrays`` adds every scale and zero point, nested as they are stored, instead of their bounds only.
 
     ``scale``, ``zero_point``, ``min`` and ``max`` are the smallest and largest over all channels and blocks.

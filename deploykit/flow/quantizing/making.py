@@ -208,7 +208,7 @@ def run_quantizer(
     division: Division,
     *,
     progress: Tell,
-    timeout: float | None = None,
+    timeout: float | None,
 ) -> QuantizerRun:
     """Run the job, or find it done. Raises ToolError as ``deploykit.system.jobs.run_job``."""
     told = {
