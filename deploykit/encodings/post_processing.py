@@ -129,17 +129,15 @@ class PostProcessing(Published):
         return {**published(self, without=("heads",)), "nodes": len(self.nodes)}
 
 
-def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval] | None) -> PostProcessing | None:
+def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval]) -> PostProcessing | None:
     """The end of a float graph that integers hurt; None where there is none.
 
-    ``ranges`` are bounds of tensors, or what they reached on data, stored ones among them; without them only operators
-    tell about values.
+    ``ranges`` are bounds of tensors, or what they reached on data, stored ones among them.
     """
-    known = ranges if ranges is not None else {}
     hurts: dict[int, Hurt] = {}
     nodes: set[int] = set()
     for group in _groups(facts):
-        found = {index: hurt for index in group if (hurt := _hurt(facts, facts.nodes[index], known)) is not None}
+        found = {index: hurt for index in group if (hurt := _hurt(facts, facts.nodes[index], ranges)) is not None}
         if any(hurt.harm is not Harm.CHOICE for hurt in found.values()):
             nodes |= group
             hurts |= found
