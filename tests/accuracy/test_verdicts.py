@@ -398,6 +398,7 @@ def test_the_better_of_two_keeps_more_or_is_less_noisy() -> None:
     facts = _one("Relu", DENSE.shape)
     one, two, same = (_judged(facts, DENSE, _noise(db)(DENSE)) for db in (10.0, 8.0, 9.5))
     assert one.is_better_than(two) and not one.is_better_than(same)
+    assert _judged(facts, DENSE * 1e30, DENSE * 1e30).right is True, "its squares are beyond float32"
     assert "20.0% of the detections lost" in fewer.described
 
 

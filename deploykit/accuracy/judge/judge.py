@@ -203,8 +203,8 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     counted = told and piece.task in (Task.CLASSES, Task.DECISIONS) and measured[0].items == len(pairs)
     note = "the task's own measure decides" if counted else ""
     # One score of 0.7 among those of 0.01 is nearly all of the signal: what it alone loses is no scale of all.
-    outweighs = np.max(values**2) > 0.9 * np.sum(values**2)
-    yield number(Measure.GAIN, measures.gain_error(pairs), note=note if outweighs else "")
+    power = np.square(values, dtype=np.float64)  # float32 holds none of what is beyond 1e19
+    yield number(Measure.GAIN, measures.gain_error(pairs), note=note if power.max() > 0.9 * power.sum() else "")
     alone = measures.worst_sample(pairs, tolerance=tolerance)
     if alone is not None:
         keys = () if piece.task in _SIGNALS and piece.kind is not OutputKind.SCORES else ("task",)
