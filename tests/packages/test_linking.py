@@ -147,6 +147,22 @@ def _half_seen(name: str, entry: Entry) -> Entry:
     return {**entry, "max": 0.2, "scale": scale, "offset": round(entry["min"] / scale)}
 
 
+def _seal(package: Path, path: Path) -> None:
+    manifest = json.loads((package / "manifest.json").read_text("utf-8"))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    manifest["files"]["encodings/model.json"] |= {"sha256": digest, "bytes": path.stat().st_size}
+    (package / "manifest.json").write_text(sealed(manifest)[0], "utf-8")
+
+
+def test_what_cannot_be_judged_again_is_no_pass(package: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(package, tmp_path / "copy")
+    (copy / "encodings" / "model.json").write_text("{}", "utf-8")
+    _seal(copy, copy / "encodings" / "model.json")
+    report = deploykit.verify(copy, numerics=True)
+    (check,) = (check for check in report.checks if check.id == "numerics")
+    assert not check.ok and "no 'version'" in check.detail and report.status.right.broken
+
+
 @pytest.mark.parametrize(
     ("change", "lost"), [(_smaller(20), "0 of 112 detections kept"), (_half_seen, "scores are 0.2")]
 )
@@ -161,10 +177,7 @@ def test_wrong_encodings_are_a_no(
     value["activation_encodings"] = {name: [change(name, entry) for entry in held] for name, held in entries.items()}
     path.write_text(json.dumps(value), "utf-8")
     if is_sealed:
-        manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        manifest["files"]["encodings/model.json"] |= {"sha256": digest, "bytes": path.stat().st_size}
-        (copy / "manifest.json").write_text(sealed(manifest)[0], "utf-8")
+        _seal(copy, path)
     report = deploykit.verify(copy, numerics=True)
     assert not report.ok
     if is_sealed:
