@@ -84,6 +84,12 @@ def test_an_unknown_failure_is_called_unknown() -> None:
     assert "not understood" in text and "flux capacitor" in text and "logcat" in text
 
 
+def test_a_flood_of_one_failure_is_counted_to_the_last_line() -> None:
+    lines = (f"DspTransport.openSession qnn_open failed, 0x0000000e, try {at}\n" for at in range(9000))
+    (cause,) = diagnose(io.BytesIO("".join(("begin\n", *lines)).encode()), known_errors()).causes
+    assert (cause.error.id, cause.count, cause.first_line) == ("skel-not-opened", 9000, 2)
+
+
 def test_a_log_of_consequences_only_says_that_the_cause_is_missing() -> None:
     """The log of ONNX Runtime at its default severity: prepare failed, and why stands in more verbose lines only."""
     log = b"onnxruntime: EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC, Code: 1002"
