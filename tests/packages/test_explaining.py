@@ -20,6 +20,7 @@ NUMBER = {"output": "logits", "measure": "sqnr", "value": 40.0, "unit": "dB", "t
 RIGHT = Correctness(state=Right.YES, label="given", count=8, against="float", numbers=({**NUMBER, "against": "float"},))
 GOOD = PackageStatus(compiled=Compilation(state=Compiled.YES, by="a compiler"), right=RIGHT)
 ERROR = a_finding(code="DK001", slug="dynamic-input", message="x has no size", hint="give it one")
+BESIDE = {**NUMBER, "against": "quantized"}
 
 
 def test_a_yes_needs_all_of_it() -> None:
@@ -39,25 +40,9 @@ def test_a_yes_needs_all_of_it() -> None:
     (replace(GOOD, compiled=Compilation()), Word.NOT_JUDGED, "no compiler"),
     (replace(GOOD, right=replace(RIGHT, label="derived")), Word.NOT_JUDGED, "made up"),
     (replace(GOOD, right=replace(RIGHT, label="arbitrary")), Word.NOT_JUDGED, "made up"),
-    (
-        replace(GOOD, right=replace(RIGHT, against="quantized", numbers=({**NUMBER, "against": "quantized"},))),
-        Word.NOT_JUDGED,
-        "good enough",
-    ),
-    (
-        replace(
-            GOOD,
-            right=replace(
-                RIGHT,
-                against="quantized",
-                numbers=(
-                    {**NUMBER, "against": "quantized"},
-                    {**NUMBER, "against": "float", "threshold": None, "passes": None},
-                ),
-            ),
-        ),
-        Word.NOT_JUDGED,
-        "good enough",
+    *(
+        (replace(GOOD, right=replace(RIGHT, against="quantized", numbers=numbers)), Word.NOT_JUDGED, "good enough")
+        for numbers in ((BESIDE,), (BESIDE, {**NUMBER, "against": "float", "threshold": None, "passes": None}))
     ),
 )
 def test_whatever_is_missing_is_no_yes_and_is_named(status: PackageStatus, word: Word, says: str) -> None:
@@ -67,9 +52,9 @@ def test_whatever_is_missing_is_no_yes_and_is_named(status: PackageStatus, word:
 
 
 def test_the_evidence_names_everything_that_numbers_were_held_against() -> None:
-    numbers = ({**NUMBER, "against": "quantized"}, {**NUMBER, "against": "float"})
+    numbers = (BESIDE, {**NUMBER, "against": "float"})
     answer = shipping(replace(GOOD, right=replace(RIGHT, against="quantized", numbers=numbers)), ())
-    assert answer.word is Word.SHIP
+    assert answer.word is Word.SHIP and answer.why.startswith("it is compiled, and its outputs are right")
     assert answer.evidence.endswith("2 numbers held to limits, on 8 given samples against quantized and float")
 
 
