@@ -106,16 +106,11 @@ def _raiser(reached: Sequence[float] = ()) -> Raiser:
     def measure(_: Sequence[Any]) -> Reached:
         return Reached(sqnr_db=next(scripted, 0.0))
 
-    return Raiser(
-        model,
-        facts,
+    made, costs = (
         EncodingSet(version="1.0.0", entries=entries),
-        layers_of(facts, entries),
-        feeds,
-        shown=["y"],
-        measure=measure,
-        costs=CostModel(PartialRuns(model, feeds, wanted=["y"]), facts),
+        CostModel(PartialRuns(model, feeds, wanted=["y"]), facts),
     )
+    return Raiser(model, facts, made, layers_of(facts, entries), feeds, shown=["y"], measure=measure, costs=costs)
 
 
 def test_what_cannot_stay_behind_is_raised_too() -> None:

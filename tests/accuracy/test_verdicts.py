@@ -497,13 +497,9 @@ def test_texts_are_read_letter_by_letter() -> None:
 
 @each_row(
     ("items", "flipped", "right"),
-    (8, 1, None),
-    (16, 2, None),
-    (16, 4, False),
-    (40, 4, None),
-    (40, 5, False),
+    *((items, flipped, None) for items, flipped in ((8, 1), (16, 2), (40, 4))),
+    *((items, flipped, False) for items, flipped in ((16, 4), (40, 5), (100, 6))),
     (100, 1, True),
-    (100, 6, False),
 )
 def test_few_decisions_are_no_proof_and_one_in_a_hundred_is_no_loss(items: int, flipped: int, right: bool) -> None:
     """The sample that is decided otherwise is counted once: it is no broken sample besides."""

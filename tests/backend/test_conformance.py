@@ -39,18 +39,10 @@ from stub_backend import ROW, StubBackend
 from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data"
+MLP = {"model": DATA / "aimet/mlp/model.onnx", "encodings": DATA / "aimet/mlp/w8a16.v1.0.0.encodings"}
 PACKAGES: dict[str, dict[str, Any]] = {
-    "qnn-htp": {
-        "model": DATA / "aimet/mlp/model.onnx",
-        "target": "sm8650",
-        "sdk": "2.33",
-        "encodings": DATA / "aimet/mlp/w8a16.v1.0.0.encodings",
-    },
-    "ort-qnn": {
-        "model": DATA / "aimet/mlp/model.onnx",
-        "target": "sm8550",
-        "encodings": DATA / "aimet/mlp/w8a16.v1.0.0.encodings",
-    },
+    "qnn-htp": {**MLP, "target": "sm8650", "sdk": "2.33"},
+    "ort-qnn": {**MLP, "target": "sm8550"},
     "vitis-ai": {"model": DATA / "quark/fp32.onnx", "target": "vek385", "precision": "bf16"},
 }
 

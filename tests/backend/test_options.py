@@ -113,18 +113,12 @@ LIST = OptionSpec(name="list", kind="texts", help="Some.")
     ("spec", "value", "says"),
     (COUNT, 4, "--count 4: a whole number from 0 to 3 is expected"),
     (COUNT, -1, "from 0 to 3"),
-    (COUNT, True, "a whole number"),
-    (COUNT, "3", "a whole number"),
-    (COUNT, 1.0, "a whole number"),
+    *((COUNT, value, "a whole number") for value in (True, "3", 1.0)),
     (SPEED, 0.999, "--speed 0.999: a number of at least 1 is expected"),
-    (SPEED, float("nan"), "a number"),
-    (SPEED, float("inf"), "a number"),
-    (SPEED, False, "a number"),
+    *((SPEED, value, "a number") for value in (float("nan"), float("inf"), False)),
     (KIND, "c", "--kind-of-it c: one of a, b is expected"),
-    (FLAG, 1, "true or false"),
-    (FLAG, "yes", "true or false"),
-    (LIST, ["a", 1], "text, or several"),
-    (LIST, 5, "text, or several"),
+    *((FLAG, value, "true or false") for value in (1, "yes")),
+    *((LIST, value, "text, or several") for value in (["a", 1], 5)),
 )
 def test_a_wrong_value_is_a_usage_error_that_says_what_is_right(spec: OptionSpec, value: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):

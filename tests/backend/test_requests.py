@@ -56,28 +56,11 @@ def test_every_core_option_is_a_field_of_the_request() -> None:
 
 
 def test_a_request_of_everything() -> None:
-    made = make_request(
-        "m.onnx",
-        "sm8650",
-        lpbq=True,  # type: ignore[call-arg]  # of a backend's own
-        options={"vtcm": 4, "dlbc": "1"},
-        sdk="2.33",
-        encodings="e.json",
-        inputs="x=0..1",
-        rewrite=["a", "b"],
-        samples=False,
-    )
-    assert made == Request(
-        model=Path("m.onnx"),
-        target="sm8650",
-        sdk="2.33",
-        encodings=Path("e.json"),
-        inputs=("x=0..1",),
-        rewrite=("a", "b"),
-        keep_samples=False,
-        options=(("vtcm", "4"), ("dlbc", "1")),
-        adapter_options={"lpbq": True},
-    )
+    given: Any = {"options": {"vtcm": 4, "dlbc": "1"}, "sdk": "2.33", "encodings": "e.json", "inputs": "x=0..1"}
+    given |= {"rewrite": ["a", "b"], "samples": False, "lpbq": True}  # the last is a backend's own
+    known: Any = {"sdk": "2.33", "encodings": Path("e.json"), "inputs": ("x=0..1",), "rewrite": ("a", "b")}
+    known |= {"keep_samples": False, "options": (("vtcm", "4"), ("dlbc", "1")), "adapter_options": {"lpbq": True}}
+    assert make_request("m.onnx", "sm8650", **given) == Request(model=Path("m.onnx"), target="sm8650", **known)
     assert make_request("m.onnx", "t") == Request(model=Path("m.onnx"), target="t")
 
 

@@ -100,22 +100,13 @@ def _cured(backend: Rules, folder: Path, **changes: Any) -> Cured[Situation, Non
 
 @each_row(
     ("before", "after", "taken"),
-    ((ERROR,), (), True),
-    ((ERROR,), (ERROR,), False),
-    ((ERROR,), (OTHER,), False),
-    ((ERROR,), (HANDLED,), True),
-    ((ERROR,), (WARNING,), True),
+    *(((ERROR,), after, True) for after in ((), (HANDLED,), (WARNING,))),
+    *(((ERROR,), after, False) for after in ((ERROR,), (OTHER,), (ERROR, WARNING))),
     ((ERROR, OTHER), (OTHER,), True),
     ((ERROR, WARNING), (ERROR,), True),
-    ((WARNING,), (), True),
-    ((WARNING,), (OF_FILE,), True),  # no rewrite makes it: it only shows
-    ((OF_FILE,), (), False),
-    ((WARNING,), (ERROR,), False),
-    ((WARNING,), (WARNING, NOTE), False),
-    ((ERROR,), (ERROR, WARNING), False),
-    ((NOTE,), (), False),
-    ((HANDLED,), (), False),
-    ((), (), False),
+    *(((WARNING,), after, True) for after in ((), (OF_FILE,))),  # no rewrite makes one of a file: it only shows
+    *(((WARNING,), after, False) for after in ((ERROR,), (WARNING, NOTE))),
+    *((before, (), False) for before in ((OF_FILE,), (NOTE,), (HANDLED,), ())),
 )
 def test_a_simplified_model_is_taken_where_less_is_wrong_with_it(
     before: tuple[Finding, ...], after: tuple[Finding, ...], taken: bool, tmp_path: Path

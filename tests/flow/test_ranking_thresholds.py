@@ -64,11 +64,8 @@ def test_of_two_equals_fewer_borders_and_segments_win(one: dict[str, int], other
     ({"overall_db": 59.94}, 60.0, False),
     ({"overall_db": 79.96}, 95.0, True),
     ({"overall_db": 79.94}, 95.0, False),
-    ({"overall_db": math.nan}, 60.0, False),
-    ({"right": False}, 60.0, False),
-    ({"right": None}, 60.0, False),
-    ({"unavailable": "no"}, 60.0, False),
-    ({"kind": "segments"}, 60.0, False),
+    *(({"right": right}, 60.0, False) for right in (False, None)),
+    *((changes, 60.0, False) for changes in ({"overall_db": math.nan}, {"unavailable": "no"}, {"kind": "segments"})),
 )
 def test_what_is_proven(changes: dict[str, Any], reference: float, proven: bool) -> None:
     assert is_proven(replace(at(60.0, right=True), **changes), reference, reference_right=True) is proven

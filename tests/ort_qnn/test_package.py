@@ -186,17 +186,8 @@ def test_what_only_the_device_loses_names_a_wider_type(tmp_path: Path, monkeypat
     right = [dict(one) for one in judge.reference]
     made = [{"y": np.roll(one["y"], 1)} if number < 3 else one for number, one in enumerate(right)]
     monkeypatch.setattr("deploykit_ort_qnn.compiler.emulation.execute_both", lambda *_args, **_more: (right, made))
-    job = partial(
-        EmulationJob,
-        root=tmp_path,
-        qdq="m.onnx",
-        facts=facts_of(model),
-        context="c.onnx",
-        options={},
-        inputs=tuple(feeds),
-        label=Label.GIVEN,
-        bits=16,
-    )
+    job = partial(EmulationJob, root=tmp_path, qdq="m.onnx", facts=facts_of(model), context="c.onnx", options={})
+    job = partial(job, inputs=tuple(feeds), label=Label.GIVEN, bits=16)
     original = Original(judge=judge, quantization=judge.compare(right), wider=lambda: "float16 keeps it")
     device = compare(job(original=original)).device
     assert device is not None and device.right and device.cost.endswith("120 of 120 classes equal; float16 keeps it")

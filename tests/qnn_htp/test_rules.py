@@ -290,17 +290,9 @@ def configs(
 
 
 def test_the_configuration_of_aimet_4086() -> None:
-    made = configs(
-        (
-            ("fp16_relaxed_precision", "1"),
-            ("vtcm_mb", "8"),
-            ("O", "3"),
-            ("finalize_config", '{"P": 3}'),
-            ("device_id", "0"),
-            ("soc_id", "52"),
-            ("context_priority", "normal"),
-        )
-    )
+    given = {"fp16_relaxed_precision": "1", "vtcm_mb": "8", "O": "3", "finalize_config": '{"P": 3}'}
+    given |= {"device_id": "0", "soc_id": "52", "context_priority": "normal"}
+    made = configs(tuple(given.items()))
     inner = made["config/htp_prepare.json"]
     assert inner["graphs"] == [
         {"graph_names": ["model"], "vtcm_mb": 8, "fp16_relaxed_precision": 1, "O": 3, "finalize_config": {"P": 3}}

@@ -48,18 +48,9 @@ class SshEnd:
 
     def start(self) -> None:
         """Start the server; its children are killed with it by ``cut``."""
-        lines = (
-            f"Port {self.port}",
-            "ListenAddress 127.0.0.1",
-            f"HostKey {self.folder}/host",
-            "PidFile none",
-            f"AuthorizedKeysFile {self.folder}/user.pub",
-            "StrictModes no",
-            "UsePAM no",
-            "PasswordAuthentication no",
-            "MaxStartups 100",
-            *self.extra,
-        )
+        plain = ("ListenAddress 127.0.0.1", "PidFile none", "StrictModes no", "UsePAM no", "PasswordAuthentication no")
+        keys = (f"HostKey {self.folder}/host", f"AuthorizedKeysFile {self.folder}/user.pub", "MaxStartups 100")
+        lines = (f"Port {self.port}", *plain, *keys, *self.extra)
         (self.folder / "sshd_config").write_text("\n".join(lines) + "\n", "utf-8")
         argv = [str(SERVER), "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")]
         self.server = subprocess.Popen(argv, start_new_session=True)

@@ -39,24 +39,10 @@ SECONDS = 300.0
 """Of wall time, after which a child counts as hanging: it waits for something. The machine may be busy with others."""
 CPU_SECONDS = 40
 """Of computing time, after which the system ends a child (SIGXCPU): it hangs as well."""
-_PRELOADED = [
-    "deploykit.cli",
-    "deploykit.cli.package",
-    "deploykit.cli.verify",
-    "deploykit.cli.build",
-    "deploykit.cli.encodings",
-    "deploykit.api",
-    "deploykit.flow.pipeline",
-    "deploykit.packages.building",
-    "deploykit.accuracy.simulate.simulation",
-    "deploykit_qnn_htp.backend",
-    "deploykit_qnn_htp.verification",
-    "deploykit_ort_qnn.backend",
-    "deploykit_ort_qnn.prepare",
-    "deploykit_vitis_ai.backend",
-    "onnxruntime",
-    "onnx",
-]
+_CORE = ("cli", "cli.package", "cli.verify", "cli.build", "cli.encodings", "api", "flow.pipeline", "packages.building")
+_BACKENDS = ("qnn_htp.backend", "qnn_htp.verification", "ort_qnn.backend", "ort_qnn.prepare", "vitis_ai.backend")
+_PRELOADED = [f"deploykit.{name}" for name in (*_CORE, "accuracy.simulate.simulation")]
+_PRELOADED += [*(f"deploykit_{name}" for name in _BACKENDS), "onnxruntime", "onnx"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
