@@ -201,9 +201,7 @@ def test_two_folders_are_exchanged(tmp_path: Path) -> None:
     [
         (("check", "m.onnx", "--target", "NAME"), 4),
         (("targets", "NAME"), 4),
-        (("verify", "NAME"), 3),
-        (("build", "NAME"), 3),
-        (("explain", "NAME"), 3),
+        *(((word, "NAME"), 3) for word in ("verify", "build", "explain")),
         (("compat", "binary", "NAME"), 3),
         (("package", "m.onnx", "--target", "sm8650", "-o", "NAME"), 6),
     ],

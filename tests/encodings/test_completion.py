@@ -196,15 +196,9 @@ def test_biases_without_an_entry_say_why() -> None:
 
 
 def graph() -> GraphFacts:
-    proto = text_model(
-        "float[2,4] x",
-        "g = Gemm (x, w, b)  r = Reshape (g, shape)  y = Add (r, c)",
-        "float[3,4] y",
-        w=np.ones((4, 6), np.float32),
-        b=[1.0] * 6,
-        shape=[3, 4],
-        c=[1.0] * 4,
-    )
+    stored: Any = {"w": np.ones((4, 6), np.float32), "b": [1.0] * 6, "shape": [3, 4], "c": [1.0] * 4}
+    body = "g = Gemm (x, w, b)  r = Reshape (g, shape)  y = Add (r, c)"
+    proto = text_model("float[2,4] x", body, "float[3,4] y", **stored)
     for node in proto.graph.node:
         node.name = node.op_type.lower()
     return collect_facts(wrap_proto(proto, path=Path("m.onnx")))

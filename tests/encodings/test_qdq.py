@@ -257,15 +257,8 @@ def test_what_is_not_inserted_and_in_which_domain_the_rest_is() -> None:
 
 
 WHOLE = np.ones((4, 2), np.float32)
-IN_BLOCKS = Lpbq(
-    bits=4,
-    decompressed_bits=8,
-    channel_scale=np.full((1, 2), 0.01),
-    block_scale=np.full((2, 2), 16.0),
-    axis=1,
-    block_axis=0,
-    block_size=2,
-)
+SCALES: Any = {"channel_scale": np.full((1, 2), 0.01), "block_scale": np.full((2, 2), 16.0)}
+IN_BLOCKS = Lpbq(bits=4, decompressed_bits=8, axis=1, block_axis=0, block_size=2, **SCALES)
 
 
 @each_row(

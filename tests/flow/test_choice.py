@@ -36,15 +36,8 @@ DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
 @cache
 def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650", rewrite: tuple[str, ...] = ()) -> ChosenWay:
-    request = Request(
-        model=DETR / "model.onnx",
-        target=device,
-        sdk="2.33",
-        backend="qnn-htp",
-        encodings=DETR / encodings,
-        mixed=mixed,
-        rewrite=rewrite,
-    )
+    asked: Any = {"model": DETR / "model.onnx", "target": device, "sdk": "2.33", "backend": "qnn-htp"}
+    request = Request(encodings=DETR / encodings, mixed=mixed, rewrite=rewrite, **asked)
     backend, situation = read_situation(request)
     return choose_way(backend, situation, SharedWork(), lambda line: None)
 
@@ -62,14 +55,8 @@ def test_who_insists_on_a_mix_gets_nothing_compared_unless_a_rewrite_is_asked_fo
 def plain(*rewrite: str) -> ChosenWay:
     """A network that no rewrite touches unless it is asked for by name."""
     cnn = DETR.parent / "cnn"
-    request = Request(
-        model=cnn / "model.onnx",
-        target="sm8650",
-        sdk="2.33",
-        backend="qnn-htp",
-        encodings=cnn / "w8a8.v0.6.1.encodings",
-        rewrite=rewrite,
-    )
+    asked: Any = {"model": cnn / "model.onnx", "target": "sm8650", "sdk": "2.33", "backend": "qnn-htp"}
+    request = Request(encodings=cnn / "w8a8.v0.6.1.encodings", rewrite=rewrite, **asked)
     backend, situation = read_situation(request)
     return choose_way(backend, situation, SharedWork(), lambda line: None)
 

@@ -66,16 +66,9 @@ def walked(
 
     def mix(base: LadderRung, wide: WideType) -> Raised:
         asked.append(f"raise {base.precision}")
-        trial = RaiseTrial(
-            wide=wide,
-            count=1,
-            layers=("l",),
-            tensors=("t",),
-            reached=Reached(sqnr_db=raised_db),
-            met=raised_db >= 30,
-            cost=ModelCost(weight_bytes=1, activation_bytes=1, bit_operations=130 if learning else 90),
-            borders=2,
-        )
+        cost = ModelCost(weight_bytes=1, activation_bytes=1, bit_operations=130 if learning else 90)
+        known: Any = {"wide": wide, "count": 1, "layers": ("l",), "tensors": ("t",), "cost": cost, "borders": 2}
+        trial = RaiseTrial(reached=Reached(sqnr_db=raised_db), met=raised_db >= 30, **known)
         return Raised(goal="", best=trial, encodings=NOTHING, trials=(trial,))
 
     def confirmed(rung: LadderRung) -> LadderRung:

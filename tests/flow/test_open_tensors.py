@@ -56,15 +56,8 @@ def chosen(*, result: bool, mixed: str = "auto", inputs: tuple[str, ...] = ()) -
     onnx.save(_model(), folder / "m.onnx")
     text = write_encodings(EncodingSet(version="0.6.1", entries=made), "0.6.1")
     (folder / "m.encodings").write_text(text, "utf-8")
-    request = Request(
-        model=folder / "m.onnx",
-        target="sm8650",
-        sdk="2.33",
-        backend="qnn-htp",
-        encodings=folder / "m.encodings",
-        mixed=mixed,
-        inputs=inputs,
-    )
+    asked: Any = {"model": folder / "m.onnx", "target": "sm8650", "sdk": "2.33", "backend": "qnn-htp"}
+    request = Request(encodings=folder / "m.encodings", mixed=mixed, inputs=inputs, **asked)
     backend, situation = read_situation(request)
     return choose_way(backend, situation, SharedWork(), lambda line: None)
 

@@ -107,14 +107,8 @@ def test_quantize_writes_what_simulate_confirms(frames: Path, tmp_path: Path, mo
     model = onnx.load(CNN)  # as published, with an open batch
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     onnx.save(model, tmp_path / "model.onnx")
-    done = deploykit.quantize(
-        tmp_path / "model.onnx",
-        target="sm8650",
-        calibration=frames,
-        precision="w8a16",
-        out=tmp_path / "out",
-        progress=news.append,
-    )
+    asked: Any = {"target": "sm8650", "calibration": frames, "precision": "w8a16", "out": tmp_path / "out"}
+    done = deploykit.quantize(tmp_path / "model.onnx", progress=news.append, **asked)
     assert sorted(path.name for path in done.folder.iterdir()) == [
         *("model.encodings", "model.onnx", "model.qdq.onnx", "report.json", "report.md")
     ]
@@ -181,13 +175,8 @@ def test_outputs_whose_size_the_values_decide_are_told(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(16, 1, 40)).astype(np.float32) ** 5
     np.savez(tmp_path / "rows.npz", x=rows)
     with pytest.raises(InputError, match="changes its size with the values"):
-        deploykit.quantize(
-            tmp_path / "m.onnx",
-            target="sm8650",
-            calibration=tmp_path / "rows.npz",
-            precision="w8a8",
-            out=tmp_path / "o",
-        )
+        asked: Any = {"target": "sm8650", "calibration": tmp_path / "rows.npz", "precision": "w8a8"}
+        deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / "o", **asked)
 
 
 def test_what_no_grid_holds_stays_in_float_and_a_left_operand_has_one_grid(tmp_path: Path) -> None:
@@ -294,14 +283,8 @@ def test_package_quantizes_first_and_goes_on(frames: Path, tmp_path: Path, monke
 
 
 def test_the_quantizer_s_options_and_the_backend_s_are_told_apart(frames: Path) -> None:
-    plan = deploykit.plan(
-        CNN,
-        target="sm8650",
-        backend="qnn-htp",
-        precision="w8a8",
-        calibration=frames,
-        options=[("ort.method", "percentile")],
-    )
+    asked: Any = {"target": "sm8650", "backend": "qnn-htp", "precision": "w8a8", "calibration": frames}
+    plan = deploykit.plan(CNN, options=[("ort.method", "percentile")], **asked)
     assert {"DK221"} <= {finding.code for finding in plan.findings}
     with pytest.raises(UsageError, match="not an option of ort") as refused:
         deploykit.plan(CNN, target="sm8650", precision="w8a8", calibration=frames, options=[("ort.magic", "1")])

@@ -87,9 +87,7 @@ def _feeds(variant: str) -> list[dict[str, np.ndarray]]:
 
 
 VARIANTS = [
-    "w8a16.v0.6.1",
-    "w8a16.v1.0.0",
-    "w8a16.v2.0.0",
+    *(f"w8a16.v{version}" for version in ("0.6.1", "1.0.0", "2.0.0")),
     "w8a16-fp16mix-explicit.v0.6.1",
     "w8a16-fp16mix-omit.v1.0.0",
     "w8a8-fp16mix-explicit.v1.0.0",

@@ -105,14 +105,8 @@ def request(tmp_path: Path, data: Path | None, **options: Any) -> Request:
     model = DETECTORS["yolo"]()
     (tmp_path / "yolo.onnx").write_bytes(model.SerializeToString())
     (tmp_path / "yolo.encodings").write_text(write_encodings(min_max_encodings(model, scenes(COUNT)), "1.0.0"))
-    return Request(
-        model=tmp_path / "yolo.onnx",
-        target="sm8650",
-        backend="qnn-htp",
-        encodings=tmp_path / "yolo.encodings",
-        calibration=data,
-        **options,
-    )
+    asked: Any = {"model": tmp_path / "yolo.onnx", "target": "sm8650", "backend": "qnn-htp"}
+    return Request(encodings=tmp_path / "yolo.encodings", calibration=data, **options, **asked)
 
 
 def test_the_plan_says_what_was_done_and_what_it_brought(tmp_path: Path, folder: Path) -> None:
@@ -219,15 +213,8 @@ def _emulated(package: Path, feeds: list[dict[str, Any]]) -> list[dict[str, Any]
 def test_what_is_packaged_keeps_detections_on_fresh_scenes(name: str, frames: Path, tmp_path: Path) -> None:
     """Thirty decibels, which were enough once, would have taken W8A8, and that loses more than a twentieth of them."""
     onnx.save(DETECTORS[name](), tmp_path / "model.onnx")
-    made = deploykit.package(
-        tmp_path / "model.onnx",
-        target="sm8650",
-        backend="ort-qnn",
-        calibration=frames,
-        out=tmp_path / "out",
-        precision="auto",
-        quantizer="ort",
-    )
+    asked: Any = {"target": "sm8650", "backend": "ort-qnn", "calibration": frames, "out": tmp_path / "out"}
+    made = deploykit.package(tmp_path / "model.onnx", precision="auto", quantizer="ort", **asked)
     assert made.exit_status == 0
     ladder = json.loads((tmp_path / "out" / "manifest.json").read_text())["quantization"]["ladder"]
     rows = {row["precision"]: row for row in (*ladder["candidates"], *(step["candidate"] for step in ladder["steps"]))}

@@ -95,15 +95,9 @@ def test_the_report_of_a_detector_shows_its_boxes_where_samples_are_pictures(
     monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "toolchains"))
     frames = np.stack([np.roll(PICTURE / 126, 5 * shift, axis=3) for shift in range(8)])
     np.savez(tmp_path / "frames.npz", image=frames.astype(np.float32))
-    packaged = deploykit.package(
-        small_detector(tmp_path),
-        target="sm8650",
-        backend="qnn-htp",
-        precision="w8a16",
-        calibration=tmp_path / "frames.npz",
-        samples=kind != "private",
-        out=tmp_path / "out",
-    )
+    asked: Any = {"target": "sm8650", "backend": "qnn-htp", "precision": "w8a16", "samples": kind != "private"}
+    data, out = tmp_path / "frames.npz", tmp_path / "out"
+    packaged = deploykit.package(small_detector(tmp_path), calibration=data, out=out, **asked)
     assert packaged.package is not None
     page = (packaged.package / "report.html").read_text("utf-8")
     assert ("Detections on the samples" in page) is (kind == "pictures")

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,15 +19,8 @@ def test_a_package_with_a_bill_of_materials(tmp_path: Path) -> None:
     pytest.importorskip("cyclonedx", reason="the extra sbom is not installed")
     texts = []
     for name in ("one", "two"):
-        made = deploykit.package(
-            CNN / "model.onnx",
-            target="sm8650",
-            sdk="2.33",
-            encodings=CNN / "w8a8.v0.6.1.encodings",
-            compile=False,
-            out=tmp_path / name,
-            sbom=True,
-        )
+        asked: Any = {"target": "sm8650", "sdk": "2.33", "encodings": CNN / "w8a8.v0.6.1.encodings", "compile": False}
+        made = deploykit.package(CNN / "model.onnx", out=tmp_path / name, sbom=True, **asked)
         assert made.package is not None
         texts.append((tmp_path / name / "sbom.cdx.json").read_text("utf-8"))
     assert texts[0] == texts[1]
@@ -39,15 +33,8 @@ def test_a_package_with_a_bill_of_materials(tmp_path: Path) -> None:
     assert any(row["bom-ref"].startswith("sdk:") for row in document["components"])
 
 
-NAMES = (
-    "\x1b[31m\x07.onnx",
-    "\u202egnp.exe\u2066.onnx",
-    "a" * 5000,
-    "<b>&amp;.onnx",
-    "a\nb\tc",
-    "{{ 7 * 7 }}",
-    "pkg:x@1?y#z",
-)
+NAMES: tuple[str, ...] = ("\x1b[31m\x07.onnx", "\u202egnp.exe\u2066.onnx", "a" * 5000, "<b>&amp;.onnx", "a\nb\tc")
+NAMES += ("{{ 7 * 7 }}", "pkg:x@1?y#z")
 
 
 @each_row("name", *NAMES)

@@ -14,15 +14,8 @@ TARGET, SDK = "sm8650", "2.33"
 
 
 def package(aimet: Path, tmp_path: Path, encodings: str, **more: Any) -> Packaged:
-    return deploykit.package(
-        aimet / "detr/model.onnx",
-        target=TARGET,
-        sdk=SDK,
-        encodings=aimet / "detr" / encodings,
-        out=tmp_path / "out",
-        mixed="fallback",
-        **more,
-    )
+    asked: Any = {"target": TARGET, "sdk": SDK, "encodings": aimet / "detr" / encodings, "out": tmp_path / "out"}
+    return deploykit.package(aimet / "detr/model.onnx", mixed="fallback", **more, **asked)
 
 
 def finding(packaged: Packaged, code: str) -> Finding:

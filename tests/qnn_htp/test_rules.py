@@ -37,14 +37,8 @@ def draft(
     model: str, encodings: str | None = None, *, device: str = "sm8650", sdk: str = "2.33", **more: Any
 ) -> ConversionDraft:
     """The draft for one model of the fixtures."""
-    request = Request(
-        model=DATA / model / "model.onnx",
-        target=device,
-        sdk=sdk,
-        backend="qnn-htp",
-        encodings=None if encodings is None else DATA / model / f"{encodings}.encodings",
-        **more,
-    )
+    asked: Any = {"model": DATA / model / "model.onnx", "target": device, "sdk": sdk, "backend": "qnn-htp"}
+    request = Request(encodings=None if encodings is None else DATA / model / f"{encodings}.encodings", **more, **asked)
     return draft_of(read_situation(request)[1])
 
 

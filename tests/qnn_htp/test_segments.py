@@ -38,14 +38,8 @@ def made(style: str, out: Path, **more: Any) -> Packaged:
 
 @cache
 def cut() -> Situation:
-    request = Request(
-        model=DETR / "model.onnx",
-        target="sm8650",
-        sdk="2.33",
-        backend="qnn-htp",
-        encodings=DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings",
-        mixed="segments",
-    )
+    asked: Any = {"model": DETR / "model.onnx", "target": "sm8650", "sdk": "2.33", "backend": "qnn-htp"}
+    request = Request(encodings=DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings", mixed="segments", **asked)
     backend, situation = read_situation(request)
     return choose_way(backend, situation, SharedWork(), lambda line: None).situation
 

@@ -111,16 +111,9 @@ def installed() -> None:
 def test_package_takes_aimet_by_itself_and_adds_int32_biases(tmp_path: Path) -> None:
     model = DATA / "aimet" / "cnn" / "model.onnx"
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(10, 1, 3, 16, 16)).astype(np.float32))
-    made = deploykit.package(
-        model,
-        target="sm8650",
-        backend="qnn-htp",
-        sdk="2.33",
-        precision="w8a8",
-        calibration=tmp_path / "x.npy",
-        options=[("aimet.cle", "true"), ("aimet.scheme", "tf_enhanced")],
-        out=tmp_path / "out",
-    )
+    options = [("aimet.cle", "true"), ("aimet.scheme", "tf_enhanced")]
+    asked: Any = {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.33", "precision": "w8a8", "options": options}
+    made = deploykit.package(model, calibration=tmp_path / "x.npy", out=tmp_path / "out", **asked)
     assert made.package is not None and made.executed[0] == "quantize"
     codes = {finding.code for finding in made.findings}
     assert "DK221" in codes and not codes & {"DK220", "DK222"}

@@ -89,15 +89,8 @@ def test_a_folded_grid_holds_its_integers(gamma: list[float], signed: bool, per_
     np.testing.assert_allclose(again, folded, rtol=1e-5, atol=1e-7)
 
 
-BLOCKS = Lpbq(
-    bits=4,
-    decompressed_bits=8,
-    channel_scale=np.full((4, 1, 1, 1), 0.01),
-    block_scale=np.full((4, 1, 1, 1), 3.0),
-    axis=0,
-    block_axis=1,
-    block_size=3,
-)
+SCALES: Any = {"channel_scale": np.full((4, 1, 1, 1), 0.01), "block_scale": np.full((4, 1, 1, 1), 3.0)}
+BLOCKS = Lpbq(bits=4, decompressed_bits=8, axis=0, block_axis=1, block_size=3, **SCALES)
 
 
 @each_row("value", Float(dtype="float16"), Float8(dtype="float8e4m3fn", scale=np.full(4, 0.01), axis=0), BLOCKS)

@@ -68,15 +68,8 @@ def draft(
 ) -> QuarkDraft:
     proto = chain("Relu") if model == "" else model
     read = load_model(DATA / proto) if isinstance(proto, str) else wrap_proto(proto, path=Path("model.onnx"))
-    request = Request(
-        model=read.path,
-        target=target,
-        precision=precision,
-        options=options,
-        encodings=encodings,
-        calibration=calibration,
-        adapter_options=adapter_options,
-    )
+    asked: Any = {"model": read.path, "target": target, "precision": precision, "options": options}
+    request = Request(encodings=encodings, calibration=calibration, adapter_options=adapter_options, **asked)
     resolved = resolve(find_device(backend.devices(), target), sdk)
     facts = collect_facts(read)
     return make_draft(Situation(request=request, model=read, facts=facts, encodings=None, target=resolved))
@@ -357,15 +350,8 @@ def test_options_that_make_no_sense_are_refused(key: str, value: str, told: str)
 
 
 def test_options_are_typed() -> None:
-    chosen = draft(
-        options=(
-            ("keep_outputs", "true"),
-            ("dp_size", "2"),
-            ("include_cle", "false"),
-            ("quark.ConvertSplitToSlice", "true"),
-            ("aie_single_core_compiler", "peano"),
-        )
-    ).options
+    given = {"keep_outputs": "true", "dp_size": "2", "include_cle": "false", "quark.ConvertSplitToSlice": "true"}
+    chosen = draft(options=(*given.items(), ("aie_single_core_compiler", "peano"))).options
     assert chosen.vaiml == {"keep_outputs": True, "dp_size": 2, "aie_single_core_compiler": "peano"}
     assert chosen.attributes == {"include_cle": False}
     assert chosen.extra == {"ConvertSplitToSlice": True}

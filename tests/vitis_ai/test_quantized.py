@@ -54,29 +54,15 @@ GOOD = CompileSummary(operators=493, offloaded=493, gops_percent=100.0, subgraph
 
 def tried(*, kept: bool, wider: bool = False) -> QuarkOutcome:
     given = QuarkTrial(words="vint8", outcome="wrong", chosen=not kept and not wider)
-    part = QuarkTrial(
-        words="vint8 with 2 nodes in float",
-        outcome="right",
-        chosen=kept,
-        part="2 nodes",
-        nodes=("a", "b"),
-        of_nodes=0.1,
-        of_values=0.01,
-    )
+    known: Any = {"part": "2 nodes", "nodes": ("a", "b"), "of_nodes": 0.1, "of_values": 0.01}
+    part = QuarkTrial(words="vint8 with 2 nodes in float", outcome="right", chosen=kept, **known)
     more = (QuarkTrial(words="bf16", outcome="right", chosen=True),) if wider else ()
     return QuarkOutcome(toolchain="quark==0.13", state="ready", trials=(given, part, *more))
 
 
-CHOSEN = QuarkOutcome(
-    toolchain="quark==0.13",
-    state="ready",
-    trials=(
-        QuarkTrial(words="vint8", outcome="wrong, 3.0 dB"),
-        QuarkTrial(words="bf16", outcome="wrong, 9.0 dB", chosen=True),
-    ),
-    asked="are right",
-    reached=False,
-)
+BF16 = QuarkTrial(words="bf16", outcome="wrong, 9.0 dB", chosen=True)
+TRIALS = (QuarkTrial(words="vint8", outcome="wrong, 3.0 dB"), BF16)
+CHOSEN = QuarkOutcome(toolchain="quark==0.13", state="ready", trials=TRIALS, asked="are right", reached=False)
 
 CASES: dict[str, tuple[Any, Any]] = {
     "VAI201": (replace(VINT8, refusal="Load model failed"), VINT8),

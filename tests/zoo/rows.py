@@ -69,15 +69,8 @@ def run(subject: Subject, setting: Setting, folder: Path) -> Row:
     given: dict[str, Any] = {"encodings": subject.encodings} if setting.precision == "w8a16" else {}
     if setting.backend == "ort-qnn":
         given["kernels"] = "quick"  # what whole models come to is the question here, not each of their kernels
-    made = deploykit.package(
-        subject.model,
-        target=DEVICE,
-        backend=setting.backend,
-        sdk=setting.sdk or None,
-        calibration=subject.calibration,
-        out=folder,
-        **given,
-    )
+    asked: Any = {"target": DEVICE, "backend": setting.backend, "sdk": setting.sdk or None}
+    made = deploykit.package(subject.model, calibration=subject.calibration, out=folder, **given, **asked)
     seconds = _cpu() - start
     runs = made.package is not None and "compile" in made.executed
     return Row(
