@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 from string import ascii_lowercase
+from typing import Any
 
 from deploykit.answers.diagnosis import diagnose
 from deploykit.answers.diagnosis.trouble import FAILURES, LEVELS, trouble_of
@@ -13,15 +14,8 @@ from deploykit.tables.known_errors import Catalog, KnownError, Tool
 from deploykit_qualcomm.known_errors import known_errors
 from tables import each_row
 
-NOTED = KnownError(
-    id="x",
-    cause="c",
-    workaround="w",
-    source=("s",),
-    confidence=Confidence.REPORTED,
-    match=("note this",),
-    severity=Severity.WARNING,
-)
+SAID: Any = {"source": ("s",), "confidence": Confidence.REPORTED, "severity": Severity.WARNING}
+NOTED = KnownError(id="x", cause="c", workaround="w", match=("note this",), **SAID)
 EVERY = catalog_of(load_backends())
 PRESS = Catalog(
     errors=(NOTED,),

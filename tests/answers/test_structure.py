@@ -157,14 +157,8 @@ def test_a_line_is_read_as_an_event() -> None:
 
 
 def test_what_the_wording_keeps_is_said() -> None:
-    row = KnownError(
-        id="x",
-        cause="{size} KB of {limit} KB",
-        workaround="cut it into {parts}",
-        source=("s",),
-        confidence=Confidence.REPORTED,
-        match=("needs {size:n} KB, has {limit:n} KB",),
-    )
+    words: Any = {"cause": "{size} KB of {limit} KB", "workaround": "cut it into {parts}", "source": ("s",)}
+    row = KnownError(id="x", confidence=Confidence.REPORTED, match=("needs {size:n} KB, has {limit:n} KB",), **words)
     (cause,) = of("error: needs 5,000 KB, has 2000 KB", Catalog(errors=(row,))).causes
     assert (cause.error.cause, cause.error.workaround) == ("5,000 KB of 2000 KB", "cut it into 3")
     assert cause.fields == {"size": "5,000", "limit": "2000"}

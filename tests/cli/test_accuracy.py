@@ -242,6 +242,10 @@ def test_convert_blocks_into_lpbq(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert made == {name for name, entry in before.items() if entry.value.granularity == "per-block"} != set()
     status, _ = text(capsys, *args, "--force")
     assert status == 2  # the axes of blocks are the model's
+    model = ("convert", file("mlp/bq-w4a16.qdq.onnx"), "--to", "lpbq", "-o", str(tmp_path / "m.onnx"))
+    for more, refined in ((), False), (("--refine", "--force"), True):
+        weights = call(capsys, *model, *more)[1]["weights"]
+        assert {one["loss"]["refined_sqnr_db"] is not None for one in weights} == {refined}
 
 
 def test_convert_without_the_model_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,8 +161,8 @@ def test_places_have_names_in_a_file(plain: Path, tmp_path: Path) -> None:
             deploykit.run(plain, on="local", against=against)
     file = tmp_path / "deploykit.toml"
     file.write_text('[devices.here]\nat = "local"\nmax_p90 = "10s"\nmin_sqnr = 400\n', "utf-8")
-    record = deploykit.run(plain, on="here", file=file, **QUICK).record
-    assert record is not None and record.budget is not None and record.budget["held"]
+    record = deploykit.run(plain, on="here", file=file, power="saver", **QUICK).record
+    assert record is not None and record.power == "saver" and record.budget is not None and record.budget["held"]
     for on in ("nowhere", "ssh://a b", "ssh://-oProxyCommand=x", "adb:-s", "adb:", "ssh://host/path", ""):
         with pytest.raises(UsageError, match="--on"):
             deploykit.run(plain, on=on, file=file)

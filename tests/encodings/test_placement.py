@@ -124,14 +124,9 @@ def test_lists_that_several_axes_would_fit_stay_unplaced(collect: Collect) -> No
 
 def test_lpbq_of_a_batched_weight(collect: Collect) -> None:
     """2.0.0 states the block axis only; with more than two long dimensions the graph gives the channel axis."""
-    entry = {
-        "name": "stacked",
-        "output_dtype": "int4",
-        "axis": 1,
-        "block_size": 2,
-        "per_block_int_scale": np.ones((2, 3, 7), dtype=int).tolist(),
-        "per_channel_float_scale": np.ones((2, 1, 7)).tolist(),
-    }
+    entry: dict[str, Any] = {"name": "stacked", "output_dtype": "int4", "axis": 1, "block_size": 2}
+    entry["per_block_int_scale"] = np.ones((2, 3, 7), dtype=int).tolist()
+    entry["per_channel_float_scale"] = np.ones((2, 1, 7)).tolist()
     encodings = parse_encodings({"version": "2.0.0", "encodings": [entry]}, where="w")
     value = encodings.entries["stacked"].value
     assert isinstance(value, Lpbq) and value.axis is None

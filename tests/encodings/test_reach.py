@@ -112,12 +112,8 @@ def test_the_cause(op_type: str, operands: list[tuple[float, float] | None], cau
 
 @each_row(
     ("reach", "after", "mask"),
-    ((-1e9, 0.0), "Softmax", True),
-    ((-1e9, 65504.0), "Softmax", True),
-    ((-1e9, 65505.0), "Softmax", False),
-    ((-9.0, 9.0), "Softmax", True),
-    ((-9.0, 9.1), "Softmax", False),
-    ((0.0, 9.0), "Softmax", False),
+    *((reach, "Softmax", True) for reach in ((-1e9, 0.0), (-1e9, 65504.0), (-9.0, 9.0))),
+    *((reach, "Softmax", False) for reach in ((-1e9, 65505.0), (-9.0, 9.1), (0.0, 9.0))),
     ((-1e9, 0.0), "Relu", False),
 )
 def test_what_only_switches_positions_off(reach: tuple[float, float], after: str, mask: bool) -> None:

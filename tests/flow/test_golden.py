@@ -6,6 +6,7 @@ After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest tests/test_gold
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from deploykit.backend.backend import Request
 from deploykit.flow.pipeline import make_package
@@ -14,6 +15,8 @@ from tables import each_row
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN = DATA / "golden"
 AIMET = DATA / "aimet"
+MIXED: Any = {"model": AIMET / "detr/model.onnx", "backend": "qnn-htp"}
+MIXED["encodings"] = AIMET / "detr/w8a16-fp16mix-explicit.v0.6.1.encodings"
 PACKAGES = {
     "qnn-htp-integer-2.33": Request(
         model=AIMET / "cnn_bnfold/model.onnx",
@@ -22,14 +25,7 @@ PACKAGES = {
         backend="qnn-htp",
         encodings=AIMET / "cnn_bnfold/w8a8.v1.0.0.encodings",
     ),
-    "qnn-htp-mixed-2.33": Request(
-        model=AIMET / "detr/model.onnx",
-        target="qcs8625",
-        sdk="2.33.0.250327",
-        backend="qnn-htp",
-        encodings=AIMET / "detr/w8a16-fp16mix-explicit.v0.6.1.encodings",
-        mixed="fallback",
-    ),
+    "qnn-htp-mixed-2.33": Request(target="qcs8625", sdk="2.33.0.250327", mixed="fallback", **MIXED),
     "ort-qnn-integer": Request(
         model=AIMET / "cnn_bnfold/model.onnx",
         target="sm8550",
@@ -38,12 +34,7 @@ PACKAGES = {
         compile=False,
     ),
     "qnn-htp-provider-context-2.33": Request(
-        model=AIMET / "detr/model.onnx",
-        target="sm8650",
-        sdk="2.33",
-        backend="qnn-htp",
-        encodings=AIMET / "detr/w8a16-fp16mix-explicit.v0.6.1.encodings",
-        compile=False,
+        **{"target": "sm8650", "sdk": "2.33", "compile": False, **MIXED},
         adapter_options={"route": "provider-context", "emit": "github-actions"},
     ),
     "vitis-ai-bf16": Request(

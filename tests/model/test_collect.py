@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -94,15 +95,9 @@ def test_domains_and_functions() -> None:
 
 
 def test_constants_on_demand() -> None:
-    proto = text_model(
-        "float[2] x",
-        "c = Constant <value_floats = [1.0, -2.0]> ()  y = Sum (x, c)",
-        odd=[np.nan, -np.inf, 3.0],
-        nothing=np.zeros((0, 2), np.float32),
-        text=np.array(["a"], dtype=object),
-        nan=[np.nan],
-        flags=np.array([False, True]),
-    )
+    stored: Any = {"odd": [np.nan, -np.inf, 3.0], "nothing": np.zeros((0, 2), np.float32), "nan": [np.nan]}
+    stored |= {"text": np.array(["a"], dtype=object), "flags": np.array([False, True])}
+    proto = text_model("float[2] x", "c = Constant <value_floats = [1.0, -2.0]> ()  y = Sum (x, c)", **stored)
     loaded = wrap_proto(proto, path=PATH)
     value = constant_value(loaded, "c")
     assert value is not None and value.tolist() == [1.0, -2.0]

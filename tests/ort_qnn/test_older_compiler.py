@@ -7,6 +7,7 @@ import sys
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,14 +121,11 @@ def test_a_detector_is_taken_wholly_and_is_right(tmp_path: Path) -> None:
     with zipfile.ZipFile(ZOO / "rt_detr_v2.zip") as archive:
         archive.extractall(tmp_path)
     (model,) = tmp_path.rglob("model.onnx")
-    asked = Request(
-        model=model,
-        encodings=model.with_name("w8a16.v1.0.0.encodings"),
-        calibration=model.with_name("calibration.npz"),
-        target="sm8650",
-        backend="ort-qnn",
-        sdk="2.36",
-    )
+    files: Any = {
+        "encodings": model.with_name("w8a16.v1.0.0.encodings"),
+        "calibration": model.with_name("calibration.npz"),
+    }
+    asked = Request(model=model, target="sm8650", backend="ort-qnn", sdk="2.36", **files)
     packaged = make_package(asked, tmp_path / "p")
     assert packaged.exit_status == 0, [finding.message for finding in packaged.findings if finding.blocks]
     assert packaged.status.compiled.state is Compiled.YES

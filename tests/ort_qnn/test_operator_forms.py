@@ -256,14 +256,8 @@ def test_a_quantized_layer_normalization_in_single_operators_is_compiled_as_one(
     norm = graph.op("Div", ["sub", graph.op("Sqrt", [plus], "root")], "div")
     scaled = graph.op("Mul", [norm, graph.stored("gamma", np.linspace(0.5, 1.5, 64))], "scaled")
     model = graph.model(graph.op("Add", [scaled, graph.stored("beta", np.linspace(-1, 1, 64))], "y"))
-    limits: dict[str, tuple[float, float]] = {
-        "x": (-4, 4),
-        "sub": (-4, 4),
-        "square": (0, 16),
-        "variance": (0, 2),
-        "plus": (0, 2),
-        "root": (0, 2),
-    }
+    limits: dict[str, tuple[float, float]] = {"x": (-4, 4), "sub": (-4, 4), "square": (0, 16)}
+    limits |= dict.fromkeys(("variance", "plus", "root"), (0, 2))
     limits |= {"mean": (-1, 1), "div": (-4, 4), "scaled": (-6, 6), "y": (-6, 6), "gamma": (0, 1.5)}
     grids = {name: Encoding(name=name, value=affine_for_range(*ends, NARROW)) for name, ends in limits.items()}
     proven(tmp_path, insert_qdq(model, EncodingSet(version="2", entries=grids)).model, None, 30.0)

@@ -81,7 +81,7 @@ SAME: Mapping[str, tuple[str, str]] = {
     "mean, up": ("mean-inside", "AveragePool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> ({x})"),
     "mean, summed": ("by-sums", "AveragePool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> ({x})"),
     "greatest": ("max-inside", "MaxPool <kernel_shape = [2, 3], strides = [2, 2], pads = [1, 1, 1, 1]> ({x})"),
-    "greatest, same": ("max-inside", 'MaxPool <kernel_shape = [3, 3], auto_pad = "SAME_UPPER"> ({x})'),
+    "greatest, same": ("max-inside", 'MaxPool <kernel_shape = [2, 3], auto_pad = "SAME_UPPER"> ({x})'),
     "sums": ("by-sums", "CumSum ({x}, axis)"),
     "sums of parts": ("by-sums", "f = Reshape ({x}, five)  CumSum (f, axis)"),
     "linear": ("by-sums", 'Resize <mode = "linear"> ({x}, , scales)'),

@@ -43,14 +43,8 @@ def run_script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 
     def run(script: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         plain = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        return subprocess.run(
-            ["bash", str(script), *args],
-            cwd=tmp_path,
-            env=plain | env,
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
+        how: Any = {"cwd": tmp_path, "env": plain | env, "capture_output": True, "encoding": "utf-8"}
+        return subprocess.run(["bash", str(script), *args], check=False, **how)
 
     return run
 
@@ -62,14 +56,9 @@ class _CutPackages(dict[str, Packaged]):
         self.folder = folder
 
     def __missing__(self, style: str) -> Packaged:
-        self[style] = deploykit.package(
-            DATA / "detr/model.onnx",
-            target="sm8650",
-            sdk="2.33",
-            encodings=DATA / f"detr/w8a16-fp16mix-{style}.v0.6.1.encodings",
-            mixed="segments",
-            out=self.folder / style,
-        )
+        encodings = DATA / f"detr/w8a16-fp16mix-{style}.v0.6.1.encodings"
+        asked: Any = {"target": "sm8650", "sdk": "2.33", "encodings": encodings, "mixed": "segments"}
+        self[style] = deploykit.package(DATA / "detr/model.onnx", out=self.folder / style, **asked)
         return self[style]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -26,14 +27,9 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="session")
 def mixed(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mixed-precision package for 2.33."""
-    made = deploykit.package(
-        aimet / "detr/model.onnx",
-        target="sm8650",
-        sdk="2.33",
-        encodings=aimet / "detr/w8a16-fp16mix-omit.v0.6.1.encodings",
-        out=tmp_path_factory.mktemp("mixed") / "out",
-        mixed="fallback",
-    )
+    encodings, out = aimet / "detr/w8a16-fp16mix-omit.v0.6.1.encodings", tmp_path_factory.mktemp("mixed") / "out"
+    asked: Any = {"target": "sm8650", "sdk": "2.33", "encodings": encodings, "mixed": "fallback"}
+    made = deploykit.package(aimet / "detr/model.onnx", out=out, **asked)
     assert made.package is not None
     return made.package
 

@@ -37,12 +37,8 @@ def test_a_whole_answer() -> None:
     "lines",
     [],
     [RUNTIME],
-    [RUNTIME, RESULT[:-4]],
-    [RUNTIME, RESULT.replace("0", "null")],
-    [RUNTIME, "noise " + RESULT],
-    [RUNTIME, '{"event":"result"}'],
-    [RUNTIME, '{"event":["result"]}'],
-    [RUNTIME, '{"event":"result","failures":1}'],
+    *([RUNTIME, line] for line in (RESULT[:-4], RESULT.replace("0", "null"), "noise " + RESULT)),
+    *([RUNTIME, f'{{"event":{end}}}'] for end in ('"result"', '["result"]', '"result","failures":1')),
     ["{", "[]", "null", '{"event":"\\ud800', "\x00\x01"],
 )
 def test_a_damaged_answer_is_no_answer(lines: list[str]) -> None:

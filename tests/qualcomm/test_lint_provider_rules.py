@@ -54,14 +54,8 @@ def wide(scales: int) -> Case:
 
 
 def norm(kind: str, bias: str = "int32") -> Case:
-    stored = {
-        "gq": (kind, (8,), 1),
-        "gs": ("float", (), 0.1),
-        "gz": (kind, (), 0),
-        "hq": (bias, (8,), 0),
-        "hs": ("float", (), 0.01),
-        "hz": (bias, (), 0),
-    }
+    stored = {"gq": (kind, (8,), 1), "gs": ("float", (), 0.1), "gz": (kind, (), 0)}
+    stored |= {"hq": (bias, (8,), 0), "hs": ("float", (), 0.01), "hz": (bias, (), 0)}
     pairs = "w = DequantizeLinear (gq, gs, gz)  h = DequantizeLinear (hq, hs, hz)"
     op = "LayerNormalization <axis = -1> (xd, w, h)  o = QuantizeLinear (n, sx, zx)  y = DequantizeLinear (o, sx, zx)"
     graph = f"g (float[1,4,8] x) => (float[1,4,8] y) {{ {QDQ} {pairs}  n = {op} }}"

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 CNXN, OPEN, OKAY, WRTE, CLSE = (int.from_bytes(one, "little") for one in (b"CNXN", b"OPEN", b"OKAY", b"WRTE", b"CLSE"))
 HEADER = struct.Struct("<6I")
@@ -214,15 +215,9 @@ class Stream:
         device.started.append(command)
         limit = "" if device.file_limit is None else f"trap '' XFSZ; ulimit -f {device.file_limit // 512}; "
         environment = {**os.environ, "PATH": f"{device.folder / 'bin'}:{os.environ['PATH']}"}
-        program = subprocess.Popen(
-            ["sh", "-c", limit + command.replace(HOME, str(device.folder))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=device.folder,
-            env=environment,
-            start_new_session=True,
-        )
+        pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        words = ["sh", "-c", limit + command.replace(HOME, str(device.folder))]
+        program = subprocess.Popen(words, cwd=device.folder, env=environment, start_new_session=True, **pipes)
         device.groups.append(program.pid)
         pipes = ((STDOUT, program.stdout), (STDERR, program.stderr))
         pumps = [threading.Thread(target=self._pump, args=pair, daemon=True) for pair in pipes]

@@ -84,14 +84,8 @@ def run_cli(
     """
     with tempfile.TemporaryDirectory() as place:
         report, output = Path(place, "report.json"), Path(place, "output")
-        job = {
-            "argv": [str(argument) for argument in arguments],
-            "at": at_event,
-            "then": then,
-            "cwd": str(cwd or place),
-            "mark": mark(),
-            "largest": largest,
-        }
+        job: dict[str, Any] = {"argv": [str(argument) for argument in arguments], "at": at_event, "then": then}
+        job |= {"cwd": str(cwd or place), "mark": mark(), "largest": largest}
         child = context().Process(target=_work, args=(job, str(report), str(output)))
         child.start()
         child.join(SECONDS if after_seconds is None else after_seconds)

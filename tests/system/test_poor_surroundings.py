@@ -14,14 +14,8 @@ import pytest
 
 pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[2]
-FILES = (
-    "tests/cli/test_frame.py",
-    "tests/model/test_external.py",
-    "tests/packages/test_sbom.py",
-    "tests/packages/test_writing.py",
-    "tests/system/test_jobs.py",
-    "tests/system/test_store.py",
-)
+FILES: tuple[str, ...] = ("tests/cli/test_frame.py", "tests/model/test_external.py", "tests/packages/test_sbom.py")
+FILES += ("tests/packages/test_writing.py", "tests/system/test_jobs.py", "tests/system/test_store.py")
 LOCALES = {"C": "ascii", "de_DE.ISO-8859-1": "iso8859-1"}
 
 
@@ -47,13 +41,12 @@ def surroundings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, st
             pytest.skip(f"the locale {request.param} cannot be made here")
     (tmp_path / "temporary").mkdir()
     given = {
+        **dict.fromkeys(("PYTHONUTF8", "PYTHONCOERCECLOCALE"), "0"),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": "/nonexistent",
-        "TMPDIR": str(tmp_path / "temporary"),
         "LC_ALL": request.param,
+        "TMPDIR": str(tmp_path / "temporary"),
         "LOCPATH": str(tmp_path / "locales"),
-        "PYTHONUTF8": "0",
-        "PYTHONCOERCECLOCALE": "0",
         "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in (".", "backends", "templates")),
     }
     asked = "import codecs, locale; print(codecs.lookup(locale.getpreferredencoding(False)).name)"

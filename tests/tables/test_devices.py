@@ -15,14 +15,8 @@ from deploykit.tables.reading import schema_of, structure
 from tables import each_row
 
 PLAIN = Fact(value=8, source=("a page",), confidence=Confidence.DOCUMENTED)
-FULL = Fact(
-    value=("a", "b"),
-    source=("a page",),
-    confidence=Confidence.DOCUMENTED,
-    note="as sold",
-    alternatives=(1, 2),
-    contradicts="another page",
-)
+MORE: Any = {"note": "as sold", "alternatives": (1, 2), "contradicts": "another page"}
+FULL = Fact(value=("a", "b"), source=("a page",), confidence=Confidence.DOCUMENTED, **MORE)
 DEVICE = Device(schema=1, id="one", name="One", vendor="v", backends=("x",), facts={"memory": PLAIN, "units": FULL})
 
 
