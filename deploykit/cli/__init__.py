@@ -13,7 +13,7 @@ from deploykit.cli.frame import Group, guarded, settings, show_crash
 from deploykit.cli.frame import run as run_command
 from deploykit.errors import UsageError
 
-__all__ = ["COMMANDS", "FORMER", "GROUPS", "cli", "main", "version_lines"]
+__all__ = ["COMMANDS", "cli", "main", "version_lines"]
 
 GROUPS = {
     "Make": {

@@ -28,7 +28,7 @@ from deploykit.report.for_ci import (
 )
 from deploykit.system.published import plain
 
-__all__ = ["command", "plan_text"]
+__all__ = ["command"]
 
 _ORDER = ("wrong", "refused", "narrowed", "not judged", "right")
 
@@ -66,7 +66,7 @@ def command(
                 told = estimate(request, progress=tell)
             shown["estimate"] = told
             lines = f"\ntime       {'no estimate for this chip' if told is None else told.described}"
-        _print(shown, lambda: plan_text(plan) + lines, as_json=form == "json")
+        _print(shown, lambda: plan_text(plan) + lines, form)
         return 1 if plan.route is None or plan.right.state == "no" else exit_status(plan.findings)
     with progress() as tell:
         found = apply_severity_overrides(check(request, progress=tell), severity)
@@ -87,13 +87,13 @@ def command(
         value["audit"] = {**kernels.as_published(), "measured_before": kernels.known}
         emit(value, lambda: f"{_kernels_text(kernels)}\n{findings_text(found)}")
     else:
-        _print(value, lambda: findings_text(found), as_json=form == "json")
+        _print(value, lambda: findings_text(found), form)
     return exit_status(found)
 
 
-def _print(value: dict[str, Any], text: Callable[[], str], *, as_json: bool) -> None:
+def _print(value: dict[str, Any], text: Callable[[], str], form: str) -> None:
     """``--format json`` is the same as ``--json``."""
-    if as_json:
+    if form == "json":
         click.echo(json.dumps(plain({"schema": 1, **value}), indent=1, ensure_ascii=False))
     else:
         emit(value, text)

@@ -23,7 +23,6 @@ __all__ = [
     "kind_of_entry",
     "range_of",
     "symmetric_blocks",
-    "usual_grid",
     "widen",
 ]
 

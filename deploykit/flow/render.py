@@ -26,7 +26,7 @@ from deploykit.system.aliases import Json
 if TYPE_CHECKING:
     from deploykit.packages.writing import PackageWriter
 
-__all__ = ["documents", "drawn_detections", "render"]
+__all__ = ["documents", "render"]
 
 
 def render(backend: AnyBackend, decision: Decision[Any, Any], templates: Path | None) -> Iterable[PackageFile]:

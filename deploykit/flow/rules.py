@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deploykit.flow.quantizing.choosing import Picked
     from deploykit.flow.quantizing.making import Numbers
 
-__all__ = ["AGREES_DB", "QUANTIZED_RULES", "RULES", "QuantizedNumbers", "core_registries"]
+__all__ = ["QUANTIZED_RULES", "RULES", "QuantizedNumbers", "core_registries"]
 
 RULES: Registry[ChosenWay] = Registry("choice")
 

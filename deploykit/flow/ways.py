@@ -214,7 +214,6 @@ class BuiltWay:
     tail: ModelProto | None = None
     rewriting: Rewriting | None = None
     segments: tuple[Segment, ...] = ()
-    proof: ChainProof | None = None
     verdict: Verdict | None = None
     inference: Inference | None = None
     end: PostProcessing | None = None
@@ -362,7 +361,7 @@ def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
         unavailable="" if proof.holds else f"the chain does not equal the whole: {proof}",
     )
     made = BuiltWay(way=way.judged(verdict), model=ground.model, encodings=ground.encodings, facts=facts)
-    return replace(made, segments=segments, proof=proof, verdict=verdict)
+    return replace(made, segments=segments, verdict=verdict)
 
 
 _Build: TypeAlias = Callable[[Ground, Sequence[BuiltWay]], "BuiltWay | None"]

@@ -35,7 +35,6 @@ __all__ = [
     "Model",
     "blaming",
     "load_model",
-    "name_format",
     "named_tensors",
     "what_is_wrong",
     "wrap_proto",

@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from deploykit.errors import DefectError, UsageError
 from deploykit.system.aliases import Json
 
-__all__ = ["markdown_text", "render", "shell_comment"]
+__all__ = ["markdown_text", "render"]
 
 
 def render(template: str, values: Json, *, templates: Path | None = None, own: Path | None = None) -> str:

@@ -30,7 +30,6 @@ from deploykit.system.aliases import Numbers
 from deploykit.system.published import Published
 
 __all__ = [
-    "LIST_IS_AN_INPUT",
     "Match",
     "MatchResult",
     "ModelLook",
@@ -41,7 +40,6 @@ __all__ = [
     "Site",
     "Transform",
     "load_transform",
-    "moved_to",
     "regrid",
     "rewrite",
     "rewrite_graph",

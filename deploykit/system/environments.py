@@ -21,7 +21,7 @@ from deploykit.system.published import Published, published
 from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit.system.store import user_cache
 
-__all__ = ["Environment", "ToolchainState", "environment_of", "is_locked", "locked", "toolchains_root"]
+__all__ = ["Environment", "ToolchainState", "environment_of", "locked", "toolchains_root"]
 
 # Fields that stages did not have at first: without a value they leave the marker of an earlier installation valid.
 _LATER = frozenset({"inputs", "lock", "lock_python", "else_index", "hashes"})

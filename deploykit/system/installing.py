@@ -18,7 +18,7 @@ from deploykit.system.jobs import Begun
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.specs import Stage, ToolchainSpec
 
-__all__ = ["find_cxx", "find_python", "install", "remove"]
+__all__ = ["install", "remove"]
 
 _STAGE_TIMEOUT = 3600.0
 # The machine whose files the locks name, as ``sysconfig`` calls it.

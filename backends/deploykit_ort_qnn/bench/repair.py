@@ -432,8 +432,8 @@ def find_culprit(
 
     if not does(operators):
         return None
-    end = _least(1, len(operators), lambda size: does(operators[:size]))
-    start = end - _least(1, end, lambda size: does(operators[end - size : end]))
+    end = _least(len(operators), lambda size: does(operators[:size]))
+    start = end - _least(end, lambda size: does(operators[end - size : end]))
     left = operators[start:end]
     for index in tuple(left) if len(left) <= _SINGLY else ():
         fewer = [other for other in left if other != index]
@@ -443,8 +443,9 @@ def find_culprit(
     return found, tuple(RefusedNode(name=label(nodes[index]), type=nodes[index].op_type) for index in left)
 
 
-def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
+def _least(high: int, holds: Callable[[int], bool]) -> int:
     """The smallest size for which it holds, as far as it holds for all larger ones; ``high`` is known to."""
+    low = 1
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)

@@ -21,9 +21,6 @@ from deploykit_ort_qnn.compiler.context_reader import ContextReadError, read_con
 __all__ = [
     "EP_NAME",
     "NOTHING_TAKEN",
-    "PROGRESS",
-    "NotOnProviderError",
-    "cpu_session",
     "main",
     "npu_session",
 ]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import Answerer, Claim, Confidence, Severity
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.facts import NodeFact
 from deploykit.model.nodes import label, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.patterns import find_blocks
@@ -496,18 +495,14 @@ def check_gather(draft: ProviderDraft) -> Iterator[Found]:
 
     Fix: Gather rows by their numbers instead.
     """
-    # By the type of the data and the rank of the index.
-    tensors = draft.situation.facts.tensors
-    for node in _standard_nodes(draft, "GatherND"):
-        data, index = (tensors.get(name) for name in node.inputs[:2])
+    # By the type of the data and the rank of the index. With Q/DQ in the model, the preparation writes other
+    # forms while they are out.
+    facts = draft.situation.facts
+    for node in facts.nodes if draft.source != "qdq" else ():
+        if node.op_type != "GatherND" or not is_standard(node):
+            continue
+        data, index = (facts.tensors.get(name) for name in node.inputs[:2])
         if data is not None and data.dtype == "bool":
             yield Found("node", node.label, f"{node.label}: {node.inputs[0]} holds truth values")
         elif index is not None and index.rank is not None and index.rank > _MOST_INDEX_DIMENSIONS:
             yield Found("node", node.label, f"{node.label}: an index of {index.rank} dimensions")
-
-
-def _standard_nodes(draft: ProviderDraft, op_type: str) -> list[NodeFact]:
-    """Those of a model that comes without Q/DQ: with them, the preparation writes other forms while they are out."""
-    if draft.source == "qdq":
-        return []
-    return [node for node in draft.situation.facts.nodes if node.op_type == op_type and is_standard(node)]

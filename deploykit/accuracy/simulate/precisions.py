@@ -28,8 +28,6 @@ from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published, published
 
 __all__ = [
-    "BINS",
-    "FAR",
     "CostModel",
     "ModelCost",
     "SimulatedPrecision",

@@ -36,7 +36,6 @@ __all__ = [
     "Session",
     "StreamedModel",
     "check_feed",
-    "may_stream",
     "on_grid",
     "reference_outputs",
     "run_chain",

@@ -21,7 +21,6 @@ __all__ = [
     "EntryDifference",
     "Signedness",
     "compare_values",
-    "describe_encoding",
     "describe_encodings",
     "diff",
     "restated",
