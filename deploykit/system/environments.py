@@ -144,7 +144,7 @@ class Environment:
         return run(argv, cwd=cwd or own, env=variables, timeout=timeout, log=log, on_line=on_line)
 
     def _judge(self) -> tuple[str, str]:
-        if is_locked(self.path):
+        if is_waited_for(self.path):
             return "installing", "another process is at work on it"
         try:
             if not self.path.exists():
@@ -182,11 +182,6 @@ def locked(path: Path, spec: ToolchainSpec, *, waiting: Tell | None = None) -> I
 
     with waiting_for(path, waiting=busy):
         yield
-
-
-def is_locked(path: Path) -> bool:
-    """True while some process holds the lock of the environment at ``path``."""
-    return is_waited_for(path)
 
 
 def _size_mb(path: Path) -> int:
