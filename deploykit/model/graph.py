@@ -229,7 +229,7 @@ class GraphView(GraphCopy):
 
 
 _VIEWS: list[tuple[bytes, GraphView]] = []
-_MOST_VIEWS = 4
+_MOST_VIEWS = 6
 # Bytes of a model beyond which comparing it costs more than reading its nodes again.
 _LARGEST_VIEWED = 8 << 20
 
