@@ -157,10 +157,9 @@ def test_right_and_wrong_by_construction(
     (0.0, np.nan, False, "1 values are NaN behind Relu -> y, the reference's are finite"),
     (0.0, np.inf, False, "1 values are infinity behind Relu -> y"),
     (-np.inf, np.nan, False, "NaN behind Relu -> y"),
-    (-np.inf, -np.inf, True, ""),  # an infinity of the reference may be the largest number of the device
-    (-np.inf, -65504.0, True, ""),
-    (np.nan, 0.0, None, "gives 1 NaN in the reference already"),
-    (np.nan, np.nan, None, "gives 1 NaN in the reference already"),
+    # an infinity of the reference may be the largest number of the device
+    *((-np.inf, two, True, "") for two in (-np.inf, -65504.0)),
+    *((np.nan, two, None, "gives 1 NaN in the reference already") for two in (0.0, np.nan)),
 )
 def test_what_is_not_finite_is_named_and_never_compared(one: float, two: float, right: bool | None, says: str) -> None:
     verdict = _judged(_one("Relu", DENSE.shape), *(_set((0, 2, 3, 4), value)(DENSE.copy()) for value in (one, two)))

@@ -12,9 +12,18 @@ import onnx.parser
 import pytest
 
 from deploykit import api
-from deploykit.backend.requests import CORE_OPTIONS
+from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError, UsageError
-from deploykit.fleet.cells import cells_of, chosen_cells, moved, request_from_json, request_to_json
+from deploykit.fleet.cells import (
+    Cell,
+    Keys,
+    cells_of,
+    chosen_cells,
+    input_files,
+    moved,
+    request_from_json,
+    request_to_json,
+)
 from deploykit.fleet.description import Shared, read_file, schema
 from deploykit.fleet.pages import junit_of, render_matrix, size_text
 from deploykit.fleet.results import CellResult, CellVerdict, Results, compare
@@ -178,6 +187,18 @@ def results(*cells: CellResult, not_run: tuple[str, ...] = ()) -> Results:
         cells=cells,
         not_run=not_run,
     )
+
+
+def test_whatever_file_of_a_cell_changes_its_key_does(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("data/a.npz", "data/inner/b.npz", "more.onnx")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_bytes(b"1")
+    more: Any = {"calibration": tmp_path / "data", "adapter_options": {"also": tmp_path / "more.onnx"}}
+    request = Request(model=AIMET / "cnn/model.onnx", target="sm8650", **more)
+    asked = Cell(id="cnn/phone", model="cnn", target="phone", request=request)
+    keys = {Keys().key(asked)} | {Keys().key(asked) for file in files if file.write_bytes(b"2")}
+    assert len(keys) == 4 and Keys().key(asked) in keys
 
 
 def test_no_answer_is_never_a_yes() -> None:

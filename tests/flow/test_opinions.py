@@ -57,14 +57,11 @@ def ask(
 @pytest.mark.parametrize(
     ("confidence", "seen_with", "is_asked"),
     [
-        ("reported", "2.51", True),
-        ("inferred", "2.51", True),
+        *((confidence, "2.51", True) for confidence in ("reported", "inferred")),
         ("observed", "2.51", False),
         ("documented", "2.52", False),
-        ("observed", "2.50", True),
         ("documented", "2.9", True),
-        ("observed", "", True),
-        ("observed", "an older one", True),
+        *(("observed", seen_with, True) for seen_with in ("2.50", "", "an older one")),
     ],
 )
 def test_what_is_not_sure_or_older_is_asked(

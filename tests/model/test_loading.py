@@ -45,8 +45,7 @@ def field(number: int, payload: bytes) -> bytes:
 @each_row(
     ("data", "says"),
     (b"", "is empty"),
-    (b"\x00\x00\x00\x00", "not an ONNX model"),
-    (b"no model, just words", "not an ONNX model"),
+    *((data, "not an ONNX model") for data in (b"\x00\x00\x00\x00", b"no model, just words")),
     (b'{"version": "1.0.0"}', "JSON"),
     (b"PK\x03\x04....", "zip archive"),
     (b"\x20\x00\x00\x00TFL3....", "TensorFlow Lite"),
@@ -55,11 +54,10 @@ def field(number: int, payload: bytes) -> bytes:
     (b"<html><body>404</body></html>", "HTML"),
     (TEXT_FORM, "text form"),
     (b"\x10\x00\x00\x00\x00\x00\x00\x00{}", "safetensors"),
-    (WHOLE[:-40], "truncated"),
-    (WHOLE[: len(WHOLE) // 2], "truncated"),
-    (b"\x08\x08", "without a graph"),
+    *((data, "truncated") for data in (WHOLE[:-40], WHOLE[: len(WHOLE) // 2])),
     (field(7, b""), "no ir_version"),
-    (b"\x08\x08" + field(7, field(2, b"empty")), "without a graph"),
+    *((data, "without a graph") for data in (b"\x08\x08", b"\x08\x08" + field(7, field(2, b"empty")))),
+    (b"\x10\x00\x00\x00ORTM....", "own .ort format"),
 )
 def test_files_that_are_no_model(data: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
