@@ -14,16 +14,7 @@ import pytest
 from deploykit import api
 from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError, UsageError
-from deploykit.fleet.cells import (
-    Cell,
-    Keys,
-    cells_of,
-    chosen_cells,
-    input_files,
-    moved,
-    request_from_json,
-    request_to_json,
-)
+from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, moved, request_from_json, request_to_json
 from deploykit.fleet.description import Shared, read_file, schema
 from deploykit.fleet.pages import junit_of, render_matrix, size_text
 from deploykit.fleet.results import CellResult, CellVerdict, Results, compare
