@@ -17,7 +17,7 @@ from msgspec import ValidationError, convert
 
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError
-from deploykit.packages.manifests import MANIFEST, digest_of
+from deploykit.packages.manifests import MANIFEST, sealed
 from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular, write_files
 from deploykit.system.published import Published, published
@@ -196,7 +196,7 @@ def finished(folder: Path, cell: str, key: str) -> CellResult | None:
         return result
     try:
         manifest = json.loads(read_regular(folder / CELLS / cell / PACKAGE / MANIFEST, limit=1 << 30))
-        return result if digest_of(manifest) == result.outcome.get("digest") else None
+        return result if sealed(manifest)[1] == result.outcome.get("digest") else None
     except (InputError, *_UNREADABLE):
         return None
 

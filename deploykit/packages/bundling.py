@@ -79,7 +79,13 @@ def pack_bundle(
     texts[_READ_ME] = "\n".join([head, "", *lines, "", _NOT_INSIDE, _TO_READ, ""])
     files = {"model.onnx": made.model.SerializeToString(deterministic=True)}
     files |= {name: text.encode() for name, text in texts.items()}
-    _refuse_personal(files, personal)
+    # The last look: what must not be in it is searched for in the bytes themselves.
+    for name, data in files.items():
+        low = data.lower()
+        if any(word.encode() in low for word in personal):
+            raise DefectError(
+                f"{name} of the bundle would hold the name of an account or a machine; nothing was written"
+            )
     _write(out, files, made.files)
     return Bundle(path=out, contents=contents)
 
@@ -135,16 +141,6 @@ def _contents(made: Emptied, texts: Mapping[str, str], names: BundleNames) -> di
 
 _NOT_INSIDE = "Not inside: weights, samples, paths, the names of the account and of the machine."
 _TO_READ = "To see it again: unpack the file, then deploykit check model.onnx --target DEVICE"
-
-
-def _refuse_personal(files: Mapping[str, bytes], personal: Iterable[str]) -> None:
-    """The last look: what must not be in it is searched for in the bytes themselves."""
-    for name, data in files.items():
-        low = data.lower()
-        if any(word.encode() in low for word in personal):
-            raise DefectError(
-                f"{name} of the bundle would hold the name of an account or a machine; nothing was written"
-            )
 
 
 def _write(out: Path, files: Mapping[str, bytes], stubs: Mapping[str, tuple[bytes, int]]) -> None:

@@ -35,7 +35,6 @@ __all__ = [
     "Look",
     "Witnessed",
     "content_of",
-    "digest_of",
     "hash_file",
     "json_text",
     "list_files",
@@ -84,11 +83,6 @@ def sealed(manifest: Json) -> tuple[str, str]:
     digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     before, comma = (text.removesuffix("\n}\n"), ",") if text != "{}\n" else ("{", "")
     return f'{before}{comma}\n "digest": "{digest}"\n}}\n', digest
-
-
-def digest_of(manifest: Json) -> str:
-    """The digest of a manifest; its own ``digest`` is left out."""
-    return sealed(manifest)[1]
 
 
 def content_of(manifest: Json) -> str:

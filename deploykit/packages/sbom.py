@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import NAMESPACE_URL, uuid5
 
 from deploykit.errors import ToolError
-from deploykit.packages.manifests import digest_of, json_text
+from deploykit.packages.manifests import json_text, sealed
 from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def sbom_text(manifest: Json) -> str:
         raise ToolError("--sbom needs cyclonedx-python-lib", next="pip install 'deploykit[sbom]'") from None
     bom = Bom(
         components=[*_inputs(manifest), *_libraries(manifest), *_vendor(manifest)],
-        serial_number=uuid5(NAMESPACE_URL, digest_of(manifest)),
+        serial_number=uuid5(NAMESPACE_URL, sealed(manifest)[1]),
     )
     document = json.loads(JsonV1Dot6(bom).output_as_string())
     # A package holds no time of day: the same inputs give the same bytes.

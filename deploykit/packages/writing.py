@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, DeploykitError, PackageError
@@ -33,7 +34,7 @@ from deploykit.packages.manifests import (
 from deploykit.packages.placing import PlacedFolder
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.files import copy_hashed, open_regular, regular_size
-from deploykit.system.folders import abandoned, workspace
+from deploykit.system.folders import abandoned, holding, workspace
 
 __all__ = ["BUILD", "PackageWriter", "clear_left", "record_build", "record_run", "same_file"]
 
@@ -57,6 +58,14 @@ class PackageWriter(PlacedFolder):
         self.digest = ""
         self.witnessed = Witnessed()
 
+    def __enter__(self) -> Self:
+        # What died while it built or ran the package left files in it that are no stranger's.
+        if self.force and (self.out / MANIFEST).is_file() and not self.out.is_symlink():
+            with suppress(PackageError, OSError), holding(self.out) as alone:
+                if alone:
+                    clear_left(self.out)
+        return super().__enter__()
+
     def add(self, files: Iterable[PackageFile]) -> None:
         """Write files; two files of one path are a defect."""
         for file in files:
@@ -68,7 +77,13 @@ class PackageWriter(PlacedFolder):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(file, CopiedFile):
                     is_linked = self.link and regular_size(file.source) >= _WORTH_LINKING
-                    size, digest = (self._link if is_linked else self._copy)(file.source, path)
+                    if is_linked:
+                        size, digest = self._link(file.source, path)
+                    else:
+                        with open_regular(file.source) as stream, path.open("w+b") as sink:
+                            before = Look.at(os.fstat(stream.fileno()))
+                            size, digest = copy_hashed(stream, sink)
+                            self.witnessed.note_read(before, os.fstat(stream.fileno()), size, digest)
                 else:
                     match file:
                         case TextFile(text=text):
@@ -109,13 +124,6 @@ class PackageWriter(PlacedFolder):
         self._tell(f"{path.name}: one file with {source}; what is written to that later changes the package")
         size, digest = hash_file(path)
         self.witnessed.note_read(before, source.stat(), size, digest, linked=True)
-        return size, digest
-
-    def _copy(self, source: Path, path: Path) -> tuple[int, str]:
-        with open_regular(source) as stream, path.open("w+b") as sink:
-            before = Look.at(os.fstat(stream.fileno()))
-            size, digest = copy_hashed(stream, sink)
-            self.witnessed.note_read(before, os.fstat(stream.fileno()), size, digest)
         return size, digest
 
     def record_outputs(self) -> None:
@@ -226,8 +234,13 @@ def clear_left(package: Path) -> None:
 
 def _built(made: Path, package: Path) -> list[str]:
     """The files in the folders of a build that are what they are called, in it and in the package."""
-    built = (path for path in list_files(made) if path.startswith(BUILD_FOLDERS) and (made / path).is_file())
-    return [path for path in built if all((base / path).resolve() == base.resolve() / path for base in (made, package))]
+    return [
+        path
+        for path in list_files(made)
+        if path.startswith(BUILD_FOLDERS)
+        and (made / path).is_file()
+        and all((base / path).resolve() == base.resolve() / path for base in (made, package))
+    ]
 
 
 def _tell(package: Path, manifest: Json, files: Json) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.packages.building import SCRIPT
-from deploykit.packages.manifests import MANIFEST, digest_of, read_manifest, sealed
+from deploykit.packages.manifests import MANIFEST, read_manifest, sealed
 from deploykit.packages.rejudging import judge_of
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import record_build
@@ -247,4 +247,4 @@ def test_the_digest_is_told_in_json(package: Path) -> None:
     ending = run_here("verify", package, "--expect-digest", "sha256:0", "--json")
     told = json.loads(ending.output[ending.output.index("{") :])
     check = next(check for check in told["checks"] if check["id"] == "digest-expected")
-    assert not check["ok"] and digest_of(read_manifest(package)) in check["detail"]
+    assert not check["ok"] and read_manifest(package)["digest"] in check["detail"]

@@ -169,6 +169,15 @@ def test_what_is_killed_at_any_change_leaves_a_whole_package(
     assert change > 10 and done == ([True, False, True] if work is a_run else [False, True, False])
 
 
+def test_what_a_killed_build_left_is_no_strangers_when_the_package_is_replaced(tmp_path: Path) -> None:
+    script = TextFile(path="scripts/build.sh", text="mkdir -p artifacts; echo a > artifacts/a", executable=True)
+    write(tmp_path / "out", script)
+    for change in (5, 10, 15):
+        assert died_at(change, lambda: build_package(tmp_path / "out"))
+    write(tmp_path / "out", FILES[1], force=True)
+    assert list_files(tmp_path / "out") == ("config/a.json",)
+
+
 def test_a_build_is_recorded(tmp_path: Path) -> None:
     with PackageWriter(tmp_path / "out") as writer:
         writer.add(FILES)
