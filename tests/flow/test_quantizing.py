@@ -282,6 +282,26 @@ def test_package_quantizes_first_and_goes_on(frames: Path, tmp_path: Path, monke
     assert deploykit.verify(made.package).ok
 
 
+def test_a_loop_that_no_quantizer_reaches_into_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often it runs hangs on the values, so that nothing takes it out before."""
+    body = "(int64 i, bool go, float[2] s) => (bool more, float[2] t) { t = Sin (s) m = ReduceMax <keepdims=0> (t) "
+    body += "half = Constant <value_float=0.5> () more = Greater (m, half) }"
+    loop = f"n = Constant <value_int=9> () t = Constant <value = bool {{1}}> () y = Loop <body = b {body}> (n, t, x)"
+    onnx.save(text_model("float[2] x", loop, "float[2] y"), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.ones((8, 2), np.float32))
+
+    def fails(*_some: Any, **_more: Any) -> Any:
+        raise ToolError("aimet: failed", why="shared parameters")
+
+    monkeypatch.setattr(making, "run_quantizer", fails)
+    asked = make_request(
+        tmp_path / "m.onnx", "sm8650", backend="qnn-htp", precision="w8a16", calibration=tmp_path / "d.npz"
+    )
+    with pytest.raises(ToolError, match=r"Loop .*runs another graph") as raised:
+        make_packages([asked], tmp_path / "p")
+    assert "shared parameters" in raised.value.why and "--precision fp16" in raised.value.next
+
+
 def test_the_quantizer_s_options_and_the_backend_s_are_told_apart(frames: Path) -> None:
     asked: Any = {"target": "sm8650", "backend": "qnn-htp", "precision": "w8a8", "calibration": frames}
     plan = deploykit.plan(CNN, options=[("ort.method", "percentile")], **asked)

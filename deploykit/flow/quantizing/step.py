@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.encodings.read import read_placed
-from deploykit.errors import UsageError
+from deploykit.errors import ToolError, UsageError
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
+from deploykit.model.operators import Trait, has
 from deploykit.system.aliases import Tell
 
 if TYPE_CHECKING:
@@ -92,7 +93,18 @@ def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWor
         return replace(found, request=asked, target=given.target, quantized=quantized)
 
     if request.precision != AUTO:
-        return situated(making.encodings(request.precision))
+        try:
+            return situated(making.encodings(request.precision))
+        except ToolError as error:
+            loop = next((node for node in given.facts.nodes if has(node, Trait.CONTROL_FLOW)), None)
+            if loop is None:
+                raise
+            asked = f"deploykit check {request.model} --target {request.target} --precision fp16"
+            raise ToolError(
+                f"{loop.op_type} {loop.name} runs another graph, which the quantizer did not take",
+                why=f"{error.what}: {error.why}",
+                next=f"see whether it can run at all: {asked}",
+            ) from None
     best = make_best(making, given=given, situate=situated)
     ladder = best.ladder.to_json()
     if best.made is not None:
