@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MOST = {"modules": 152, "functions": 1480, "depth": 28, "first_prepare": 9}
+MOST = {"modules": 151, "functions": 1480, "depth": 28, "first_prepare": 9}
 """What is reached; the way is down: 150 modules, 950 functions."""
 
 # Bodies of classes count as functions: what is imported for nothing is read for nothing.
