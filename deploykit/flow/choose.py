@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from onnx import ModelProto
+
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
@@ -238,13 +240,19 @@ def _in_float16(backend: AnyBackend, situation: Situation, shared: SharedWork, t
         tell("simulating float16")
         names = [name for name, tensor in facts.tensors.items() if tensor.is_float]
         entries = {name: Encoding(name=name, value=Float(dtype="float16")) for name in names}
-        verdict = fit_judge(model, facts, EncodingSet(version="", entries=entries), samples).verdict
+        halves = EncodingSet(version="", entries=entries)
+        verdict = fit_judge(model, facts, halves, samples, end=_end(situation)).verdict
         # Kernels may keep more than float16 inside, and saturate where this overflows: a no is no proof.
         why = f"not judged: rounded to float16 everywhere, {verdict.reason}"
         return replace(verdict, right=None, reason=why) if verdict.right is False else verdict
 
     verdict = shared.once(("float16", Same(situation.model.proto), samples), simulated)
     return ChosenWay(situation=situation, samples=samples, halves=verdict)
+
+
+def _end(situation: Situation) -> ModelProto | None:
+    """What the host runs behind the model, where a cure left something to it."""
+    return None if situation.tail is None else ModelProto.FromString(situation.tail)
 
 
 def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
@@ -306,6 +314,7 @@ def _explored(
         asked=request.rewrite,
         banned=request.no_rewrite,
         max_segments=most,
+        end=_end(situation),
     )
     return shared.keep(key, explore(ground, support, mixed=request.mixed, tell=tell))
 

@@ -125,8 +125,9 @@ class Ground:
         asked: Iterable[str] = (),
         banned: Iterable[str] = (),
         max_segments: int | None = None,
+        end: ModelProto | None = None,
     ) -> Ground:
-        """Encodings must be placed. Raises UsageError for a rewrite that nobody knows."""
+        """Encodings must be placed, ``end`` is what the host runs. UsageError for a rewrite that nobody knows."""
         wanted, never, known = tuple(asked), frozenset(banned), Known()
         for name in (*wanted, *(never - {WIDER_END})):
             load_transform(name)
@@ -135,7 +136,7 @@ class Ground:
             encodings=encodings,
             facts=facts,
             samples=samples,
-            fitted=fit_judge(model, facts, encodings, samples, known=known) if samples.may_judge else None,
+            fitted=fit_judge(model, facts, encodings, samples, known=known, end=end) if samples.may_judge else None,
             prediction=predict_float_set(facts, encodings),
             first=tuple(name for name in dict.fromkeys((*SAFE_REWRITES, *wanted)) if name not in never),
             asked=wanted,
@@ -256,7 +257,8 @@ def _first_rewriting(ground: Ground, names: Sequence[str]) -> Rewriting:
     stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.meant)
     outputs = None
     if ground.judge is not None:  # which looks at inner tensors too, and a rewrite may do away with them
-        outputs = [{name: shown[name] for name in ground.judge.names} for shown in ground.judge.reference]
+        given = [item.name for item in ground.model.graph.output]
+        outputs = [{name: shown[name] for name in given} for shown in ground.judge.reference]
     wanted = [name for name in names if name not in ground.banned]
     return rewrite(ground.model, stated, wanted, ground.feeds, outputs=outputs, evidence=ground.evidence)
 

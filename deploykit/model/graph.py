@@ -18,7 +18,7 @@ from deploykit.errors import DefectError
 from deploykit.model.nodes import captured_names, copy_of, opset_of
 from deploykit.model.operators import is_standard, static_from
 from deploykit.model.shape_inference import Shape, infer
-from deploykit.model.values import dtype_name
+from deploykit.model.values import constant_tensor, dtype_name
 from deploykit.model.weights import is_outside, stored_values
 from deploykit.system.aliases import Numbers
 from deploykit.system.store import Kept
@@ -50,8 +50,8 @@ class GraphCopy(Kept):
             for name in dict.fromkeys((*node.input, *captured_names(node))):
                 self._readers.setdefault(name, []).append(node)
             self.makers.update((name, node) for name in node.output if name)
-            if node.op_type == "Constant" and is_standard(node):
-                self.stored.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+            if node.op_type == "Constant" and is_standard(node) and (held := constant_tensor(node)) is not None:
+                self.stored[node.output[0]] = held
         self._names: set[str] | None = None
         self._derived: dict[Hashable, object] = {}
 

@@ -289,6 +289,28 @@ def test_float16_is_simulated_on_the_samples_that_were_given(
     assert right.state == state and why in right.why, right
 
 
+def test_what_a_loop_on_the_host_gives_is_judged_and_not_where_the_model_was_cut(tmp_path: Path) -> None:
+    """How often it runs hangs on the values; behind it, nothing is left of what the 8 bits before it lose."""
+    body = "(int64 i, bool go, float[1,16] s) => (bool more, float[1,16] t) { t = Mul (s, half) "
+    body += "m = ReduceMax <keepdims=0> (t) one = Constant <value_float=1.0> () more = Greater (m, one) }"
+    loop = f"n = Constant <value_int=9> () z = Loop <body = b {body}> (n, c, l)"
+    text = f"l = MatMul (x, w) {loop} k = ArgMax <axis=1, keepdims=0> (z) y = Cast <to=1> (k)"
+    kept: dict[str, Any] = {"c": np.bool_(True), "half": np.float32(0.5), "w": np.eye(16, dtype=np.float32)}
+    model = text_model("float[1,16] x", text, "float[1] y", **kept)
+    onnx.save(model, tmp_path / "m.onnx")
+    kind = GridKind(bits=8, signed=False)
+    entries = {n: Encoding(name=n, value=affine_for_range(0.0, 8.0, kind)) for n in ("x", "l")}
+    text = write_encodings(EncodingSet(version="1.0.0", entries=entries), "1.0.0")
+    (tmp_path / "e.encodings").write_text(text, "utf-8")
+    np.savez(
+        tmp_path / "d.npz", x=np.random.default_rng(0).permuted(np.arange(80.0) / 10).reshape(5, 1, 16).astype("f")
+    )
+    given: dict[str, Any] = {"encodings": tmp_path / "e.encodings", "calibration": tmp_path / "d.npz"}
+    plan = deploykit.plan(tmp_path / "m.onnx", target="sm8650", sdk="2.44", **given)
+    assert {finding.code for finding in plan.findings if finding.handled} >= {"DK003"}, "the loop is the host's"
+    assert plan.right.state == "yes" and {number["output"] for number in plan.right.numbers} == {"y"}, plan.right
+
+
 def test_what_a_range_cuts_off_is_not_handled_by_moving_its_operator_to_the_host(tmp_path: Path) -> None:
     """Scores of a word that nobody spoke: the Sigmoid goes to the host, and its logits still end at zero."""
     values, body = np.linspace(-15, -9, 64, dtype=np.float32), "l = MatMul (x, w)  y = Sigmoid (l)"

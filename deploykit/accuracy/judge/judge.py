@@ -21,7 +21,9 @@ from deploykit.accuracy.judge.measures import Pair
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure, Oddity, Verdict, decide
 from deploykit.accuracy.samples.gathering import Samples
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Feed, Session, run_chain
+from deploykit.encodings.cut import chain_models
+from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, channel_first
 from deploykit.system.aliases import Arrays, Numbers
 
@@ -43,6 +45,7 @@ class Judge:
 
     Plain feeds come from nowhere in particular: their label is ``arbitrary`` unless it is given, and then nothing is
     judged. Of samples only those that vary are judged on. What is ``asked`` besides are fields of ``Context``.
+    ``end`` is what the host runs behind the model: then its outputs are judged, not those where the model was cut.
     """
 
     def __init__(
@@ -53,18 +56,26 @@ class Judge:
         *,
         label: str = "arbitrary",
         reference: Sequence[Arrays] | None = None,
+        end: ModelProto | None = None,
         **asked: Any,
     ) -> None:
-        self.names = tuple(item.name for item in model.graph.output)
+        whole = model if end is None else chain_models(model, end)
+        self.names = tuple(item.name for item in whole.graph.output)
         self.feeds: Sequence[Feed] = samples.varied if isinstance(samples, Samples) else samples
         self._context = Context(label=samples.label if isinstance(samples, Samples) else label, **asked)
-        self._facts = facts
-        self.reference = Session(model).runs(self.feeds) if reference is None else reference
+        self._facts = facts if end is None else replace(facts_of(whole), channel_last=facts.channel_last)
+        self._end = None if end is None else Session(end)
+        self.reference = self._finished(Session(model).runs(self.feeds) if reference is None else reference)
 
     def compare(self, outputs: Sequence[Arrays]) -> Verdict:
         """The verdict on one mapping per sample, which must hold the outputs; they may be of the first samples only."""
-        count = len(outputs)
+        count, outputs = len(outputs), self._finished(outputs)
         return judge_outputs(self._facts, self._context, self.reference[:count], outputs, self.feeds[:count])
+
+    def _finished(self, outputs: Sequence[Arrays]) -> Sequence[Arrays]:
+        if self._end is None:
+            return outputs
+        return run_chain([self._end], [{**fed, **made} for fed, made in zip(self.feeds, outputs, strict=False)])
 
 
 def judge_outputs(

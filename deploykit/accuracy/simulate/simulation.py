@@ -275,8 +275,12 @@ def fit_judge(
     samples: Samples,
     thresholds: Thresholds | None = None,
     known: Known | None = None,
+    end: ModelProto | None = None,
 ) -> Fitted:
-    """The judge of every execution of this model; samples other than derived ones are taken as they are."""
+    """The judge of every execution of this model; samples other than derived ones are taken as they are.
+
+    ``end`` is what the host runs behind it.
+    """
     derived = {name for name, source in samples.of_inputs.items() if source.label is Label.DERIVED}
     session, simulator, tried = Session(model), Simulator(model, encodings, known=known), list[Fitted]()
     factors = (1.0, *_FACTORS) if samples.label is Label.DERIVED else (1.0,)
@@ -293,7 +297,7 @@ def fit_judge(
         wanted, got = iter(session.runs(everything)), iter(simulator.runs(everything))
         for feeds in together:
             reference, outputs = list(islice(wanted, len(feeds))), list(islice(got, len(feeds)))
-            judge = Judge(model, facts, feeds, label=samples.label, thresholds=thresholds, reference=reference)
+            judge = Judge(model, facts, feeds, label=samples.label, thresholds=thresholds, reference=reference, end=end)
             verdict = settled(judge.compare(outputs), samples.label)
             tried.append(Fitted(judge=judge, verdict=verdict))
             if verdict.right:
