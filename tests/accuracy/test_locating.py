@@ -104,6 +104,21 @@ def test_an_error_behind_another_order_is_found_where_it_is() -> None:
     assert found.first.inputs[0].reordered
 
 
+def test_what_a_relu_cuts_off_is_no_loss_of_the_layer_before_it() -> None:
+    """AIMET's grid of a layer in front of a Relu starts at zero; the layer that fails comes later."""
+    body = "a = MatMul (x, w) b = Relu (a) c = MatMul (b, w) d = Relu (c) y = MatMul (d, w)"
+    model = text_model("float[4,6] x", body, "float[4,6] y", w=np.eye(6, dtype=np.float32))
+    for node in model.graph.node:
+        node.name = node.output[0]
+    kind = GridKind(bits=8, signed=False)
+    ends = {"a": (0.0, 4.0), "c": (0.0, 0.1), "y": (0.0, 4.0)}
+    entries = {n: Encoding(name=n, value=affine_for_range(low, high, kind)) for n, (low, high) in ends.items()}
+    probes = ModelProbe(model), SimulationProbe(model, EncodingSet(version="", entries=entries))
+    first = locate(facts_of(model), *probes, random_feeds(model, samples=2)).first
+    assert first is not None and (first.node, first.op_type, first.output.name) == ("c", "MatMul", "d")
+    assert [view.name for view in first.inputs] == ["b"]
+
+
 def test_the_constant_of_a_decoder_detector_is_named(decoder_detector: Any) -> None:
     """Not a convolution of the backbone, and not the decoder, where rows and boxes are far apart already."""
     detector = decoder_detector

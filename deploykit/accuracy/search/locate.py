@@ -24,6 +24,7 @@ from deploykit.encodings.values import EncodingSet, Value
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
 from deploykit.model.load import load_model
+from deploykit.model.operators import Trait, has
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import lean_weights, stored_values
 from deploykit.system.aliases import Arrays, Json, Numbers
@@ -200,11 +201,25 @@ class _SeenTensors:
         known = {n: t for n, t in facts.tensors.items() if not t.is_weight and (t.is_float or not t.dtype)}
         made = [name for node in facts.nodes for name in node.outputs if name in known]
         both = sides[0].tensors & sides[1].tensors
-        self.order = {name: place for place, name in enumerate(name for name in made if name in both)}
+        # What a Relu alone reads may lack all that it cuts off, and its grid does: the Relu's result counts.
+        self._cut = {name for name in made if not known[name].is_output and self._is_only_cut(name)}
+        shown = (name for name in made if name in both and name not in self._cut)
+        self.order = {name: place for place, name in enumerate(shown)}
         self.hidden = [name for name in made if name not in both]
         self.views: dict[str, TensorView] = {}
         self.rounds = 0
         self.exhausted = False
+
+    def _is_only_cut(self, name: str) -> bool:
+        readers = self._facts.consumers_of(name)
+        return bool(readers) and all(has(node, Trait.CLAMPS) and node.inputs[0] == name for node in readers)
+
+    def _layer_of(self, tensor: str) -> NodeFact | None:
+        """What makes a tensor; of a Relu or Clip that alone reads another operator, that one."""
+        maker = self._facts.producer_of(tensor)
+        while maker is not None and maker.inputs and maker.inputs[0] in self._cut:
+            maker = self._facts.producer_of(maker.inputs[0])
+        return maker
 
     def look(self, names: Sequence[str]) -> None:
         """Show tensors on both sides and compare; of several samples the one that agrees least counts."""
@@ -265,7 +280,7 @@ class _SeenTensors:
 
     def steps_down(self, name: str) -> bool:
         """True where an operator's output is much worse than the worst that it reads, or where that is not known."""
-        known = [view.sqnr_db for view in self._read_by(self._facts.producer_of(name))]
+        known = [view.sqnr_db for view in self._read_by(self._layer_of(name))]
         value = self.views[name].sqnr_db
         return not known or not math.isfinite(value) or min(known) - value >= _STEP_DOWN
 
@@ -277,7 +292,7 @@ class _SeenTensors:
 
     def divergence(self, bad: str) -> Divergence:
         """An operator's output with what it reads, and the constant behind it."""
-        maker = self._facts.producer_of(bad)
+        maker = self._layer_of(bad)
         assert maker is not None
         inputs, view = self._read_by(maker), self.views[bad]
         culprit = self._culprit(maker, view)
