@@ -115,7 +115,7 @@ def test_what_a_relu_cuts_off_is_no_loss_of_the_layer_before_it() -> None:
     entries = {n: Encoding(name=n, value=affine_for_range(low, high, kind)) for n, (low, high) in ends.items()}
     probes = ModelProbe(model), SimulationProbe(model, EncodingSet(version="", entries=entries))
     first = locate(facts_of(model), *probes, random_feeds(model, samples=2)).first
-    assert first is not None and (first.node, first.op_type, first.output.name) == ("c", "MatMul", "d")
+    assert first is not None and (first.node, first.op_type, first.output.name) == ("d", "Relu", "d")
     assert [view.name for view in first.inputs] == ["b"]
 
 

@@ -292,10 +292,10 @@ class _SeenTensors:
 
     def divergence(self, bad: str) -> Divergence:
         """An operator's output with what it reads, and the constant behind it."""
-        maker = self._layer_of(bad)
-        assert maker is not None
-        inputs, view = self._read_by(maker), self.views[bad]
-        culprit = self._culprit(maker, view)
+        maker, layer = self._facts.producer_of(bad), self._layer_of(bad)
+        assert maker is not None and layer is not None
+        inputs, view = self._read_by(layer), self.views[bad]
+        culprit = self._culprit(layer, view)
         return Divergence(node=maker.label, op_type=maker.op_type, output=view, inputs=inputs, culprit=culprit)
 
     def _culprit(self, maker: NodeFact, view: TensorView) -> Culprit | None:
