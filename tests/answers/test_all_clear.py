@@ -52,6 +52,7 @@ def test_what_only_warnings_or_details_say_is_a_failure_beside_others_or_alone(l
     ("press 1.0\npressed, all of it\nloader 2.0\nreading\n", "loader began"),
     ("press 1.0\nE0501 12:00:01.0 7 a.cc:3] the rest is dark\npressed, all of it\n", "lines that look like"),
     ("press 1.0\npressed, all of it\nmy.so: undefined symbol: create\n", "lines that look like"),
+    ("press 1.0\n2025-01-01 12:00:01.0 [E:press:, a.cc:3] the rest is dark\npressed, all of it\n", "lines that look"),
     ("press 1.0\npressed, all of it\n05-01 12:00:01.000  33  34 E dsp: the rest is dark\n", "lines that look"),
 )
 def test_an_all_clear_needs_evidence(log: str, said: str) -> None:
@@ -115,6 +116,7 @@ def test_trouble_is_seen(line: str) -> None:
     "errors: 0, layers: 12",
     "run with --log_level error",
     "Finalizing Graph Sequence (300 us)",
+    "see frame  #12 0xabcd1234",
 )
 def test_plain_success_is_no_trouble(line: str) -> None:
     assert trouble_of(line) is None

@@ -40,13 +40,12 @@ DOUBTS = (
 LEVELS = re.compile(
     rb"^(?:[EF]\d{4,8} \d\d:\d\d"  # glog
     rb"|\d\d-\d\d \d\d:\d\d:\d\d\.\d+ +\d+ +\d+ [EF] "  # logcat, threadtime
-    rb"|[EF]/[\w.\- ]+[(:])"  # logcat, brief
-    rb"|\[[EF]:[a-z]"  # ONNX Runtime's kind of prefix
+    rb"|[EF]/[\w.\- ]+[(:]"  # logcat, brief
+    rb"|(?:[\d:. -]{8,40} )?\[[EF]:[a-z]"  # ONNX Runtime's kind of prefix
     rb"| {0,8}#\d{1,2} +(?:0x[0-9a-f]{4,} |[\w:~<>]+ ?\(\w+=)"  # a frame of gdb or AddressSanitizer
     # A frame of the kernel, as journald or dmesg has it.
     rb"|(?:(?:\d{4}-\d\d-\d\dT|[A-Z]\w\w +\d\d? )[\d:.+-]{8,24} [\w.-]{1,60} kernel: )?"
-    rb"(?:\[ *\d+\.\d+\](?:\[ *\w\d+\])? *|^| +)(?:\? )?[\w.]+\+0x[\da-f]+/0x",
-    re.MULTILINE,
+    rb"(?:\[ *\d+\.\d+\](?:\[ *\w\d+\])?)? *(?:\? )?[\w.]+\+0x[\da-f]+/0x)"
 )
 """Lines that say by a letter or a number at their start that they report an error."""
 
