@@ -45,7 +45,15 @@ _ENV = "DEPLOYKIT"  # the environment variables of all options begin with it
 _NO_CACHE = f"{_ENV}_NO_CACHE"
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _DEVICES = "'deploykit targets' lists the devices"
-_SIZE = {"metavar": "SIZE"}
+_ADVICE = {
+    "target": _DEVICES,
+    "targets": _DEVICES,
+    "out": "name a folder that does not exist yet: -o out",
+    # Options of earlier releases.
+    "--audit": "it is now --kernels",
+    "--metric-command": "it is now --metric MODULE:FUNCTION",
+    "--preflight": "it is now --second-opinion, which is on by default",
+}
 _LONG_WORD = re.compile(r"(\S{60})\S{80,}(\S{60})")  # more than a line of a terminal: nobody reads it
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -88,7 +96,7 @@ class _WithGlobals(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
         super().__init__(*args, **kwargs)
-        flag, count = {"is_flag": True}, {"count": True}
+        flag, count, size = {"is_flag": True}, {"count": True}, {"metavar": "SIZE"}
         rows: tuple[tuple[list[str], str | list[str], str, dict[str, Any]], ...] = (
             (["--json"], f"{_ENV}_JSON", "Machine-readable output on stdout, nothing else there.", flag),
             # Eager: before --version, which says more with it.
@@ -96,7 +104,7 @@ class _WithGlobals(click.Command):
             (["-q", "--quiet"], f"{_ENV}_QUIET", "Say less.", count),
             (["--no-color"], [f"{_ENV}_NO_COLOR", "NO_COLOR"], "Plain text.", flag),
             (["--no-cache"], _NO_CACHE, "Take and keep nothing between runs.", flag),
-            (["--memory"], MEMORY, "What simulations may take, such as 3G. Default: 60 % of what is free.", _SIZE),
+            (["--memory"], MEMORY, "What simulations may take, such as 3G. Default: 60 % of what is free.", size),
         )
         self.params += [
             click.Option(flags, callback=_remember, expose_value=False, envvar=envvar, help=words, **shape)
@@ -179,10 +187,9 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return error.exit_code
     except click.ClickException as error:
-        wanted = error.param if isinstance(error, click.MissingParameter) else None
+        asked = getattr(error, "option_name", getattr(getattr(error, "param", None), "name", ""))
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "deploykit"
-        advice = {"target": _DEVICES, "targets": _DEVICES, "out": "name a folder that does not exist yet: -o out"}
-        next_ = advice.get(str(wanted.name) if wanted is not None else "", f"'{path} --help' shows how it is written")
+        next_ = _ADVICE.get(asked, f"'{path} --help' shows how it is written")
         return _show_error(arguments, UsageError(error.format_message(), next=next_))
     except click.Abort as abort:
         if isinstance(abort.__cause__, EOFError):  # a file that ended too early, which click takes for a user who left
