@@ -45,7 +45,6 @@ __all__ = [
 ]
 
 _PATHS = ("encodings", "float_tensors", "calibration", "references")
-_ARRAYS = (".npy", ".npz")
 _MOST_FILES = 100_000
 # A line of the file adds as many cells as it has targets or models.
 _MOST_CELLS = 10_000
@@ -184,8 +183,8 @@ def moved(request: Request, place: Callable[[Path], Path]) -> Request:
 
 
 def _moved_input(text: str, place: Callable[[Path], Path]) -> str:
-    name, separator, value = text.partition("=")
-    return f"{name}={place(Path(value))}" if separator and value.endswith(_ARRAYS) else text
+    file = _file_of(text)
+    return text if file is None else f"{text.partition('=')[0]}={place(file)}"
 
 
 def request_to_json(request: Request) -> Json:
@@ -263,7 +262,7 @@ def _by_role(request: Request, external: tuple[Path, ...]) -> Iterator[tuple[str
 def _file_of(declared: str) -> Path | None:
     """The file of an ``--input NAME=FILE.npy``; None where a value is declared."""
     _, _, value = declared.partition("=")
-    return Path(value) if value.endswith(_ARRAYS) else None
+    return Path(value) if value.lower().endswith((".npy", ".npz")) else None
 
 
 def _files_at(path: Path) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deploykit.accuracy.samples.calibration import KINDS
 from deploykit.errors import DeploykitError, InputError
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
@@ -25,7 +26,6 @@ __all__ = ["Scouted", "scout", "toml_text"]
 _DATA = ("calibration", "calib", "frames", "images", "samples", "data")
 _ENCODINGS = (".encodings", "_encodings.json", ".encodings.json")
 _ARRAYS = (".npz", ".npy")
-_SUFFIXES = (".npz", ".npy", ".raw", ".png", ".jpg", ".jpeg", ".bmp")
 _MOST = 1000
 
 
@@ -81,7 +81,7 @@ def scout(folder: Path) -> Scouted:
         data = (
             place.as_posix()
             for place in folders
-            if any(entry.suffix.lower() in _SUFFIXES for entry in (folder / place).glob("*"))
+            if any(entry.suffix.lower() in KINDS for entry in (folder / place).glob("*"))
         )
         models.append(
             FoundModel(

@@ -174,11 +174,11 @@ def about_samples(
     with suppress(InputError):
         growth = range_growth(lean_weights(model), facts, feeds) if all_read else None
     labels = Counter(calibration.labels.values()) if gives_ranges else {}
-    fit = DataFit(origin=calibration.origin, growth=growth, labels=labels)
+    fit = DataFit(origin=calibration.origin, growth=growth, labels=labels, unused=calibration.unused)
     if feeds:
         weights = lean_weights(model) if takes_pictures(facts) else load_small_weights(model)
         with suppress(InputError):  # the first layers do not run here: whoever runs the model says so
-            fit = data_fit(weights, facts, feeds, origin=calibration.origin, growth=growth, labels=labels)
+            fit = data_fit(weights, facts, feeds, fit)
     found = list(FIT_RULES.run(fit))
     if gives_ranges:
         with suppress(InputError):  # an input without a rank is told by whoever wants one

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[DataFit, DataFit]] = {
         replace(GOOD, growth=RangeGrowth(samples=8, tensors=50, unseen=0.2)),
     ),
     "DK235": (replace(GOOD, labels={"cat": 7, "dog": 2}), replace(GOOD, labels={"cat": 3, "dog": 1})),
+    "DK236": (replace(GOOD, unused=["a.webp"]), GOOD),
     "DK252": (replace(BYTES, first_layer=FirstLayer(node="c", deviation=50.0)), BYTES),
 }
 
@@ -89,7 +90,7 @@ def _network(trained_on: Pictures, *, divides: bool = False) -> onnx.ModelProto:
 def _fit(model: onnx.ModelProto, pictures: Pictures) -> DataFit:
     facts = facts_of(model)
     feeds = [{"x": picture[None]} for picture in pictures]
-    return data_fit(model, facts, feeds, origin="frames", growth=range_growth(model, facts, feeds))
+    return data_fit(model, facts, feeds, DataFit(origin="frames", growth=range_growth(model, facts, feeds)))
 
 
 def _codes(model: onnx.ModelProto, pictures: Pictures) -> set[str]:
@@ -142,7 +143,7 @@ def test_other_inputs_are_left_alone() -> None:
     model = graph.model(graph.op("Relu", [x], "y"))
     facts = facts_of(model)
     feeds: list[dict[str, Any]] = [{"x": np.linspace(0, 255, 7, dtype=np.float32)[None]}]
-    found = data_fit(model, facts, feeds, origin="rows")
+    found = data_fit(model, facts, feeds, DataFit(origin="rows"))
     assert (found.preparation, found.first_layer, found.divides_by) == (None, None, 0.0)
     assert not list(FIT_RULES.run(found))
 

@@ -26,6 +26,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
 from deploykit.system.aliases import Arrays, Json, Numbers
+from deploykit.system.files import regular_size
 from deploykit.system.published import plain, published
 
 __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
@@ -43,20 +44,19 @@ class OutputSet:
 def read_outputs(path: Path) -> OutputSet:
     """A folder (one sample per file, named by its stem) or one file as a set of samples."""
     if path.is_dir():
-        visible = (item for item in path.iterdir() if item.is_file() and not item.name.startswith("."))
-        files = sorted(item for item in visible if item.suffix in ARRAY_SUFFIXES)
-        usable = {file.stem: file for file in files}
-        twin = next((file for file in files if usable[file.stem] is not file), None)
-        if twin is not None:
-            names = f"{twin.name} and {usable[twin.stem].name}"
-            raise InputError(f"{path}: {names} have the same stem", next="keep one of them")
+        usable: dict[str, Path] = {}
+        for file in sorted(path.iterdir()):
+            if file.suffix.lower() not in ARRAY_SUFFIXES or file.name.startswith(".") or not file.is_file():
+                continue
+            if usable.setdefault(file.stem, file) is not file:
+                names = f"{usable[file.stem].name} and {file.name}"
+                raise InputError(f"{path}: {names} have the same stem", next="keep one of them")
         if not usable:
             raise InputError(f"{path}: holds no .npy and no .npz file", next="give the folder with the saved outputs")
         samples = {stem: partial(read_arrays, file) for stem, file in usable.items()}
         return OutputSet(label=str(path), samples=samples)
-    if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
-    if path.suffix not in ARRAY_SUFFIXES:
+    regular_size(path)
+    if path.suffix.lower() not in ARRAY_SUFFIXES:
         raise InputError(f"{path}: neither a folder nor a .npy, .npz or .onnx file")
     return OutputSet(label=str(path), samples={"": partial(read_arrays, path)})
 

@@ -41,9 +41,10 @@ from deploykit.accuracy.samples.images import (
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
-from deploykit.system.files import open_regular, read_regular
+from deploykit.system.files import open_regular, read_regular, regular_size
 
 __all__ = [
+    "KINDS",
     "Calibration",
     "Declaration",
     "SamplePlace",
@@ -59,6 +60,12 @@ __all__ = [
 
 _READER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _LABELS = "labels.csv"
+KINDS = {
+    **dict.fromkeys(ARRAY_SUFFIXES, "arrays"),
+    **dict.fromkeys(IMAGE_SUFFIXES, "images"),
+    SOUND_SUFFIX: "sounds",
+}
+"""What a file of calibration data is by the end of its name, in small letters."""
 _LARGEST_TABLE = 64 << 20
 
 
@@ -66,7 +73,7 @@ _LARGEST_TABLE = 64 << 20
 class Calibration:
     """Calibration data by kind: ``arrays``, ``images`` (with a recipe) or ``reader`` (``module:Class``).
 
-    Sounds are arrays, by the recipe ``sound``.
+    Sounds are arrays, by the recipe ``sound``. ``unused`` are the names of files beside them that are of no kind.
 
     ``labels`` maps a file to its class where the user gave labels (``labels.csv``, or one folder per class).
     """
@@ -74,6 +81,7 @@ class Calibration:
     kind: str
     origin: str
     files: tuple[Path, ...] = ()
+    unused: tuple[str, ...] = ()
     recipe: ImageRecipe | None = None
     sound: SoundRecipe | None = None
     reader: str = ""
@@ -96,31 +104,25 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
                     why="what lies elsewhere on this machine is not taken into a package",
                     next="replace the link by the file, or name the folder that it leads to",
                 )
-        images = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES]
-        arrays = [path for path in found if path.suffix in ARRAY_SUFFIXES]
-        sounds = [path for path in found if path.suffix.lower() == SOUND_SUFFIX]
-        if bool(images) + bool(arrays) + bool(sounds) > 1:
-            kinds = {"images": images, "arrays": arrays, "sounds": sounds}
-            held = " and ".join(kind for kind, files in kinds.items() if files)
-            raise UsageError(f"{source}: holds {held}", next="give a folder with one kind")
-        files = images or arrays or sounds
+        files = [path for path in found if path.suffix.lower() in KINDS]
+        kinds = sorted({KINDS[path.suffix.lower()] for path in files})
+        if len(kinds) > 1:
+            raise UsageError(f"{source}: holds {' and '.join(kinds)}", next="give a folder with one kind")
         if not files:
             raise InputError(
                 f"{source}: holds no image, no sound and no .npy or .npz file", next="name the folder that holds them"
             )
+        unused = {*found} - {*files, source / RECIPE_FILE, source / _LABELS}
         return Calibration(
-            kind="images" if images else "arrays",
+            kind="images" if kinds == ["images"] else "arrays",
             origin=source.name,
             files=tuple(files),
-            recipe=fit_recipe(read_recipe(source, inputs), inputs) if images else None,
-            sound=read_sound_recipe(source, RECIPE_FILE) if sounds else None,
+            unused=tuple(sorted(path.name for path in unused)),
+            recipe=fit_recipe(read_recipe(source, inputs), inputs) if kinds == ["images"] else None,
+            sound=read_sound_recipe(source, RECIPE_FILE) if kinds == ["sounds"] else None,
             labels=_labels(source, files),
         )
-    if source.is_file():
-        if source.suffix not in ARRAY_SUFFIXES:
-            raise InputError(f"{source}: neither .npy nor .npz", next="give a folder, a .npy, a .npz or module:Class")
-        return Calibration(kind="arrays", origin=source.name, files=(source,))
-    if _READER.fullmatch(str(source)):
+    if not source.exists() and _READER.fullmatch(str(source)):
         module = Path(*str(source).partition(":")[0].split(".")).with_suffix(".py")
         return Calibration(
             kind="reader",
@@ -128,7 +130,10 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
             reader=str(source),
             reader_file=module if module.is_file() else None,
         )
-    raise InputError(f"{source}: no such file or folder", next="give a folder, a .npy, a .npz or module:Class")
+    regular_size(source)  # which names a file that is not there, and what may be meant
+    if source.suffix.lower() not in ARRAY_SUFFIXES:
+        raise InputError(f"{source}: neither .npy nor .npz", next="give a folder, a .npy, a .npz or module:Class")
+    return Calibration(kind="arrays", origin=source.name, files=(source,))
 
 
 def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:
@@ -449,8 +454,8 @@ def _declaration(text: str, spec: InputSpec, said: str) -> Declaration:
             advice = "give one value for all, or one for each"
             raise UsageError(f"--input {text}: {len(values)} values", why=why, next=advice)
         return Declaration(name=spec.name, kind="value", values=values)
-    if said.endswith((".npy", ".npz")):
-        path = Path(said)
+    path = Path(said)
+    if path.suffix.lower() in ARRAY_SUFFIXES:
         if not places_in(path, (spec,)):
             raise InputError(f"{path}: holds no sample for the input {spec}")
         digest = hashlib.sha256()

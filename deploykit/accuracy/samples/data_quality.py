@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -186,22 +187,14 @@ def _first_float(facts: GraphFacts) -> tuple[str, int]:
     return name, int(shape[1]) if shape is not None and len(shape) == 4 and shape[1] in (1, 3) else 0
 
 
-def data_fit(
-    model: ModelProto,
-    facts: GraphFacts,
-    feeds: Sequence[Feed],
-    *,
-    origin: str,
-    growth: RangeGrowth | None = None,
-    labels: Mapping[str, int] | None = None,
-) -> DataFit:
-    """About the first float input of a float model, on a few of the samples; of another the labels and the growth.
+def data_fit(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed], known: DataFit) -> DataFit:
+    """What is ``known``, and of a float model what a few samples tell about its first float input.
 
     The weights of a model that takes pictures are loaded. Raises InputError where its first layers do not run on them.
     """
-    (name, colours), counted = _first_float(facts), dict(labels or {})
+    name, colours = _first_float(facts)
     if not name:
-        return DataFit(origin=origin, growth=growth, labels=counted)
+        return known
     some = [feeds[at] for at in spread(len(feeds), LOOKED_AT)]
     values = [np.asarray(feed[name], np.float64) for feed in some]
     low, high = min(float(value.min()) for value in values), max(float(value.max()) for value in values)
@@ -223,8 +216,8 @@ def data_fit(
     if preparation is None and layer is not None:
         made = _runner(graph, some, name, layer.outputs[0])([np.asarray(feed[name]) for feed in some])
         first_layer = FirstLayer(node=layer.label, deviation=float(np.median(made.std(axis=1))))
-    return DataFit(
-        origin=origin,
+    return replace(
+        known,
         input=name,
         low=low,
         high=high,
@@ -232,8 +225,6 @@ def data_fit(
         divides_by=divides_by,
         preparation=preparation,
         first_layer=first_layer,
-        growth=growth,
-        labels=counted,
     )
 
 

@@ -1,4 +1,4 @@
-"""Rules about calibration data: the guidelines (DK621 to DK628), and how data fits a model (DK230 to DK235, DK252).
+"""Rules about calibration data: the guidelines (DK621 to DK628), and how data fits a model (DK230 to DK236, DK252).
 
 Data that is fine gives no finding. What the rules look at is measured by ``data_quality``; nothing is read here.
 """
@@ -6,7 +6,7 @@ Data that is fine gives no finding. What the rules look at is measured by ``data
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deploykit.findings import SubjectKind, listed
@@ -103,6 +103,7 @@ class DataFit:
     first_layer: FirstLayer | None = None
     growth: RangeGrowth | None = None
     labels: Mapping[str, int] = field(default_factory=dict)
+    unused: Sequence[str] = ()
 
 
 GUIDELINE_RULES: Registry[Survey] = Registry("calibration")
@@ -321,6 +322,18 @@ def check_classes(fit: DataFit) -> Iterator[Found]:
     if counts[often] > 3 * counts[rare] and counts[often] > by_chance:
         hint = f"add {counts[often] - counts[rare]} samples of {rare!r}, or take fewer of {often!r}"
         yield _about(fit, message, hint, counts=dict(counts))
+
+
+@FIT_RULES.rule("DK236", "files-not-used", "info", sources=_MEASURED)
+def check_unused(fit: DataFit) -> Iterator[Found]:
+    """Files in the folder of calibration data are no arrays, pictures or sounds by their names.
+
+    Whoever counts on them has fewer samples than the folder seems to hold.
+
+    Fix: Save what is meant to be read as .npy, .npz, .png, .jpg, .bmp or .wav.
+    """
+    if fit.unused:
+        yield _about(fit, f"{len(fit.unused)} not used: {listed(fit.unused)}")
 
 
 @FIT_RULES.rule("DK252", "bytes-for-a-model-of-small-values", "warning", sources=_FITTED)

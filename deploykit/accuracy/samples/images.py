@@ -178,7 +178,7 @@ def read_image(path: Path, recipe: ImageRecipe, spec: InputSpec) -> Any:
 
 
 SOUND_SUFFIX = ".wav"
-_WIDEST = 4  # bytes of one value; more is no sound that anybody records
+_WIDEST, _FASTEST = 4, 1 << 20  # bytes of one value and values a second; more is no sound that anybody records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,10 +243,11 @@ def _opened(path: Path) -> Iterator[tuple[wave.Wave_read, int]]:
             why = str(error) or "it is cut off"
             next_ = "save it as PCM of 8, 16, 24 or 32 bits, or the values as .npz"
             raise InputError(f"{path}: not a sound that is read here", why=why, next=next_) from None
-        channels, width, frames = sound.getnchannels(), sound.getsampwidth(), sound.getnframes()
+        channels, width, rate, frames = sound.getparams()[:4]
         there = path.stat().st_size
-        if not (1 <= width <= _WIDEST and channels and 0 < frames * channels * width <= min(there, _LARGEST)):
-            why = f"its header states {frames:,} frames of {channels} times {width} bytes, the file has {there:,}"
+        if not (width <= _WIDEST and 0 < rate <= _FASTEST and 0 < frames * channels * width <= min(there, _LARGEST)):
+            why = f"its header states {frames:,} frames of {channels} times {width} bytes at {rate:,} Hz"
+            why += f", the file has {there:,} bytes"
             raise InputError(f"{path}: cut off or damaged", why=why)
         yield sound, width
 

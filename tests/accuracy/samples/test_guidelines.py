@@ -63,16 +63,20 @@ def save(folder: Path, count: int, name: str = "s{:03}") -> None:
 
 
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    save(tmp_path, 120)
+    save(tmp_path, 119)
+    (tmp_path / "s118.npy").rename(tmp_path / "CAPITALS.NPY")
+    (tmp_path / "s.webp").write_bytes(b"RIFF")
     np.save(tmp_path / "turned.npy", np.zeros((1, 4, 4, 3), np.float32))
     np.savez(tmp_path / "renamed.npz", image=np.zeros((1, 3, 4, 4), np.float32))
     np.save(tmp_path / "words.npy", np.full((1, 3, 4, 4), "x"))
     (tmp_path / "torn.npy").write_bytes(b"\x93NUMPY\x01")
-    found = survey(load_calibration(tmp_path), IMAGES)
+    data = load_calibration(tmp_path)
+    assert data.unused == ("s.webp",)
+    found = survey(data, IMAGES)
     reasons = dict(found.unusable)
     assert set(reasons) == {"turned.npy", "renamed.npz", "words.npy", "torn.npy"}
     assert "[1, 4, 4, 3]" in reasons["turned.npy"] and "'images'" in reasons["renamed.npz"]
-    assert found.samples == 120
+    assert found.samples == 119
 
 
 def test_film_frames_are_noticed_by_value(tmp_path: Path) -> None:

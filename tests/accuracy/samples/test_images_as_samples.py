@@ -222,6 +222,9 @@ def test_a_sound_that_is_cut_off_and_two_kinds_in_one_folder_are_refused(tmp_pat
     (tmp_path / "a.wav").write_bytes((tmp_path / "a.wav").read_bytes()[:900])
     with pytest.raises(InputError, match="cut off"):
         read(tmp_path, (1, 400))
+    save(tmp_path / "a.wav", width=1, rate=4_000_000_000)
+    with pytest.raises(InputError, match="4,000,000,000 Hz"):
+        read(tmp_path, (1, 400))
     np.save(tmp_path / "b.npy", WAVE)
     with pytest.raises(UsageError, match="holds arrays and sounds"):
         load_calibration(tmp_path)
