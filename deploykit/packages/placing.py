@@ -109,8 +109,7 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES, contents
             why=f"--force replaces packages only, and this folder has no {MANIFEST}",
             next="name another folder",
         )
-    strange = kind.strangers(out, contents=contents)
-    if strange:
+    if strange := kind.strangers(out, contents=contents):
         raise PackageError(
             f"{out}: was kept, for not everything in it was written by deploykit",
             why=listed(strange),
@@ -137,8 +136,7 @@ def tidy(out: Path, tell: Tell, kind: SealedKind = PACKAGES) -> bool:
         if (old / kind.file).is_file() and not os.path.lexists(out):
             old.rename(out)
             restored = True
-        strange = tuple(foreign(left))
-        if strange:
+        if strange := tuple(foreign(left)):
             tell(f"{left}: looks as if a run that died had left it, and is kept: it holds {listed(strange)}")
             continue
         if old.exists():
@@ -230,8 +228,9 @@ class PlacedFolder:
 
     def unwritable(self, path: Path, error: OSError) -> PackageError:
         """What to say of a file or folder that the system does not let be written."""
-        why = error.strerror or str(error)
-        return PackageError(f"{path}: cannot be written", why=why, next="choose another folder")
+        return PackageError(
+            f"{path}: cannot be written", why=error.strerror or str(error), next="choose another folder"
+        )
 
 
 class _PlacedResults(PlacedFolder):

@@ -36,6 +36,7 @@ __all__ = ["VerifyReport", "verify_integrity", "verify_package"]
 
 NAMESPACE = "deploykit"
 """What a signature of ``ssh-keygen -Y sign`` is for: one made for mail or git does not count."""
+_DIED = "of an earlier build, beside those of one that died ('deploykit build' ends it)"
 _LARGEST_SIGNATURE = 64 << 10
 _SIGNATURE_SECONDS = 30.0
 
@@ -85,6 +86,7 @@ class VerifyReport(Published):
 _INTEGRITY = (
     "files-present",
     "files-unchanged",
+    "files-of-one-build",
     "files-no-extra",
     "files-regular",
     "files-modes",
@@ -119,11 +121,10 @@ def verify_package(
         vouched.append(check_signature(package, allowed_signers))
     files = (*vouched, *_integrity(package, manifest["files"], strict=bool(vouched), seen=witnessed))
     status = status_of(manifest, content_of(manifest))
+    if all(check.ok for check in files):
+        files = (*files, *_models(package, manifest["files"]))
     if any(not check.ok for check in files):
         return VerifyReport(package=package, checks=files, status=status.damaged())
-    models = tuple(_models(package, manifest["files"]))
-    if any(not check.ok for check in models):
-        return VerifyReport(package=package, checks=(*files, *models), status=status.damaged())
     backend = load_backend(str(manifest.get("backend")))
     try:
         judged = backend.verify(package, manifest)
@@ -136,7 +137,7 @@ def verify_package(
         ) from error
     # What this process wrote just now it need not parse again.
     encodings = () if witnessed is not None else _encodings(package, manifest["files"])
-    checks = (*files, *models, *encodings, *judged.checks)
+    checks = (*files, *encodings, *judged.checks)
     if numerics:
         from deploykit.packages.rejudging import rejudge
 
@@ -168,16 +169,16 @@ def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | No
     # A link could point anywhere, so what it names is never hashed.
     links = linked(found)
     missing = sorted(files.keys() - found)
-    changed, odd = [], []
+    changed, odd, new, old = (list[str]() for _ in range(4))
     for path in sorted(files.keys() & found - set(links)):
         record = files[path]
         # A run that was killed has left the page as it was before.
         known = [(row["bytes"], row["sha256"]) for row in (record, record.get("before")) if row]
         try:
-            is_same = hashed(package / path, size=max(known)[0], follow=False) in known
-        except InputError:
-            is_same = False
-        if not is_same:
+            age = known.index(hashed(package / path, size=max(known)[0], follow=False))
+            if len({*known}) > 1 and path.startswith(BUILD_FOLDERS[0]):
+                (old if age else new).append(path)
+        except (InputError, ValueError):
             changed.append(path)
         mode = (package / path).lstat().st_mode
         # That a file may run now, or no longer, or with the rights of its owner or group, no hash shows.
@@ -193,6 +194,7 @@ def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | No
         ("files-present", missing, f"{len(files)} files of the manifest are there", "missing"),
         ("files-regular", links, "no links", "symbolic links"),
         ("files-unchanged", changed, "every file has its recorded SHA-256", "changed"),
+        ("files-of-one-build", old if new else [], "artifacts of one build", _DIED),
         ("files-modes", odd, "only what was made to run can run", "may run, or no longer, unlike recorded"),
         ("files-no-extra", extra, "no file beside the recorded ones", "not in the manifest"),
     )
@@ -209,12 +211,12 @@ def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | No
 def _models(package: Path, files: Json) -> Iterator[Check]:
     for path in sorted(files):
         if path.startswith("model/") and path.endswith(".onnx"):
+            words, ok = path, True
             try:
                 load_model(package / path)
             except DeploykitError as error:
-                yield Check(id="model-readable", ok=False, detail=f"{path}: {error.what}")
-            else:
-                yield Check(id="model-readable", ok=True, detail=path)
+                words, ok = f"{path}: {error.what}", False
+            yield Check(id="model-readable", ok=ok, detail=words)
 
 
 def _encodings(package: Path, files: Json) -> Iterator[Check]:

@@ -135,11 +135,10 @@ class PackageWriter(PlacedFolder):
     def seal(self, manifest: Json) -> None:
         """Write the manifest, with every file recorded so far; nothing may be added afterwards."""
         files = {path: self.records[path].to_json() for path in sorted(self.records)}
-        whole = {**manifest, "files": files}
         try:
             # In one step: a part of a manifest would make strangers' files of all that is in the folder.
             part = self.folder / f"{MANIFEST}.part"
-            text, self.digest = sealed(whole)
+            text, self.digest = sealed({**manifest, "files": files})
             part.write_bytes(text.encode())
             part.replace(self.folder / MANIFEST)
         except OSError as error:
@@ -203,10 +202,8 @@ def record_run(package: Path, manifest: Json, entry: Json, texts: Mapping[str, s
         _replace(package, path, text)
         files[path] = _executed(package, path).to_json()
     if page:
-        size, digest = hash_file(package / REPORT_PAGE, follow=False)
-        data = page.encode()
-        now = FileRecord(path=REPORT_PAGE, bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), origin="executed")
-        files[REPORT_PAGE] = {**now.to_json(), "before": {"bytes": size, "sha256": digest}}
+        data, was = page.encode(), _executed(package, REPORT_PAGE).to_json()
+        files[REPORT_PAGE] = {**was, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "before": was}
     _tell(package, {**manifest, "runs": [*manifest.get("runs", ()), dict(entry)]}, files)
     if page:
         _replace(package, REPORT_PAGE, page)
