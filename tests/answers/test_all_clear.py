@@ -68,14 +68,6 @@ def test_lines_that_differ_in_a_number_only_are_each_read() -> None:
     assert diagnose(io.BytesIO(b"press 1.0\n" + broken + b"pressed, all of it\n"), PRESS).conclusion != "finished"
 
 
-def test_a_failure_behind_thousands_of_warnings_is_not_lost() -> None:
-    """More lines than are looked at one by one: then there is no all-clear, whatever else is said."""
-    noise = b"".join(b"[ WARN ] layer fails its hint %d\n" % index for index in range(9000))
-    kinds = "".join(f"layer {a}{b} failed\n" for a in ascii_lowercase for b in ascii_lowercase).encode()
-    assert diagnose(io.BytesIO(noise + b"pressed, all of it\n"), PRESS).conclusion == "not-understood"
-    assert diagnose(io.BytesIO(kinds + b"pressed, all of it\n"), PRESS).overlooked
-
-
 def test_a_known_wording_behind_a_flood_of_trouble_is_found_and_counted() -> None:
     """Past so many lines words of trouble are not sought any more; the wordings of causes and marks of tools are."""
     flood = "".join(f"layer {a}{b}{c} failed\n" for a in ascii_lowercase for b in ascii_lowercase for c in "abcdefghij")
@@ -178,20 +170,6 @@ def test_the_root_comes_before_what_follows(lines: tuple[str, ...], first: str) 
 def test_a_number_beside_words_does_not_come_first(number: str) -> None:
     log = f"error code {number}\nModuleNotFoundError: No module named 'timm'\nfailed: {number}\n"
     assert first_of(log) == "line/module-missing"
-
-
-@each_row("number", 2999, 31337, 14999)
-def test_a_number_of_no_table_is_no_cause(number: int) -> None:
-    diagnosis = diagnose(io.BytesIO(f"QnnDsp <E> something ended with error code {number}\n".encode()), EVERY)
-    assert diagnosis.conclusion != "finished"
-    assert all(cause.error.root != "cause" for cause in diagnosis.causes)
-
-
-@each_row("size", 2097153, 3000000, 99999999)
-def test_the_number_of_kilobytes_does_not_matter(size: int) -> None:
-    log = f"<E> Graph g: estimated allocation of {size} KB, limit is 2097152 KB\n<E> Failed to finalize graph, err 1002"
-    cause = diagnose(io.BytesIO(log.encode()), EVERY).causes[0].error
-    assert (cause.stage, cause.root) == ("context-binary", "cause")
 
 
 def test_each_word_of_success_is_evidence_and_none_outweighs_a_failure() -> None:

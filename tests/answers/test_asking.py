@@ -73,11 +73,6 @@ def test_all_backends_answer() -> None:
     assert shown(oracle.ask(["speed"], arch="a2", sdk="1.0")) == [("speed", "one", ""), ("speed-of-two", "two", "")]
 
 
-def test_a_target_narrows_to_its_backends_and_architecture() -> None:
-    assert shown(oracle.ask(["speed"], target="chip1")) == [("speed", "one", ""), ("speed", "one", "a1")]
-    assert shown(oracle.ask(["speed"], target="chip2")) == [("speed-of-two", "two", "")]
-
-
 def test_a_target_without_words_shows_the_device_too() -> None:
     assert ("device chip1 arch", "", "") in shown(oracle.ask(target="chip1"))
     (row,) = [row for row in oracle.ask(target="chip2").rows if row.feature == "device chip2 arch"]
@@ -130,16 +125,6 @@ class Probing(StubBackend):
 
 def by_id(lines: object) -> dict[str, CheckLine]:
     return {line.id: line for line in lines}  # type: ignore[attr-defined]
-
-
-def test_the_core_looks_at_its_own_machine_and_says_what_to_do_unless_all_is_well() -> None:
-    lines = by_id(examine_core(Surroundings()))
-    assert lines["python"].state == "ok" and lines["packages"].state == "ok"
-    assert "numpy" in lines["packages"].facts and lines["disk-here"].facts["free_bytes"] > 0
-    for line in lines.values():
-        assert line.detail
-        assert line.next or line.state == "ok"
-        assert set(line.to_json()) == {"id", "state", "detail", "next", "facts"}
 
 
 def test_packages_that_do_not_load_are_a_problem(tmp_path: Path) -> None:

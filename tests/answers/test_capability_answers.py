@@ -3,11 +3,10 @@ from typing import Any
 
 import pytest
 
-from deploykit.answers.capability_answers import Query, answer, device_rows, differences, releases_between, search
+from deploykit.answers.capability_answers import Query, answer, differences, releases_between, search
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
-from deploykit.tables.devices import Device, Fact
 from stub_backend import ROW
 from tables import each_row
 
@@ -102,25 +101,6 @@ def test_a_release_that_no_table_covers(sdk: str) -> None:
     assert caught.value.exit_status == 4
 
 
-def test_filters() -> None:
-    assert {r.backend for r in answer(ROWS, Query(backends=("two",))).rows} == {"two"}
-    assert {r.arch for r in answer(ROWS, Query(archs=("a2",))).rows} == {"", "a2"}
-    assert {r.arch for r in answer(ROWS, Query(archs=())).rows} == {""}
-    assert {r.tool for r in answer(ROWS, Query(tool="runner")).rows} == {"runner"}
-
-
-def test_the_release_that_answers_does_not_depend_on_the_filters() -> None:
-    found = answer(ROWS, Query(words=("id",), tool="file", sdk="1.3"))
-    assert [(r.feature, r.sdk) for r in found.rows] == [("key devices[].cores[].id", "1.3")]
-    assert found.answered_by["kit"] == "1.3"
-
-
-def test_what_nobody_knows_is_answered_with_near_names() -> None:
-    found = answer(ROWS, Query(words=("fastmode2",)))
-    assert found.rows == () and "fast-mode" in found.near
-    assert found.to_json()["near"] == list(found.near)
-
-
 def test_differences_between_two_releases() -> None:
     changes = differences(ROWS, "1.0", "1.3", Query())
     states = {(c.row.feature, c.row.tool): (c.before and c.before.status, c.after and c.after.status) for c in changes}
@@ -135,23 +115,7 @@ def test_differences_between_two_releases() -> None:
     assert differences(ROWS, "1.3", "1.3", Query()) == ()
 
 
-def test_a_lifecycle_that_changes_is_a_difference() -> None:
-    rows = (row("x", since="1.0", until="1.0"), row("x", since="1.1", lifecycle="deprecated"))
-    assert [c.row.lifecycle for c in differences(rows, "1.0", "1.1", Query())] == ["deprecated"]
-
-
 def test_the_releases_in_between_say_what_they_changed() -> None:
     notes = [r.note for r in releases_between(ROWS, "1.0", "1.3", Query())]
     assert notes == ["a change", "another change", "a late change"]
     assert releases_between(ROWS, "1.3", "1.3", Query()) == ()
-
-
-def test_rows_of_a_device() -> None:
-    fact = Fact(
-        value="a2", source=("one",), confidence=Confidence.INFERRED, alternatives=("a3",), contradicts="two says a3"
-    )
-    device = Device(schema=1, id="d", name="D", vendor="V", backends=("one", "two"), facts={"arch": fact})
-    (found,) = device_rows(device)
-    assert (found.feature, found.note, found.contradicts) == ("device d arch", "a2 (others say a3)", "two says a3")
-    (unknown,) = device_rows(replace(device, facts={}))
-    assert (unknown.status, unknown.confidence, unknown.source) == (Status.UNKNOWN, None, ())

@@ -116,10 +116,15 @@ def test_each_cause_says_what_to_do_and_who_says_so() -> None:
     assert [row.id for row in EVERY.errors if lacks(row)] == []
 
 
-def test_each_cause_is_found_by_each_of_its_own_wordings() -> None:
+THIRDS = pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.heavy) for n in (1, 2))])
+"""Of what takes seconds every third row while a person waits, the others with the heavy tests."""
+
+
+@THIRDS
+def test_each_cause_is_found_by_each_of_its_own_wordings(part: int) -> None:
     """All of them in one log, far from each other: each counts once."""
     missed = {}
-    for row in EVERY.errors:
+    for row in EVERY.errors[part::3]:
         log = ("\n" * 40).join(map(spoken, row.patterns))
         causes = diagnose(io.BytesIO(log.encode()), EVERY, tools=row.tools).causes
         found = [one for cause in causes for one in (cause, *cause.follow_ups) if one.error.id == row.id]
@@ -146,10 +151,11 @@ def test_what_a_cause_says_uses_only_what_its_wordings_keep() -> None:
     assert [row.id for row in EVERY.errors if not asked(row.cause, row.workaround) <= kept(row)] == []
 
 
-def test_a_line_of_like_words_is_not_claimed() -> None:
-    rows = {row.id: row for row in EVERY.errors}
+@THIRDS
+def test_a_line_of_like_words_is_not_claimed(part: int) -> None:
+    rows, near = {row.id: row for row in EVERY.errors}, list(NEAR.items())[part::3]
     apart = "\n" * 40
-    claimed = {name: answer(apart.join(texts), Catalog(errors=(rows[name],))).causes for name, texts in NEAR.items()}
+    claimed = {name: answer(apart.join(texts), Catalog(errors=(rows[name],))).causes for name, texts in near}
     assert {name: row.hits[0].text for name, found in claimed.items() for row in found if row.error.id == name} == {}
 
 
@@ -162,11 +168,12 @@ def test_no_vendor_claims_the_others_words() -> None:
         assert len(claimed) <= 12, sorted(claimed)
 
 
-def test_a_line_that_says_enough_by_its_form_gets_its_kind() -> None:
+@THIRDS
+def test_a_line_that_says_enough_by_its_form_gets_its_kind(part: int) -> None:
     alone = replace(EVERY, errors=())
     found = {
         (kind, text): [cause.error.id for cause in answer(f"qnn-net-run pid:3\n{text}", alone).causes][:1]
-        for kind, text in KINDS
+        for kind, text in KINDS[part::3]
     }
     assert {key: got for key, got in found.items() if not got or got[0].partition("/")[2] != key[0]} == {}
 
@@ -186,7 +193,7 @@ def test_a_mark_belongs_to_one_tool() -> None:
     assert {mark: tools for mark, tools in owners.items() if len(tools) > 1 or len(mark) < 3} == {}
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(number, marks=pytest.mark.heavy) for number in (1, 2))])
+@THIRDS
 def test_issues_are_answered(part: int) -> None:
     """No all-clear, one wrong answer in thirty at most; what is none of the chain's failures is named as such."""
     verdicts = {block: judged(block) for block in ISSUES[part::3]}
@@ -201,6 +208,7 @@ def is_foreign(block: Block) -> bool:
     return any(name.startswith("foreign/") for name in block.right)
 
 
+@pytest.mark.heavy
 def test_the_rows_of_other_trackers_answer_most_of_a_tracker() -> None:
     """Every sixth block of those with most, judged without the causes that only its own tracker speaks of."""
     inside = [block for block in ISSUES if not is_foreign(block)][::6]

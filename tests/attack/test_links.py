@@ -109,28 +109,3 @@ def test_a_place_that_becomes_a_link_is_kept(over: bool, package: Path, tmp_path
     assert package.is_symlink()
     assert [path.read_text() for path in theirs.iterdir()] == ["mine"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "theirs"]
-
-
-@pytest.mark.parametrize("over", [False, True])
-def test_so_is_a_place_of_results(over: bool, tmp_path: Path) -> None:
-    out, theirs = tmp_path / "out", tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "mine.txt").write_text("mine")
-
-    def fill(folder: Path) -> dict[str, Any]:
-        (folder / "a").write_text("a")
-        return {"schema": 1}
-
-    def late(folder: Path) -> dict[str, Any]:
-        if out.exists():
-            shutil.rmtree(out)
-        out.symlink_to(theirs)
-        return fill(folder)
-
-    if over:
-        placing.publish_results(out, fill, force=False)
-    with pytest.raises(PackageError):
-        placing.publish_results(out, late, force=over)
-    assert out.is_symlink()
-    assert [path.read_text() for path in theirs.iterdir()] == ["mine"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "theirs"]

@@ -3,7 +3,6 @@
 import runpy
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,16 +41,6 @@ def run(package: Path, script: str, *words: str | Path) -> None:
     argv = [sys.executable, f"scripts/{script}", *map(str, words)]
     done = subprocess.run(argv, cwd=package, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.heavy
-def test_on_the_emulator(model: Path, tmp_path: Path) -> None:
-    if find_spec("onnxruntime_qnn") is None:
-        pytest.skip("the compiler's wheel is not installed")
-    write_arrays(tmp_path / "in.npz", sample())
-    deploykit.package(model, target="sm8650", backend="ort-qnn", precision="fp16", out=tmp_path / "out")
-    run(tmp_path / "out", "run.py", tmp_path / "in.npz", "-o", tmp_path / "saved.npz")
-    assert set(read_arrays(tmp_path / "saved.npz")) == set(OUTPUTS)
 
 
 def test_on_a_cpu_in_place_of_the_device(model: Path, tmp_path: Path) -> None:

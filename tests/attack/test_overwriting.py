@@ -10,7 +10,7 @@ import pytest
 
 from deploykit.errors import PackageError, UsageError
 from deploykit.packages.placing import publish_results, tidy
-from victims import AIMET, MODEL, QUANTIZING, run_here, two_samples
+from victims import AIMET, MODEL, run_here
 
 Command = tuple[str, ...]
 Told = list[str]
@@ -26,24 +26,6 @@ def results(out: Path, text: str, *, force: bool = False) -> None:
         return {"schema": 1}
 
     publish_results(out, fill, force=force)
-
-
-@pytest.mark.heavy
-def test_quantize_replaces_its_own_results_only(tmp_path: Path) -> None:
-    """``--force`` wiped any folder that it was pointed at."""
-    data, mine = two_samples(tmp_path), tmp_path / "thesis"
-    (mine / "src").mkdir(parents=True)
-    (mine / "src" / "thesis.tex").write_text("mine")
-    before = content(mine)
-    ending = run_here(*QUANTIZING, data, "-o", mine, "--force")
-    assert ending.status == 6, ending.output
-    assert "was kept" in ending.output
-    assert content(mine) == before
-    out = tmp_path / "out"
-    assert run_here(*QUANTIZING, data, "-o", out).status == 0
-    assert run_here(*QUANTIZING, data, "-o", out).status == 6
-    assert run_here(*QUANTIZING, data, "-o", out, "--force").status == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npz", "out", "thesis"]
 
 
 @pytest.mark.parametrize("change", ["added", "changed", "report", "link", "closed"])
@@ -163,18 +145,6 @@ def test_a_folder_too_deep_to_look_into_is_named(cnn: Command, package: Path) ->
         assert "dddd" in ending.output
     assert out.exists()
     _remove_deep(out)
-
-
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may look into every folder")
-def test_a_closed_folder_is_named(package: Path) -> None:
-    out = package
-    (out / "model" / "more").mkdir(mode=0)
-    try:
-        ending = run_here("verify", out)
-    finally:
-        (out / "model" / "more").chmod(0o755)
-    assert ending.status == 6, ending.output
-    assert "model/more/" in ending.output
 
 
 def test_references_are_read_as_carefully_as_samples(tmp_path: Path) -> None:

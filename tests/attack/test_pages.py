@@ -1,6 +1,5 @@
 """Names as weapons against whoever opens a page or reads a terminal, templates as weapons against whoever uses them."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -49,19 +48,6 @@ def test_pages_hold_names_as_text(armed: Path) -> None:
         text = (armed / "out" / name).read_text("utf-8")
         assert "<script>document" not in text and "<img src=x" not in text
         assert "\x1b" not in text and "\u202e" not in text
-    assert not list(armed.rglob("pwned"))
-
-
-def test_scripts_run_no_name(armed: Path) -> None:
-    """In real bash: every script is read, and the build goes as far as it can without an SDK."""
-    scripts = armed / "out" / "scripts"
-    for script in sorted(scripts.glob("*.sh")):
-        assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
-    for script in sorted(scripts.glob("*.py")):
-        compile(script.read_text("utf-8"), script.name, "exec")
-    hidden = {name: value for name, value in os.environ.items() if not name.endswith("SDK_ROOT")}
-    done = subprocess.run(["bash", scripts / "build.sh"], cwd=armed, env=hidden, capture_output=True, check=False)
-    assert done.returncode == 5
     assert not list(armed.rglob("pwned"))
 
 

@@ -1,6 +1,5 @@
 """The place of a package: what is replaced, what is kept, two runs at once, runs that die, disks that are full."""
 
-import random
 import shutil
 import subprocess
 import sys
@@ -11,11 +10,9 @@ import pytest
 
 from deploykit.errors import PackageError
 from deploykit.packages.writing import PackageWriter
-from victims import MODEL, QUANTIZING, run_cli, run_here, two_samples
+from victims import MODEL, run_cli, run_here
 
 Command = tuple[str, ...]
-KILLS = 4
-"""Of each kind in one run of the tests; ``python tests/lab/attack.py`` makes hundreds."""
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -97,34 +94,6 @@ def test_a_file_that_comes_while_the_package_is_made_is_kept(cnn: Command, tmp_p
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("then", ["kill", "term", "full"])
-@pytest.mark.parametrize("over", [False, True])
-def test_a_run_that_dies_leaves_the_old_package_or_none(
-    then: str, over: bool, cnn: Command, made: Path, tmp_path: Path
-) -> None:
-    events = run_cli(*cnn, tmp_path / "first").events
-    more = ("--force",) if over else ()
-    chance = random.Random(f"{then} {over}")
-    # Most of a run's file events read tables; half of the tries go to the last hundred, where the package is written.
-    last = events + (60 if over else 0)
-    for at in (*chance.sample(range(1, last), KILLS // 2), *chance.sample(range(last - 100, last), KILLS // 2)):
-        out = tmp_path / str(at)
-        if over:
-            shutil.copytree(made, out)
-        died = run_cli(*cnn, out, *more, at_event=at, then=then)
-        assert died.status in (-9, 143, 6, 5, 0), (at, died.output)
-        assert "Traceback" not in died.output, (at, died.output)
-        if out.exists():
-            assert content(out) == content(made), at
-        if then != "kill":
-            assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], (at, died.output)
-        again = run_cli(*cnn, out, "--force")
-        assert again.status == 0, (at, again.output)
-        assert content(out) == content(made)
-        assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], at
-
-
-@pytest.mark.heavy
 @pytest.mark.parametrize("largest", [4 << 10, 20 << 10])
 @pytest.mark.parametrize("over", [False, True])
 def test_a_disk_that_is_full_within_a_file(over: bool, largest: int, cnn: Command, made: Path, tmp_path: Path) -> None:
@@ -149,20 +118,6 @@ def test_an_output_that_is_full() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("largest", [4 << 10, 20 << 10, 60 << 10])
-def test_a_disk_that_is_full_while_a_model_is_quantized(largest: int, tmp_path: Path) -> None:
-    data, place = two_samples(tmp_path), tmp_path / "place"
-    place.mkdir()
-    ending = run_cli(*QUANTIZING, data, "-o", place / "out", largest=largest)
-    assert ending.status in (0, 5, 6), ending.output
-    assert "Traceback" not in ending.output
-    assert [path.name for path in place.iterdir()] == (["out"] if ending.status == 0 else [])
-    again = run_cli(*QUANTIZING, data, "-o", place / "out", "--force")
-    assert again.status in (0, 1), again.output
-    assert [path.name for path in place.iterdir()] == ["out"]
-
-
 def test_a_package_that_was_set_aside_is_put_back(cnn: Command, made: Path, tmp_path: Path) -> None:
     """What a run leaves that dies between two renames, where the system cannot exchange two names in one step."""
     shutil.copytree(made, tmp_path / ".out.deploykit-dead" / "old")
@@ -182,18 +137,6 @@ def test_what_a_dead_run_holds_of_the_user_is_kept_and_named(cnn: Command, made:
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     assert run_here(*cnn, tmp_path / "out", "--force").status == 6
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
-
-
-def test_two_folders_are_exchanged(tmp_path: Path) -> None:
-    from deploykit.system.folders import exchange
-
-    for name in ("fresh", "place"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "is").write_text(name)
-    exchange(tmp_path / "fresh", tmp_path / "place", tmp_path / "aside")
-    assert (tmp_path / "place" / "is").read_text() == "fresh"
-    assert (tmp_path / "aside" / "is").read_text() == "place"
-    assert not (tmp_path / "fresh").exists()
 
 
 @pytest.mark.parametrize(

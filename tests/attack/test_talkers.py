@@ -30,21 +30,21 @@ def test_a_program_that_never_stops_talking_ends_with_its_time(tmp_path: Path) -
         seen[0] += 1
         time.sleep(0.001)
 
-    done = run([sys.executable, "-c", "while True: print('x' * 4000)"], timeout=2.0, on_line=slowly)
+    done = run([sys.executable, "-c", "while True: print('x' * 4000)"], timeout=0.5, on_line=slowly)
     assert done.timed_out
     assert time.monotonic() - began < 30
-    assert seen[0] < 20_000
+    assert seen[0] < 5_000
 
 
 def test_a_log_of_long_lines_full_of_words_that_tell_of_trouble_is_answered(tmp_path: Path) -> None:
     """Each line is looked at once, whatever leads to it, and patterns do not begin at every letter of it."""
     words = "ret failed error cannot open no such file OSError: E QnnDsp not supported undefined symbol (12) err -13"
     chance = random.Random(0)
-    lines = ("[ERROR] " + " ".join(chance.choices(words.split(), k=500)) for _ in range(60))
+    lines = ("[ERROR] " + " ".join(chance.choices(words.split(), k=500)) for _ in range(20))
     (tmp_path / "a.log").write_text("\n".join(lines))
     began = time.process_time()
     assert run_here("diagnose", tmp_path / "a.log").status in (0, 1)
-    assert time.process_time() - began < 4
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.heavy

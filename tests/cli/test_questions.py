@@ -54,13 +54,6 @@ def test_text_shows_both_sides_and_the_sources_and_a_flag_may_be_written_as_it_i
     assert "v81 (others say v75)" in call("compat", "sc8480xp")
 
 
-def test_one_target_and_one_release(call: Any) -> None:
-    value = json.loads(call("compat", "fp16", "--target", "sm8350", "--sdk", "2.33", "--json"))
-    (row,) = [r for r in value["rows"] if r["feature"] == "fp16" and r["backend"] == "qnn-htp"]
-    assert (row["arch"], row["status"]) == ("v68", "unsupported")
-    assert {r["backend"] for r in value["rows"]} <= {"", "qnn-htp", "ort-qnn"}
-
-
 def test_what_changes_between_two_releases(call: Any) -> None:
     value = json.loads(call("compat", "diff", "2.33", "2.37", "--target", "sm8650", "--json"))
     states = {(d["feature"], d["tool"]): (d["before"] or {}).get("status") for d in value["differences"]}
@@ -80,7 +73,8 @@ def test_a_context_binary(call: Any) -> None:
 def test_unknown_is_an_answer_and_what_does_not_exist_is_refused(call: Any) -> None:
     text = call("compat", "use_quantise_v2")
     assert text.startswith("unknown: ") and "use_quantize_v2" in text
-    assert json.loads(call("compat", "use_quantise_v2", "--json"))["rows"] == []
+    value = json.loads(call("compat", "use_quantise_v2", "--json"))
+    assert value["rows"] == [] and "use_quantize_v2" in " ".join(value["near"])
     for args in (("fp16", "--sdk", "abc"), ("fp16", "--sdk", "0.1"), ("fp16", "--target", "nochip")):
         call("compat", *args, status=4)
     call("compat", "--model", "m.onnx", status=2)
@@ -129,20 +123,9 @@ def test_one_device_with_facts_and_sources(call: Any) -> None:
     assert "precisions: w8a16, w16a16, fp16, lpbq" in text
 
 
-def test_a_search_lists_what_matches(call: Any) -> None:
-    found = {target["id"] for target in json.loads(call("targets", "v75", "--json"))["targets"]}
-    assert "sm8650" in found and "sm8550" not in found
-    assert "sm8650" in call("targets", "v75")
-
-
 def test_what_is_contradicted_or_unknown_is_said(call: Any) -> None:
     assert "35 (reported, others say 93)" in call("targets", "qcs6490")
     assert "arch: unknown" in call("targets", "sc7280x")
-
-
-def test_only_one_backend(call: Any) -> None:
-    found = json.loads(call("targets", "--backend", "vitis-ai", "--json"))["targets"]
-    assert found and all("vitis-ai" in target["backends"] for target in found)
 
 
 def test_a_device_that_is_not_there(call: Any) -> None:
@@ -163,6 +146,12 @@ def test_the_list_of_rules_and_one_page(call: Any) -> None:
     assert "rank-above-5" in call("explain", "rank-above-4", status=2)
 
 
+@pytest.fixture
+def no_toolchains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))  # what this machine has half installed is not the point
+
+
+@pytest.mark.usefixtures("no_toolchains")
 def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     status = run(cli, ["doctor", "--json"])
     value = json.loads(capsys.readouterr().out)
@@ -172,10 +161,8 @@ def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> Non
     assert status == int(not value["ok"]) == int(any(line["state"] == "problem" for line in lines.values()))
 
 
-def test_a_problem_is_exit_status_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))  # what this machine has half installed is not the point
+@pytest.mark.usefixtures("no_toolchains")
+def test_a_problem_is_exit_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     broken = CheckLine(id="tool", state="problem", detail="it does not start", next="repair it")
     monkeypatch.setattr("deploykit.cli.doctor.examine", lambda backends: (broken,))
     assert run(cli, ["doctor"]) == 1

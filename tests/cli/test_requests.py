@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,29 +14,6 @@ from tables import each_row
 
 MLP = Path(__file__).parents[1] / "data/aimet/mlp/model.onnx"
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "help"
-THIRD_PARTY = """
-from deploykit.backend.options import OptionSpec
-from deploykit_qnn_htp.backend import QnnHtp
-
-backend_of_the_family = QnnHtp()
-
-class Fourth(QnnHtp):
-    id = "fourth"
-
-    def devices(self):
-        return backend_of_the_family.devices()
-
-    def resolve(self, device, sdk):
-        return backend_of_the_family.resolve(device, sdk)
-
-    def options(self):
-        own = OptionSpec(name="tile_size", kind="integer", low=8, high=64, default=16, since="9.1",
-                         help="Edge of a tile.")
-        route, *_ = super().options()
-        return (own, route)
-
-backend = Fourth()
-"""
 
 
 def test_wrong_kernels_are_told_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,35 +42,6 @@ def test_wrong_kernels_are_told_by_name(monkeypatch: pytest.MonkeyPatch, capsys:
     assert run(cli, [*asked[:-1], "--format", "json"]) == 0 and json.loads(capsys.readouterr().out)["findings"] == []
 
 
-@pytest.fixture
-def third_party(tmp_path: Path) -> dict[str, str]:
-    """The environment of a process that has a fourth backend installed, with an option of its own and a shared one."""
-    (tmp_path / "fourth_backend.py").write_text(THIRD_PARTY)
-    info = tmp_path / "fourth-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fourth\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[deploykit.backends]\nfourth = fourth_backend:backend\n")
-    path = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
-    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "80"}
-
-
-def calls(env: dict[str, str], *lines: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Command lines in a process of their own: the status of each, and what it says."""
-    code = (
-        "import io, json\n"
-        "from contextlib import redirect_stderr, redirect_stdout\n"
-        "from deploykit.cli import cli; from deploykit.cli.frame import run\n"
-        "told = []\n"
-        f"for line in {lines!r}:\n"
-        "    with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):\n"
-        "        status = run(cli, list(line))\n"
-        "    told.append((status, said.getvalue()))\n"
-        "print(json.dumps(told))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, encoding="utf-8", check=True)
-    return [(status, said) for status, said in json.loads(done.stdout)]
-
-
 @pytest.mark.parametrize("command", ["package", "check"])
 def test_help_is_as_it_was_once_read(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest tests/cli``, then read the difference."""
@@ -106,27 +52,6 @@ def test_help_is_as_it_was_once_read(command: str, capsys: pytest.CaptureFixture
         file.parent.mkdir(exist_ok=True)
         file.write_text(shown, "utf-8")
     assert shown.split() == file.read_text("utf-8").split()  # where lines break is click's business
-
-
-def test_a_third_partys_options_appear_by_themselves_and_are_checked(third_party: dict[str, str]) -> None:
-    plan = ("check", "--plan", "absent.onnx", "--target", "sm8650", "--sdk", "2.33")
-    (_, shown), (_, own), (_, plain), wrong, foreign, right = calls(
-        third_party,
-        ("check", "--help-backend", "all"),
-        ("package", "--help-backend", "fourth"),
-        ("check", "--help"),
-        (*plan, "--backend", "fourth", "--tile-size", "65"),
-        (*plan, "--tile-size", "8"),
-        (*plan, "--backend", "fourth", "--tile-size", "8"),
-    )
-    assert "Options of fourth:\n  --tile-size N" in shown.replace("--tile-size INTEGER", "--tile-size N")
-    assert "Edge of a tile.  [default: 16; since" in shown
-    assert "Options of fourth and qnn-htp:\n  --route ID" in shown and shown.count("--route") == 1
-    assert "--tile-size" in own and "--route" in own and "--lpbq" not in own
-    assert "--tile-size" not in plain
-    assert wrong[0] == 2 and "a whole number from 8 to 64" in wrong[1]
-    assert foreign[0] == 2 and "it is an option of fourth" in foreign[1]
-    assert right[0] == 3 and "absent.onnx" in right[1]
 
 
 def test_a_variable_is_an_option_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,24 +158,6 @@ def sdk_of(folder: Path, package: Path, tool: str) -> str:
         (tools / step["tool"]).write_text(f"#!/bin/sh\n{tool}\n")
         (tools / step["tool"]).chmod(0o755)
     return os.fspath(folder / "2.33.0")
-
-
-@pytest.mark.heavy
-def test_a_killed_build_leaves_a_package_as_it_was(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "QAIRT_SDK_ROOT", sdk_of(tmp_path, made, f"echo half > artifacts/half; touch {tmp_path}/here; sleep 60")
-    )
-    building = subprocess.Popen([sys.executable, "-m", "deploykit", "build", str(made)], stdout=subprocess.DEVNULL)
-    while not (tmp_path / "here").exists():
-        assert building.poll() is None
-    building.kill()
-    building.wait()
-    assert run(cli, ["-q", "verify", str(made)]) == 0 and not (made / "artifacts" / "half").exists()
-    monkeypatch.delenv("QAIRT_SDK_ROOT")
-    status, tries = 6, 100
-    while status == 6 and (tries := tries - 1):  # what the killed process was just starting may hold the lock a moment
-        status = run(cli, ["-q", "build", str(made)])
-    assert status == 5 and not list((made / "logs").glob(".*"))
 
 
 def test_a_tool_that_fails_is_diagnosed_by_its_own_log(

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from deploykit.encodings.formats.aimet import parse_encodings, read_encodings
 from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
@@ -21,8 +19,8 @@ from deploykit.encodings.formats.differences import (
     to_signed,
     to_unsigned,
 )
-from deploykit.encodings.place import Layout, layouts, place, place_entry
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
+from deploykit.encodings.place import layouts, place
+from deploykit.encodings.values import Affine, EncodingSet, Float, Float8
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
 from tables import each_row
@@ -277,62 +275,3 @@ def test_the_same_grid_in_other_words() -> None:
     assert compare_values(signed, unsigned) and not compare_values(signed, unsigned, grid_only=True)
     assert not compare_values(to_signed(unsigned), signed)
     assert to_signed(signed) is signed and to_unsigned(unsigned) is unsigned
-
-
-SCALES = st.floats(1e-12, 1e30, allow_subnormal=False)
-
-
-@st.composite
-def drawn_values(draw: st.DrawFn) -> Affine | Lpbq | Float | Float8:
-    kind = draw(st.sampled_from(["tensor", "channel", "block", "lpbq", "float", "float8"]))
-    bits = draw(st.sampled_from([2, 4, 8, 16, 32]))
-    signed = draw(st.booleans())
-    if kind == "float":
-        return Float(dtype="float16")
-    shape = {"tensor": (), "channel": (3,), "float8": (3,), "block": (2, 3), "lpbq": (2, 3)}[kind]
-    scale = np.array(draw(st.lists(SCALES, min_size=6, max_size=6)))[: int(np.prod(shape))].reshape(shape)
-    if kind == "float8":
-        return Float8(dtype="float8e5m2", scale=scale, axis=0)
-    if kind == "lpbq":
-        ints = draw(st.lists(st.integers(1, 16), min_size=6, max_size=6))
-        blocks = np.array(ints, dtype=np.float64).reshape(2, 3)
-        where: dict[str, Any] = {"axis": 1, "block_axis": 0, "block_size": 8}
-        return Lpbq(bits=4, decompressed_bits=8, channel_scale=scale[:1], block_scale=blocks, **where)
-    lowest = -(1 << (bits - 1)) if signed else 0
-    step = draw(st.sampled_from([0.0, 0.5]))
-    point = draw(st.integers(lowest, lowest + (1 << bits) - 2)) + step
-    block = kind == "block"
-    return Affine(
-        bits=bits,
-        signed=signed,
-        scale=scale,
-        zero_point=np.full(shape, point),
-        symmetric=signed,
-        axis=1 if block else 0 if kind == "channel" else None,
-        block_axis=0 if block else None,
-        block_size=8 if block else None,
-    )
-
-
-@given(found=st.lists(drawn_values(), min_size=1, max_size=4), version=st.sampled_from(["0.6.1", "1.0.0", "2.0.0"]))
-def test_whatever_is_called_lossless_reads_back_the_same(found: list[Any], version: str) -> None:
-    """Property: what a conversion calls lossless is what a reader of the written file gets."""
-    entries = {f"t{i}": Encoding(name=f"t{i}", value=value, is_param=i % 2 == 0) for i, value in enumerate(found)}
-    layout = {
-        name: Layout(shape=(3,))
-        if entry.value.granularity == "per-channel" or isinstance(entry.value, Float | Float8)
-        else Layout(shape=(16, 3), channel_axis=1, block_axis=0)
-        for name, entry in entries.items()
-    }
-    source = EncodingSet(version="2.0.0", entries=entries)
-    result = convert(source, version, layouts=layout)
-    assert len(result.outcomes) == len(entries)
-    back = parse_encodings(json.loads(result.text), where="back")
-    placed = {name: place_entry(e, layout[name], source="back", version=version) for name, e in back.entries.items()}
-    lossless = {o.name for o in result.of(OutcomeKind.LOSSLESS)}
-    kept = EncodingSet(version="x", entries={n: e for n, e in entries.items() if n in lossless})
-    again = EncodingSet(version="x", entries={n: e for n, e in placed.items() if n in lossless})
-    assert not diff(kept, again)
-    impossible = {o.name for o in result.of(OutcomeKind.IMPOSSIBLE)}
-    assert not impossible & back.entries.keys()
-    assert entries.keys() - impossible - back.entries.keys() == (result.float_tensors - impossible)

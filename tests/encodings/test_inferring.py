@@ -268,9 +268,3 @@ def test_a_range_as_a_grid(ends: Interval, of: GridKind, scale: float, zero: flo
     assert (float(made.scale), float(made.zero_point)) == pytest.approx((scale, zero))
     assert (made.bits, made.signed, made.symmetric) == (of.bits, of.signed, of.symmetric)
     assert float(made.minimum) <= ends[0] and ends[1] <= float(made.maximum)
-
-
-def given(params: str = "", floats: str = "", **values: Affine) -> EncodingSet:
-    made = {name: Encoding(name=name, value=value, is_param=name in params) for name, value in values.items()}
-    made |= {name: Encoding(name=name, value=Float(dtype="float16")) for name in floats}
-    return EncodingSet(version="1.0.0", entries=made)

@@ -150,6 +150,7 @@ def answers(run: Run, *command_lines: tuple[str, ...] | str) -> list[Answer]:
     return [Answer(*row) for row in json.loads(done.stdout)]
 
 
+@pytest.mark.heavy
 def test_a_new_rewrite_is_three_files_and_a_new_rule_a_function_and_a_case(tree: Path, run: Run) -> None:
     (tree / "deploykit/rewrites/made_up.py").write_text(REWRITE)
     assert without_page_or_test(tree) == ["a section about made-up", "a test of made-up"]

@@ -102,13 +102,6 @@ def test_a_file_that_can_run_is_refused(source: Path, tmp_path: Path, told: list
         written(source, tmp_path / "p", told)
 
 
-def test_small_files_are_copied(tmp_path: Path, told: list[str]) -> None:
-    small = tmp_path / "model.onnx"
-    small.write_bytes(b"short")
-    written(small, tmp_path / "p", told)
-    assert (tmp_path / "p" / "model" / "model.data").stat().st_ino != small.stat().st_ino
-
-
 def test_links_are_read_once(source: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     later = source.stat().st_ctime_ns + 10_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: later)

@@ -84,14 +84,6 @@ def test_times_of_whole_seconds_are_trusted_later(monkeypatch: pytest.MonkeyPatc
     assert Look.at(status).settled
 
 
-def test_a_long_reading_does_not_settle_what_was_just_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, seen = old(tmp_path / "a"), Witnessed()
-    before = Look.at(path.stat())
-    later(monkeypatch)
-    seen.note_read(before, path.stat(), *LIE)
-    assert seen.hash(path) != LIE
-
-
 def test_a_file_that_changed_while_read_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = old(tmp_path / "a"), Witnessed()
     later(monkeypatch)
@@ -139,22 +131,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         assert run(cli, asked) == 0
     found: dict[str, Any] = json.loads((place / "told.json").read_text())
     return found
-
-
-def test_the_bars_are_those_of_the_published_numbers(told: dict[str, Any]) -> None:
-    step = next(step for step in told["steps"] if step["raised"])
-    costs, bars = step["raised"]["sensitivity"], layer_bars(step)
-    together = [row["loss_db"]["together"] for row in costs]
-    assert len(together) > 2 and together == sorted(together), "the worst first"
-    assert [bar["label"] for bar in bars] == [row["layer"] for row in costs]
-    for bar, row in zip(bars, costs, strict=True):
-        apart = {name: db for name, db in row["loss_db"].items() if name != "together" and db is not None}
-        assert {name: words for name, words in bar["words"].items() if words != "no difference"} == {
-            name: f"{db:.1f} dB" for name, db in apart.items()
-        }
-    known = [(said, bar["lengths"][name]) for bar in bars for name, said in bar["words"].items() if said[-2:] == "dB"]
-    lengths = [length for _, length in sorted(known, key=lambda pair: float(pair[0].split()[0]))]
-    assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1] > 0
 
 
 def test_quality_lies_against_time_where_a_compiler_was_asked(told: dict[str, Any]) -> None:
@@ -213,22 +189,3 @@ def test_the_account_is_told_in_words() -> None:
     section = quantized_section(ACCOUNT)
     assert section["notes"] == ACCOUNT["notes"]
     assert section["outputs"] == [("y", "no difference", "1", "0")]
-
-
-def test_a_quantizer_without_a_simulation_and_samples_that_were_seen_are_said() -> None:
-    numbers = {
-        **ACCOUNT["numbers"],
-        "quantizers_own": {"sqnr_db": None, "agreement_db": None, "exact": False},
-        "samples": {"count": 3, "held_out": False},
-    }
-    told = shown(numbers=numbers, toolchain="", quantizer="ort", versions={}, options={})
-    assert told["made by"] == "ort" and told["options"] == "none"
-    assert shown(seconds={"calibrate": 0.21})["took"] == "0.2 s"
-    assert told["samples"] == "8 to calibrate, 3 of the same to judge"
-    assert told["in the quantizer's own simulation"] == "it has none"
-
-
-def test_two_simulations_that_differ_are_told_apart() -> None:
-    own = {"sqnr_db": 30.0, "agreement_db": 22.7, "exact": False}
-    told = shown(numbers={**ACCOUNT["numbers"], "quantizers_own": own})
-    assert told["in the quantizer's own simulation"] == "30.0 dB; the two agree to 22.7 dB"

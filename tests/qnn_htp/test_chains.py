@@ -62,6 +62,7 @@ def test_build_compares_the_types_of_every_segment(built: Path) -> None:
     assert verified.actual["detections"] == "uint16"
 
 
+@pytest.mark.heavy
 def test_a_lost_segment_fails_the_build(built: Path, tmp_path: Path, make_sdk: MakeSdk, run_script: RunScript) -> None:
     package = Path(shutil.copytree(built, tmp_path / "package"))
     encodings = package / f"encodings/model_{NAMES[2]}.json"
@@ -203,6 +204,7 @@ def with_tail(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_a_tail_is_chained_after_the_device(
     with_tail: Path,
     device: dict[str, str],

@@ -103,6 +103,7 @@ def test_the_three_ways_are_compared(cut_packages: dict[str, Packaged], tmp_path
     assert fallback.plan.route is not None and fallback.plan.route.id == "legacy-float-fallback"
 
 
+@pytest.mark.heavy
 def test_the_same_inputs_give_the_same_bytes(cut_packages: dict[str, Packaged], tmp_path: Path) -> None:
     """In a process whose sets are ordered differently."""
     encodings, one = DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings", cut_packages["explicit"].package

@@ -16,7 +16,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
-from deploykit.system.environments import environment_of, toolchains_root
+from deploykit.system.environments import environment_of
 from deploykit.system.installing import install, remove
 from deploykit.system.specs import Stage, ToolchainSpec, select
 from lent_pip import lend_pip
@@ -157,12 +157,6 @@ def test_choosing_a_version() -> None:
         select(known, "!!")
 
 
-def test_the_cache_folder_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("DEPLOYKIT_TOOLCHAINS", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert toolchains_root() == tmp_path / "deploykit" / "toolchains"
-
-
 def test_a_bad_specification_is_answered_with_its_key(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text('schema = 1\nname = "x"\ncolour = "red"\n')
     with pytest.raises(InputError, match="colour"):
@@ -238,19 +232,14 @@ def test_a_lock_lets_in_what_has_its_hash_and_nothing_else(root: Path, tmp_path:
     assert environment_of(good).state().detail == "unfinished: package", "a changed lock makes its stage run again"
 
 
-@pytest.mark.parametrize("machine", ["another Python", pytest.param("macosx-14.0-arm64", marks=pytest.mark.heavy)])
-def test_without_a_hash_pins_decide(machine: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_hash_pins_decide(root: Path, tmp_path: Path) -> None:
     """A lock names the files of one kind of machine for some Pythons: elsewhere it would refuse every one."""
     wheel = make_wheel(tmp_path)
-    known = "3.1"
-    if machine.startswith("macosx"):
-        known = THIS_PYTHON
-        monkeypatch.setattr("sysconfig.get_platform", lambda: machine)
     (tmp_path / "other.lock").write_text("nothing==0 --hash=sha256:" + "0" * 64 + "\n")
-    stage = Stage(id="p", packages=(f"tinytool @ {wheel.as_uri()}",), lock="other.lock", lock_python=(known,))
+    stage = Stage(id="p", packages=(f"tinytool @ {wheel.as_uri()}",), lock="other.lock", lock_python=("3.1",))
     news: list[str] = []
     assert install(a_toolchain((stage,), files=str(tmp_path)), news.append).state == "ready"
-    assert any(f"hashes are known for Python {known} on linux-x86_64 only" in line for line in news)
+    assert any("hashes are known for Python 3.1 on linux-x86_64 only" in line for line in news)
 
 
 LOCKED = [one for one in known_toolchains() if any(stage.lock for stage in one.stages)]

@@ -11,7 +11,7 @@ import pytest
 
 from deploykit.errors import ToolError
 from deploykit.system.folders import is_waited_for, waiting_for
-from deploykit.system.jobs import RESULT, Begun, Job, Steps, finished_job, prefixed, run_job
+from deploykit.system.jobs import RESULT, Begun, Job, finished_job, prefixed, run_job
 from tables import each_row
 
 WRITE = """
@@ -97,19 +97,7 @@ def test_a_lock_is_waited_for_and_free_again(tmp_path: Path) -> None:
     assert not is_waited_for(tmp_path / "a")
 
 
-def test_steps_are_counted_and_may_begin_again() -> None:
-    told: list[str] = []
-    steps = Steps(("deciding", "writing"), told.append)
-    for name in ("deciding", "writing", "deciding", "no step of these"):
-        steps.begin(name)
-    assert told == ["[1/2] deciding", "[2/2] writing", "[1/2] deciding"]
-    assert all(isinstance(line, Begun) for line in told)
-
-
 def test_a_step_of_one_piece_of_work_among_several_stays_a_step() -> None:
     told: list[str] = []
-    tell = prefixed("sm8650", told.append)
-    tell(Begun("[1/3] deciding"))
-    tell("planning")
-    assert told == ["sm8650: [1/3] deciding", "sm8650: planning"]
-    assert [isinstance(line, Begun) for line in told] == [True, False]
+    prefixed("sm8650", told.append)(Begun("[1/3] deciding"))
+    assert told == ["sm8650: [1/3] deciding"] and isinstance(told[0], Begun)

@@ -14,7 +14,6 @@ from packaging.version import Version
 from deploykit.backend.plugins import all_registries, load_backends
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
-from tables import each_row
 
 NUMBER = r"\d+\.\d+"
 PLACES = (
@@ -89,57 +88,6 @@ def overlap(one: CompatRow, other: CompatRow) -> bool:
 def row(status: str, since: str = "", until: str = "", **more: Any) -> CompatRow:
     fields = {"backend": "b", "tool": "t", "sdk": "", "note": "", "source": ("a/b#1",), "confidence": None, **more}
     return CompatRow(feature="f", status=Status(status), since=since, until=until, **fields)
-
-
-@each_row(
-    ("source", "is_one"),
-    ("qualcomm/aimet#4102 (comment of 2026-06-08)", True),
-    ("AIMET repository discussion 3902", True),
-    ("docs.qualcomm.com 80-63442-10, general_revision_history (beginning)", True),
-    ("AMD UG1414, Vitis AI 3.5 user guide", True),
-    ("12 small graphs for soc_model 57 (HTP v75) on the compiler of QAIRT 2.36.1", True),
-    ("onnxruntime-qnn 2.7.0 run on Linux x86-64", True),
-    ("pytorch/executorch backends/qualcomm/serialization/qc_schema.py", True),
-    ("user lab notes, QAIRT 2.48 on SM8750, public repository", True),
-    ("everybody knows", False),
-    ("see above", False),
-    ("qualcomm/aimet 4102", True),
-    ("a blog", False),
-)
-def test_what_names_a_place(source: str, is_one: bool) -> None:
-    assert names_a_place(source) is is_one
-
-
-def test_a_row_without_a_place_to_look_at_is_named() -> None:
-    assert list(unresolved((), Confidence.REPORTED)) == ["no source"]
-    assert list(unresolved(("everybody knows", "a/b#1"), Confidence.REPORTED)) == ["everybody knows"]
-    assert not list(unresolved(("no public sighting",), Confidence.INFERRED))
-    assert list(unresolved(("no public sighting",), Confidence.OBSERVED)), "an absence is nothing that one can observe"
-    assert list(unresolved(("the tables of this package",), None))
-    assert not list(unresolved(("the tables of this package",), None, computes=True))
-
-
-def test_a_source_is_old_after_a_year_unless_it_is_marked() -> None:
-    dates = {"": "2026-09-30", "a/b#1": "2024-05-01", "a/b#2": "2024-05-01 closed, cannot change"}
-    sources = ("a/b#1", "a/b#2", "c/d#3")
-    assert list(stale(dates, sources, date(2026, 11, 22))) == ["a/b#1"]
-    assert list(stale(dates, sources, date(2027, 10, 1))) == ["a/b#1", "c/d#3"]
-    assert list(stale({}, ("c/d#3",), date(2026, 11, 22))) == ["c/d#3"]
-
-
-@each_row(
-    ("rows", "count"),
-    ([row("supported", "2.29", "2.35"), row("broken", "2.35", "")], 1),
-    ([row("supported", "2.29", "2.34"), row("broken", "2.35", "")], 0),
-    ([row("supported", "2.9", "2.10"), row("broken", "2.11", "")], 0),
-    ([row("supported"), row("broken", "2.35")], 1),
-    ([row("supported", sdk="0.11"), row("broken", sdk="0.13")], 0),
-    ([row("supported"), row("broken", contradicts="another says otherwise")], 0),
-    ([row("supported"), row("supported", "2.35")], 0),
-    ([row("supported"), row("broken", arch="v75")], 0),
-)
-def test_rows_that_say_the_opposite_of_one_release(rows: list[CompatRow], count: int) -> None:
-    assert len(list(contradictions(rows))) == count
 
 
 def test_the_shipped_tables_are_in_order() -> None:

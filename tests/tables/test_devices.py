@@ -33,10 +33,6 @@ def test_a_device_is_published_with_what_is_said_of_each_fact() -> None:
     )
 
 
-def test_an_unknown_fact_is_none() -> None:
-    assert (DEVICE.fact("memory"), DEVICE.fact("weight")) == (8, None)
-
-
 @pytest.mark.parametrize(
     ("words", "found"), [("One  gen", ["b"]), ("gen one", ["a", "b"]), ("GEN", ["a", "b"]), ("two", ["c"]), ("no", [])]
 )
@@ -109,9 +105,3 @@ def test_what_is_missing_is_refused_by_both() -> None:
         jsonschema.validate(wrong, schema_of(File))
     with pytest.raises(InputError, match=r"file\.confidence: missing"):
         structure(File, wrong, where="file")
-
-
-def test_hidden_and_optional_fields() -> None:
-    schema = schema_of(File, hidden=("since",), optional=("name",))
-    assert "since" not in schema["$defs"]["Part"]["properties"]
-    assert schema["$defs"]["Part"]["required"] == []
