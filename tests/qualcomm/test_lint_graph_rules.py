@@ -125,6 +125,12 @@ ROIS = """g (float[1,4,8,8] x, float[2,4] r, int64[2] i) => (float[2,4,2,2] y) {
   y = RoiAlign <mode = "avg", sampling_ratio = 2, output_height = 2, output_width = 2> (x, r, i) }"""
 
 
+def resized(settings: str, factors: str = "1, 1, 2, 2") -> Case:
+    """A picture, twice as large; only its ``settings`` matter."""
+    graph = f"g (float[1,4,6,8] x) => (float[1,4,12,16] y) <float[{factors.count(',') + 1}] s = {{{factors}}}>"
+    return {"graph": f"{graph} {{ y = Resize <{settings}> (x, , s) }}", "opset": 19, "sdk": "2.51"}
+
+
 def padded(shape: str) -> Case:
     """Two more values along the last axis, reflected."""
     rank, whole = len(shape.split(",")), shape[:-1] + str(int(shape[-1]) + 2)
@@ -140,6 +146,14 @@ def padded(shape: str) -> Case:
     ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [2,2]> (x)", "1,4,8,8", "1,4,6,6"), "error", ""),
     ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [1,1]> (x)", "1,4,8,8", "1,4,7,7"), "", ""),
     ("QNN208", one("Mod <fmod = 1> (x, x)", "4"), "error", ""),
+    ("QNN208", one("LpNormalization <p = 1> (x)", "4,8", "4,8"), "error", "magnitudes"),
+    ("QNN208", resized('coordinate_transformation_mode = "half_pixel_symmetric"'), "error", "half_pixel_symmetric"),
+    ("QNN208", resized('coordinate_transformation_mode = "align_corners", antialias = 0'), "", ""),
+    ("QNN208", resized("antialias = 1"), "error", "antialias"),
+    ("QNN320", resized('mode = "cubic", axes = [2, 3]', "2, 2"), "warning", "factors for all axes"),
+    ("QNN320", resized('mode = "linear", axes = [2, 3]', "2, 2"), "", ""),
+    ("QNN320", resized('mode = "cubic", exclude_outside = 1'), "info", "at the border"),
+    ("QNN320", resized('mode = "cubic"'), "", ""),
     ("QNN206", one("LayerNormalization <axis = 2> (x, s, b)", "1,8,8", stored=NORM), "", ""),
     ("QNN206", {"graph": OF_ANY_RANK, "stored": NORM}, "", ""),
     ("QNN208", padded("1,2,3,4,5"), "error", "at most 4"),

@@ -43,6 +43,7 @@ _TYPES = {"u8": "8 bits", "u16": "16 bits", "float": "float16"}
 # The way out of a part of a condition, where it is not another value of a setting.
 _OTHERWISE = {
     "before": "put another operator after it",
+    "count axes": "give it factors for all axes, or sizes",
     "behind": "put another operator in front of it",
     "gate": "leave what the gate makes out of the encodings",
     "grids apart": "give its result the encoding of what it reads",

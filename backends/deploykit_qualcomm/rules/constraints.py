@@ -44,7 +44,7 @@ class OpRank(SourcedRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(SourcedRow):
-    """An operator that is refused: always, at one rank, or unless every value of an attribute equals ``unless``."""
+    """An operator that is refused: always, at one rank, or if a value of an attribute is no word of ``unless``."""
 
     op: str
     why: str

@@ -192,10 +192,10 @@ def check_refused(situation: Situation) -> Iterator[Found]:
     for node in nodes(situation, *rows):
         rank = _rank(situation.facts, node.inputs[0])
         for row in rows[node.op_type]:
-            value = node.attributes.get(row.attribute)
-            values = value if isinstance(value, list | tuple) else [] if value is None else [value]
-            refused = rank == row.rank if row.rank is not None else not row.attribute
-            if refused or (row.rank is None and any(str(item) != row.unless for item in values)):
+            value = node.attributes.get(row.attribute, [])
+            values = value if isinstance(value, list | tuple) else [value]
+            refused = not row.attribute or any(str(item) not in row.unless.split() for item in values)
+            if refused if row.rank is None else rank == row.rank:
                 yield at_node(node, row.why, sources=row.source, claim=claim_of(row))
     for node in nodes(situation, "Pad"):
         rank = _rank(situation.facts, node.inputs[0])

@@ -123,6 +123,8 @@ def _others() -> Iterator[Rare]:
     for blocks, mode in ((2, "DCR"), (2, "CRD"), (3, "DCR")):
         yield "DepthToSpace", f"{mode}, {blocks} by {blocks}, 4 rows", 17, _depth(blocks, mode)
     yield "Upsample", "nearest, as Resize of set 10", 17, _upsampled
+    yield "Resize", "cubic, factors of two axes", 18, _cubic([2.0, 2.0], axes=[2, 3])
+    yield "Resize", "cubic, weights outside left out", 18, _cubic([1.0, 1.0, 2.0, 2.0], exclude_outside=1)
 
 
 def _unary(op: str, low: float, high: float, settings: dict[str, Any], shape: tuple[int, ...] = _SHAPE) -> Draw:
@@ -225,6 +227,15 @@ def _suppressed(sketch: Sketch) -> str:
 
 def _depth(blocks: int, mode: str) -> Draw:
     return lambda sketch: sketch.op("DepthToSpace", sketch.input(1, 2 * blocks**2, 4, 5), blocksize=blocks, mode=mode)
+
+
+def _cubic(factors: list[float], **settings: Any) -> Draw:
+    def draw(sketch: Sketch) -> str:
+        return sketch.op(
+            "Resize", sketch.input(1, 4, 6, 10), "", sketch.stored(factors, "float32"), mode="cubic", **settings
+        )
+
+    return draw
 
 
 def _upsampled(sketch: Sketch) -> str:
