@@ -232,8 +232,10 @@ def _in_float16(backend: AnyBackend, situation: Situation, shared: SharedWork, t
     """The situation as it is; a float model that runs in float16 is simulated on the samples that the user gave."""
     request, facts = situation.request, situation.facts
     is_float = request.precision in (None, "fp16") and situation.encodings is None and not facts.is_qdq
-    if not (request.calibration and is_float and backend.offers("mixed_support")):
+    if not (is_float and backend.offers("mixed_support")):
         return ChosenWay(situation=situation)
+    if not request.calibration:
+        return ChosenWay(situation=situation, skipped="nothing was simulated; --calibration DATA lets float16 be judged")
     samples, model = samples_of(situation, shared), lean_weights(situation.model)
 
     def simulated() -> Verdict:

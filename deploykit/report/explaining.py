@@ -124,7 +124,7 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
     return Shipping(word=Word.SHIP, why=why, evidence="; ".join(filter(None, (by, measured))))
 
 
-_BLAMED = {"float": "quantization and all that follows", "quantized": "the device", "device": "another device"}
+_BLAMED = {"float": "the precision and all that follows", "quantized": "the device", "device": "another device"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -275,7 +275,7 @@ def test_the_first_wider_type_of_the_device_that_keeps_it_is_named(
 @each_row(
     ("reach", "given", "state", "why"),
     (1.0, True, "yes", "4 of 4 classes equal"),
-    (1.0, False, "not judged", "nothing was simulated"),
+    (1.0, False, "not judged", "nothing was simulated; --calibration DATA lets float16 be judged"),
     # 300 squared overflows: a device may saturate there or not.
     (300.0, True, "not judged", "rounded to float16 everywhere, y: 10 values are infinity behind Mul"),
 )
