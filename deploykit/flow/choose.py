@@ -228,6 +228,9 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
     return ChosenWay(situation=changed, explored=explored, samples=samples, filled=filled)
 
 
+_NO_SAMPLES = "nothing was simulated; --calibration DATA lets float16 be judged"
+
+
 def _in_float16(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
     """The situation as it is; a float model that runs in float16 is simulated on the samples that the user gave."""
     request, facts = situation.request, situation.facts
@@ -235,7 +238,9 @@ def _in_float16(backend: AnyBackend, situation: Situation, shared: SharedWork, t
     if not (is_float and backend.offers("mixed_support")):
         return ChosenWay(situation=situation)
     if not request.calibration:
-        return ChosenWay(situation=situation, skipped="nothing was simulated; --calibration DATA lets float16 be judged")
+        return ChosenWay(
+            situation=situation, skipped="nothing was simulated; --calibration DATA lets float16 be judged"
+        )
     samples, model = samples_of(situation, shared), lean_weights(situation.model)
 
     def simulated() -> Verdict:

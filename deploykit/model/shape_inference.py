@@ -20,6 +20,7 @@ from onnx import (
     TensorShapeProto,
     TypeProto,
     ValueInfoProto,
+    helper,
     shape_inference,
 )
 
@@ -267,6 +268,9 @@ _WINDOWS = {"Conv", "AveragePool", "LpPool", "MaxPool"}
 
 def _infer_in_stages(lean: ModelProto) -> tuple[GraphProto, str]:
     """The completed graph, and the tensor below zero for which a Slice was not looked at, "" for none."""
+    for node in lean.graph.node:
+        if node.op_type == "STFT" and attribute(node, "onesided") is None:
+            node.attribute.append(helper.make_attribute("onesided", 1))  # the default, which onnx 1.23 takes for 0
     waiting = [(node, node.domain) for node in lean.graph.node if _slices(node)]
     for node, _ in waiting:
         node.domain = _OPAQUE

@@ -174,7 +174,9 @@ _NEUTRAL = {"Max": -np.inf, "Min": np.inf}
 
 
 def _is_neutral(graph: GraphCopy, node: NodeProto) -> bool:
-    """A Max with -inf, or a Min with inf, that hands on its other operand; a NaN passes both."""
+    """A Max with -inf, or a Min with inf, that hands on its other operand; a NaN passes both. A Concat with nothing."""
+    if node.op_type == "Concat":
+        return len(_filled(graph, node)) == 1
     if node.op_type not in _NEUTRAL or len(node.input) != 2:
         return False
     if all(graph.scalar(name) != _NEUTRAL[node.op_type] for name in node.input):
@@ -185,8 +187,15 @@ def _is_neutral(graph: GraphCopy, node: NodeProto) -> bool:
 
 def _handed_on(graph: GraphCopy, node: NodeProto) -> str:
     """The operand that an idle node hands on."""
+    if node.op_type == "Concat":
+        return _filled(graph, node)[0]
     neutral = node.op_type in _NEUTRAL and graph.scalar(node.input[0]) == _NEUTRAL[node.op_type]
     return str(node.input[1 if neutral else 0])
+
+
+def _filled(graph: GraphCopy, node: NodeProto) -> list[str]:
+    """The operands that may have elements."""
+    return [name for name in node.input if 0 not in (_static(graph.types.get(name)) or ())]
 
 
 def _is_idle(graph: GraphCopy, node: NodeProto) -> bool:

@@ -39,20 +39,21 @@ from deploykit.rewrites.contract import (
 __all__ = [
     "Move",
     "batch_of_one",
-    "batchnorm_rank",
     "expand_before_norm",
     "linear_to_conv",
     "longer_axes",
     "merge_axes",
     "moves",
     "norm_rows",
+    "rank_four",
 ]
 
 # Tensors of more dimensions than this are what the kernels of NPUs do not take.
 _MOST_AXES = 5
 # Axes of a transposition for which every pair of steps is tried: 5040 pairs at most.
 _MOST_SEARCHED = 7
-_BATCHNORM_RANK = 4
+# Kernels for one value at a time, and for statistics per channel, often end at so many (observed of QAIRT 2.51).
+_KERNEL_RANK = 4
 # Values that a repeated constant may have: a position table for a few samples has far fewer.
 _MOST_REPEATED = 1 << 26
 
@@ -147,30 +148,40 @@ def _merged(shape: Sequence[int], order: Sequence[int]) -> Move:
 
 
 @rewrite(
-    "BatchNormalization",
-    name="batchnorm-rank",
-    summary="Gives a BatchNormalization of rank 5 or more an input of rank 4.",
-    none=f"no BatchNormalization has more than {_BATCHNORM_RANK} dimensions",
-    note=f"{{}} batch normalizations have {_BATCHNORM_RANK} dimensions",
+    *("Atan", "BatchNormalization", "Ceil", "Cos", "Elu", "Floor", "HardSigmoid", "HardSwish", "InstanceNormalization"),
+    *("Log", "MatMul", "Neg", "Round", "Sign", "Sin", "Softplus", "Sqrt", "Tanh"),
+    name="rank-four",
+    summary="Gives a BatchNormalization, MatMul, Tanh, Log … of rank 5 or more an input of rank 4 or less.",
+    none=f"nothing that kernels take at rank {_KERNEL_RANK} has more dimensions",
+    note=f"{{}} operators have at most {_KERNEL_RANK} dimensions",
     ulps=4.0,
 )
-def batchnorm_rank(look: ModelLook, node: NodeProto) -> Match | None:
-    """The statistics are per channel, so all axes behind the third may be one."""
-    rank = len(look.shape(node.input[0]) or ())
-    if rank <= _BATCHNORM_RANK:
+def rank_four(look: ModelLook, node: NodeProto) -> Match | None:
+    """The axes in front of matrices, and else those behind the third, become one.
+
+    Matrices are independent; of the others each value is computed from itself or with the statistics of its channel.
+    """
+    rank, matrices = len(look.shape(node.input[0]) or ()), node.op_type == "MatMul"
+    if rank <= _KERNEL_RANK:
         return None
-    sizes = look.sizes(node.input[0])
     if any(node.output[1:]):
         raise NoMatchError("it gives its statistics too")
+    given, made_sizes = [look.sizes(name) for name in node.input[: 1 + matrices]], look.sizes(node.output[0])
+    if matrices and len(given[1]) == 2:  # one matrix for all
+        del given[1]
+    if any(sizes[:-2] != given[0][:-2] for sizes in given[1:]):
+        raise NoMatchError(f"{node.input[1]} is repeated along an axis")
 
     def write(to: NodeSteps) -> None:
-        source, made = to.source, to.made
-        front = sizes[: _BATCHNORM_RANK - 1]
-        given = to.reshape(source, (*front, math.prod(sizes[len(front) :])), f"{made}_merged")
-        normalized = _same_node(to, [given, *to.node.input[1:]], f"{made}_normalized")
-        to.reshape(normalized, sizes, name=f"{normalized}_back")
-        to.share(source, given)
-        to.share(made, normalized)
+        made, inputs = to.made, [*to.node.input]
+        for at, sizes in enumerate(given):
+            cut = rank - 2 if matrices else _KERNEL_RANK - 1
+            merged = (math.prod(sizes[:cut]), *sizes[cut:]) if matrices else (*sizes[:cut], math.prod(sizes[cut:]))
+            inputs[at] = to.reshape(inputs[at], merged, f"{made}_merged")
+            to.share(to.node.input[at], inputs[at])
+        computed = _same_node(to, inputs, f"{made}_computed")
+        to.reshape(computed, made_sizes, name=f"{computed}_back")
+        to.share(made, computed)
 
     return Match(f"{node.input[0]} has {rank} dimensions", write)
 
@@ -183,8 +194,8 @@ def _same_node(to: NodeSteps, inputs: Sequence[str], made: str, **changed: Any) 
 @rewrite(
     *("LayerNormalization", "RMSNormalization"),
     name="norm-rows",
-    summary="Write a normalization over several axes, or an RMS one of several samples, as one over rows of a matrix.",
-    none="no normalization is over several axes, and no RMS one of several samples",
+    summary="Write a norm over several axes or of rank 5, or an RMS norm of several samples, over rows of a matrix.",
+    none="no norm is over several axes or of rank 5, and no RMS norm of several samples",
     note="{} norms are over the rows of a matrix",
     ulps=16.0,
 )
@@ -192,7 +203,7 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
     """A Reshape to rows in front, and one back behind; no value changes."""
     given, axis = look.shape(node.input[0]) or (), int(attribute(node, "axis", -1))
     several = node.op_type == "RMSNormalization" and len(given) > 2 and given[0] != 1
-    if axis in (-1, len(given) - 1) and not several:
+    if axis in (-1, len(given) - 1) and not several and len(given) <= _KERNEL_RANK:
         return None
     shape = look.sizes(node.input[0])
     if len(node.output) > 1:

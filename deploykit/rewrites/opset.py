@@ -121,11 +121,15 @@ def _with_bodies(graph: ModelLook) -> MatchResult:
 def _needed_opset(op_type: str, opset: int) -> int | None:
     """The least operator set, from the model's on, in which the operator has a body; None where it has none."""
     try:
-        schema: Any = defs.get_schema(op_type, opset, "")  # its stub lacks both lists of versions
+        # The operator as the model has it, else its newest version; the stub of a schema lacks both lists.
+        schemas: list[Any] = [defs.get_schema(op_type, opset, ""), defs.get_schema(op_type, "")]
     except defs.SchemaError:
         return None
-    versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
-    return max(opset, min(versions)) if versions else None
+    for schema in schemas:
+        versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
+        if versions:
+            return max(opset, min(versions))
+    return None
 
 
 def _inlined(model: ModelProto, sites: Sequence[Site]) -> tuple[ModelProto, tuple[str, ...]]:

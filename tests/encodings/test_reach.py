@@ -138,7 +138,7 @@ def test_true_float_models_that_fit_float16_are_not_accused(name: str) -> None:
     assert beyond(model) == {}
     if name == "distilbert":  # without bounds the estimate accuses it
         reach = collect_reach(collect_facts(model), None, lambda name: constant_range(model, name))
-        assert sum(found.magnitude > FLOAT16 for found in reach.values()) > 20
+        assert any(found.magnitude > FLOAT16 for found in reach.values())
 
 
 def test_what_passes_through_is_attained_and_what_extremes_make_is_at_most() -> None:
@@ -146,6 +146,12 @@ def test_what_passes_through_is_attained_and_what_extremes_make_is_at_most() -> 
     found = beyond(read(body, "sum, second", "float[4] x", huge=[1e6, 1.0, 2.0, 3.0], wide=[300.0, 1.0, 2.0, 3.0]))
     assert (found["sum"].attained, found["sum"].cause) == (True, "huge")
     assert (found["second"].attained, found["second"].high) == (False, 90000)
+
+
+def test_a_small_number_beside_one_that_nothing_is_known_of_tells_nothing() -> None:
+    """Log-mel features over their deviation: neither the power nor the deviation is next to zero."""
+    body = "p = MatMul (x, x)  a = Add (p, tiny)  l = Log (a)  d = Abs (p)  e = Add (d, tiny)  q = Div (l, e)"
+    assert beyond(read(body, "q", "float[4,4] x", tiny=1e-6)) == {}
 
 
 def test_a_bound_holds_where_the_estimate_lies_wholly_outside() -> None:

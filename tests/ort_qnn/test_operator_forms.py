@@ -215,7 +215,7 @@ FLOATS: dict[str, ModelProto] = {
     "pool-by-taps": single("MaxPool", (1, 4, 6, 8, 8), kernel_shape=[2, 3, 3], strides=[2, 2, 2], pads=[0, 1, 1] * 2),
     "cumulate-forward": reversed_sum(),
     "product-by-halves": single("ReduceProd", (3, 5), opset=17, axes=[1]),
-    "batchnorm-rank": normalized(),
+    "rank-four": normalized(),
     "resolve-sequences": unbound(),
     "write-out-functions": single("Softsign", (3, 8)),
 }

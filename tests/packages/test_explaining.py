@@ -71,7 +71,9 @@ def test_costs_say_who_lost_what() -> None:
     (cost,) = costs_by_output([{**NUMBER, "against": "float"}, worse, {**worse, "value": 50.0}, {**bad, "where": ""}])
     assert cost.decibels == {"float": 40.0, "quantized": 30.0}
     assert cost.worst == ("box-error 1.5 px where 0.4 px is asked",)
-    assert str(cost).startswith("logits: 40.0 dB left by the precision and all that follows, 30.0 dB left by the device")
+    assert str(cost).startswith(
+        "logits: 40.0 dB left by the precision and all that follows, 30.0 dB left by the device"
+    )
 
 
 def test_parts_that_are_judged_by_themselves_are_told_apart() -> None:

@@ -374,6 +374,7 @@ def batched(*symbols: str | None, shape: str = "1,4") -> ModelProto:
 MEAN = "y = AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (x)"
 CHANNELS = np.asarray([0.5, -1.0, 2.0], np.float32)
 BOTH = grids("x y")
+FIVE = "float[2,3,4,5,6]"
 TAPS = frozenset(["Gather", "Max", "Sum", "Mul", "Pad", "Reshape"])
 SPLIT = "parts = SplitToSequence <axis = 1> (x, size)  y = ConcatFromSequence <axis = 1> (parts)"
 LENGTH = "parts = SplitToSequence <axis = 1> (x)  n = SequenceLength (parts)  y = Add (n, unit)"
@@ -440,11 +441,27 @@ LOWERED = [
     ),
     Row("product-by-halves", text_model("float[3,4] x", "y = ReduceProd (x, axes)", opset=18, axes=[1]), "-ReduceProd"),
     Row(
-        "batchnorm-rank",
+        "rank-four",
         text_model("float[2,3,4,5,6] x", "y = BatchNormalization (x, s, b, m, v)", **NORMED),
         "Reshape BatchNormalization Reshape",
         before=BOTH,
-        has="y_merged y_normalized",
+        has="y_merged y_computed",
+    ),
+    Row("rank-four", text_model(f"{FIVE} x", "y = Tanh (x)"), "Reshape Tanh Reshape", before=BOTH, has="y_merged"),
+    Row(
+        "rank-four", text_model(f"{FIVE} x, float[2,3,4,6,5] z", "y = MatMul (x, z)"), "Reshape Reshape MatMul Reshape"
+    ),
+    Row("rank-four", text_model(f"{FIVE} x", "y = MatMul (x, w)", w=[[1.0]] * 6), "Reshape MatMul Reshape"),
+    Row(
+        "norm-rows",
+        text_model(f"{FIVE} x", "y = LayerNormalization (x, s)", s=[1.0] * 6),
+        "Reshape LayerNormalization Reshape",
+    ),
+    Row("write-out-functions", text_model("float[2,3] x", "y = ReduceSumSquare (x)"), "Mul ReduceSum"),
+    Row(
+        "simplify",
+        text_model("float[2,3] x", "n = Slice (x, at, at, at) c = Concat <axis = 1> (x, n) y = Neg (c)", at=[1]),
+        "Neg",
     ),
     *(
         Row("norm-statistics", with_statistics(opset, outputs, axis), None)
@@ -594,13 +611,14 @@ STAYS: list[tuple[str, ModelProto, str]] = [
     ("cumulate-forward", text_model("float[3,4] x", "y = CumSum (x, axis)", axis=0), ""),
     ("cumulate-forward", text_model("float[3,4] x, int64[] axis", "y = CumSum <reverse = 1> (x, axis)"), "not stored"),
     ("product-by-halves", text_model("float[3,4] x, int64[1] axes", "y = ReduceProd (x, axes)", opset=18), "stored"),
-    ("batchnorm-rank", text_model("float[2,3,4,5] x", "y = BatchNormalization (x, s, b, m, v)", **NORMED), ""),
+    ("rank-four", text_model("float[2,3,4,5] x", "y = BatchNormalization (x, s, b, m, v)", **NORMED), ""),
     ("norm-statistics", with_statistics(17, ""), ""),
     (
-        "batchnorm-rank",
+        "rank-four",
         text_model("float[2,3,4,5,6] x", "y, p, q = BatchNormalization <training_mode = 1> (x, s, b, m, v)", **NORMED),
         "it gives its statistics too",
     ),
+    ("rank-four", text_model(f"{FIVE} x, float[1,3,4,6,5] z", "y = MatMul (x, z)"), "is repeated along an axis"),
     ("product-by-halves", text_model("float[3,4097] x", "y = ReduceProd <axes = [1]> (x)"), "multiplies 4097 values"),
     ("cumulate-forward", text_model("float[0,4] x", "y = CumSum <reverse = 1> (x, axis)", axis=0), "x is empty"),
     ("integer-remainder", text_model("int32[8] x, int32[8] z", "y = Mod (x, z)", "int32[8] y"), ""),

@@ -72,7 +72,7 @@ RULES: Registry[Situation] = Registry("situation")
         "pool-by-taps",
         "cumulate-forward",
         "product-by-halves",
-        "batchnorm-rank",
+        "rank-four",
         "write-out-functions",
         "einsum-to-matmul",
         "global-pool",

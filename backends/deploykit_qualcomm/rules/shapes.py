@@ -183,7 +183,7 @@ def check_int64(situation: Situation) -> Iterator[Found]:
     "operator-rank",
     "error",
     **limit("rank-limits"),
-    cure="batchnorm-rank",
+    cure=("rank-four", "norm-rows"),
 )
 def check_operator_rank(situation: Situation) -> Iterator[Found]:
     """An operator at a rank at which it is not taken.
