@@ -14,7 +14,7 @@ CURES = (
     *STRUCTURAL,  # what they settle when the model is made, the others need not answer
     # Another form of one operator or block, each for what some compiler lacks or computes wrongly.
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
-    *("last-index", "pool-by-taps", "cumulate-forward", "product-by-halves", "rank-four", "longer-axes"),
+    *("pool-by-taps", "cumulate-forward", "product-by-halves", "rank-four", "longer-axes"),
     *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
     "clip-to-extremes",
     # What float16 does not hold, in a form in which it does.

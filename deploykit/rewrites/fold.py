@@ -174,28 +174,21 @@ _NEUTRAL = {"Max": -np.inf, "Min": np.inf}
 
 
 def _is_neutral(graph: GraphCopy, node: NodeProto) -> bool:
-    """A Max with -inf, or a Min with inf, that hands on its other operand; a NaN passes both. A Concat with nothing."""
-    if node.op_type == "Concat":
-        return len(_filled(graph, node)) == 1
-    if node.op_type not in _NEUTRAL or len(node.input) != 2:
+    """A Max with -inf, a Min with inf (a NaN passes both), or a Concat with nothing: it hands on its other operand."""
+    matters = _operands_that_matter(graph, node)
+    if node.op_type not in (*_NEUTRAL, "Concat") or len(matters) != 1:
         return False
-    if all(graph.scalar(name) != _NEUTRAL[node.op_type] for name in node.input):
-        return False
-    shape = _static(graph.types.get(_handed_on(graph, node)))
+    shape = _static(graph.types.get(matters[0]))
     return shape is not None and shape == _static(graph.types.get(node.output[0]))
 
 
-def _handed_on(graph: GraphCopy, node: NodeProto) -> str:
-    """The operand that an idle node hands on."""
+def _operands_that_matter(graph: GraphCopy, node: NodeProto) -> list[str]:
+    """Of a node that hands on one operand: that one."""
     if node.op_type == "Concat":
-        return _filled(graph, node)[0]
-    neutral = node.op_type in _NEUTRAL and graph.scalar(node.input[0]) == _NEUTRAL[node.op_type]
-    return str(node.input[1 if neutral else 0])
-
-
-def _filled(graph: GraphCopy, node: NodeProto) -> list[str]:
-    """The operands that may have elements."""
-    return [name for name in node.input if 0 not in (_static(graph.types.get(name)) or ())]
+        return [name for name in node.input if 0 not in (_static(graph.types.get(name)) or ())]
+    if node.op_type in _NEUTRAL:
+        return [name for name in node.input if graph.scalar(name) != _NEUTRAL[node.op_type]]
+    return [*node.input[:1]]
 
 
 def _is_idle(graph: GraphCopy, node: NodeProto) -> bool:
@@ -239,7 +232,7 @@ def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchRe
         idle = _idle_nodes(graph, named)
         source: dict[str, str] = {}
         for node in idle:  # in graph order: what it reads may be a copy itself
-            given = _handed_on(graph, node)
+            (given,) = _operands_that_matter(graph, node)
             source[node.output[0]] = source.get(given, given)
         for node in graph.nodes:
             node.input[:] = [source.get(name, name) for name in node.input]

@@ -28,7 +28,6 @@ __all__ = [
     "global_pool",
     "index_from_front",
     "integer_remainder",
-    "last_index",
     "norm_statistics",
     "pool_by_taps",
     "product_by_halves",
@@ -192,42 +191,6 @@ def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 @rewrite(
-    *("ArgMax", "ArgMin"),
-    name="last-index",
-    summary="Writes ArgMax and ArgMin that take the last of equal values with those that take the first.",
-    none="no ArgMax or ArgMin selects the last index",
-    note="{} searches take the first of equal values in reversed order",
-)
-def last_index(look: ModelLook, node: NodeProto) -> Match | None:
-    """The first over the reversed axis, counted from the end."""
-    if not attribute(node, "select_last_index", 0):
-        return None
-    axis = int(attribute(node, "axis", 0))
-    (size,) = look.sizes(node.input[0], axis)
-
-    def write(to: NodeSteps) -> None:
-        source, made = to.source, to.made
-        turned = _reversed(to, source, f"{made}_reversed", (axis, size))
-        keeps = int(attribute(to.node, "keepdims", 1))
-        first = to.add(to.node.op_type, [turned], f"{made}_first", name=to.node.name, axis=axis, keepdims=keeps)
-        last = to.store(f"{made}_last", size - 1)
-        to.end("Sub", [last, first], name=f"{made}_from_end")
-        to.share(source, turned)
-
-    return Match(f"the last of {size} places is wanted where values are equal", write)
-
-
-def _reversed(to: NodeSteps, source: str, made: str, along: tuple[int, int], *, ends: bool = False) -> str:
-    """The values along an axis of a size from the last to the first."""
-    axis, size = along
-    order = to.store(f"{made}_order", np.arange(size - 1, -1, -1))
-    if ends:
-        to.end("Gather", [source, order], name=f"{made}_turn", axis=axis)
-        return made
-    return to.add("Gather", [source, order], made, axis=axis)
-
-
-@rewrite(
     "CumSum",
     name="cumulate-forward",
     summary="Writes a reversed or exclusive CumSum with one that is neither.",
@@ -248,7 +211,8 @@ def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
 
     def write(to: NodeSteps) -> None:
         made, source = to.made, to.source
-        given = _reversed(to, source, f"{made}_turned", (axis, size)) if turns else source
+        order = to.store(f"{made}_order", np.arange(size - 1, -1, -1)) if turns else ""
+        given = to.add("Gather", [source, order], f"{made}_turned", axis=axis) if turns else source
         if shifts:  # one zero in front, and the last value gone
             pads = [int(at == axis) for at in range(2 * rank)]
             longer = to.add("Pad", [given, to.store(f"{made}_longer_pads", pads)], f"{made}_longer")
@@ -261,7 +225,7 @@ def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
             return
         summed = to.add("CumSum", [given, place], f"{made}_forward", name=to.node.name)
         to.share(made, summed)
-        _reversed(to, summed, made, (axis, size), ends=True)
+        to.end("Gather", [summed, order], name=f"{made}_turn", axis=axis)
 
     words = [word for word, holds in (("exclusive", shifts), ("reverse", turns)) if holds]
     return Match(f"it is {' and '.join(words)}", write)

@@ -52,7 +52,7 @@ __all__ = [
 _MOST_AXES = 5
 # Axes of a transposition for which every pair of steps is tried: 5040 pairs at most.
 _MOST_SEARCHED = 7
-# Kernels for one value at a time, and for statistics per channel, often end at so many (observed of QAIRT 2.51).
+# Kernels for one value at a time, and for statistics per channel, often end at so many.
 _KERNEL_RANK = 4
 # Values that a repeated constant may have: a position table for a few samples has far fewer.
 _MOST_REPEATED = 1 << 26
@@ -169,26 +169,26 @@ def rank_four(look: ModelLook, node: NodeProto) -> Match | None:
     given, made_sizes = [look.sizes(name) for name in node.input[: 1 + matrices]], look.sizes(node.output[0])
     if matrices and len(given[1]) == 2:  # one matrix for all
         del given[1]
-    if any(sizes[:-2] != given[0][:-2] for sizes in given[1:]):
+    if given[-1][:-2] != given[0][:-2]:
         raise NoMatchError(f"{node.input[1]} is repeated along an axis")
 
     def write(to: NodeSteps) -> None:
         made, inputs = to.made, [*to.node.input]
         for at, sizes in enumerate(given):
-            cut = rank - 2 if matrices else _KERNEL_RANK - 1
-            merged = (math.prod(sizes[:cut]), *sizes[cut:]) if matrices else (*sizes[:cut], math.prod(sizes[cut:]))
+            merged = (-1, *sizes[-2:]) if matrices else (*sizes[: _KERNEL_RANK - 1], -1)
             inputs[at] = to.reshape(inputs[at], merged, f"{made}_merged")
             to.share(to.node.input[at], inputs[at])
-        computed = _same_node(to, inputs, f"{made}_computed")
-        to.reshape(computed, made_sizes, name=f"{computed}_back")
-        to.share(made, computed)
+        _on_other_sizes(to, inputs, made_sizes)
 
     return Match(f"{node.input[0]} has {rank} dimensions", write)
 
 
-def _same_node(to: NodeSteps, inputs: Sequence[str], made: str, **changed: Any) -> str:
-    """The operator that is replaced, with its attributes, on other inputs."""
-    return to.add(to.node.op_type, inputs, made, name=to.node.name, **attributes(to.node) | changed)
+def _on_other_sizes(to: NodeSteps, inputs: Sequence[str], sizes: Sequence[int], **changed: Any) -> None:
+    """The operator that is replaced, on reshaped inputs, and a Reshape of its result to the sizes that it had."""
+    given, made = to.node, f"{to.made}_computed"
+    computed = to.add(given.op_type, inputs, made, name=given.name, **attributes(given) | changed)
+    to.reshape(computed, sizes, name=f"{computed}_back")
+    to.share(to.made, computed)
 
 
 @rewrite(
@@ -229,9 +229,7 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
             if row != name:
                 to.share(name, row)
             inputs.append(row)
-        normalized = _same_node(to, inputs, f"{made}_normalized", axis=-1)
-        to.reshape(normalized, shape, name=f"{normalized}_back")
-        to.share(made, normalized)
+        _on_other_sizes(to, inputs, shape, axis=-1)
 
     return Match(f"{node.input[0]} has {rows} rows of {columns}", write)
 

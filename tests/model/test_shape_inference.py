@@ -81,7 +81,17 @@ EXPAND = "s = Shape (x)  b = Gather (s, zero)  b1 = Unsqueeze (b, axis)  wanted 
 EXPAND += "  k = Shape (wanted)  ones = ConstantOfShape <value = int64[1] {1}> (k)  negative = Mul (ones, minus)"
 EXPAND += "  keep = Equal (wanted, negative)  sizes = Where (keep, ones, wanted)  y = Expand (z, sizes)"
 RESHAPED = "s = Shape (x)  head = Slice (s, front, one)  sizes = Concat <axis = 0> (head, rest)  y = Reshape (x, sizes)"
-NUMBERS: dict[str, Any] = {"zero": 0, "axis": [0], "four": [4], "five": [5], "minus": -1, "front": [0], "one": [1]}
+NUMBERS: dict[str, Any] = {
+    "zero": 0,
+    "axis": [0],
+    "four": [4],
+    "five": [5],
+    "minus": -1,
+    "front": [0],
+    "one": [1],
+    "hop": 160,
+    "window": [1.0] * 320,
+}
 
 
 @each_row(
@@ -89,6 +99,7 @@ NUMBERS: dict[str, Any] = {"zero": 0, "axis": [0], "four": [4], "five": [5], "mi
     (X, doubled_shape(2), "s2", (8,)),  # a small doubling is no bomb
     ("float[n,3] x, float[1,4,5] z", EXPAND, "y", (None, 4, 5)),  # the way exporters write it
     ("float[n,3,4] x", RESHAPED, "y", ("n", 12)),
+    ("float[1,960] x", "y = STFT (x, hop, window)", "y", (1, 5, 161, 2)),  # one-sided is the default
 )
 def test_computed_shapes_are_inferred(given: str, body: str, name: str, shape: tuple[int | str | None, ...]) -> None:
     model = text_model(given, body, f"int64[k] {name}" if name == "s2" else name, **NUMBERS, rest=[12])

@@ -176,7 +176,7 @@ def check_short_axes(situation: Situation) -> Iterator[Found]:
     "operator-refused",
     "error",
     **limit("unsupported-ops-htp"),
-    cure=("simplify", "integer-remainder", "last-index", "pool-by-taps", "cumulate-forward", "product-by-halves"),
+    cure=("simplify", "integer-remainder", "pool-by-taps", "cumulate-forward", "product-by-halves"),
 )
 def check_refused(situation: Situation) -> Iterator[Found]:
     """An operator, or an attribute of one, that the HTP does not have.
