@@ -126,7 +126,7 @@ def _needed_opset(op_type: str, opset: int) -> int | None:
     except defs.SchemaError:
         return None
     for schema in schemas:
-        versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
+        versions: list[int] = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
         if versions:
             return max(opset, min(versions))
     return None
