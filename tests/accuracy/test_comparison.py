@@ -124,17 +124,6 @@ def test_dead_slices_are_an_error_where_many_values_say_so(shape: tuple[int, ...
     assert not told("DK601", pair(sure, np.where(flat == 0.5, 1.0, lively))), "a probability that is 1 in few bits"
 
 
-@each_row(("axis", "said"), (1, 1), (2, 0))
-def test_a_row_of_pixels_is_no_part_of_areas_and_a_channel_is(axis: int, said: int) -> None:
-    """Nothing is decided at the border of a page, where a detector of text has 1e-7 and int8 has 0."""
-    lively = np.random.default_rng(3).random((1, 4, 16, 16))
-    flat = lively.copy()
-    np.moveaxis(flat, axis, 0)[1] = 0.5
-    areas = Verdict(right=True, numbers=(Context(label="given").number("y", "scores", Measure.IOU, 1.0),))
-    assert len(told("DK601", pair(lively, flat), verdict=areas)) == said
-    assert told("DK601", pair(lively, flat))
-
-
 @each_row(("one", "two", "swapped"), (256, 385, 1), (256, 384, 0), (257, 1024, 0), (4, 33, 1), (4, 32, 0), (2, 3, 0))
 def test_sides_look_swapped_by_their_distinct_values(one: int, two: int, swapped: int) -> None:
     """A tensor of 8 bits has at most 256 values; the other side needs half as many again, and more than 32."""
@@ -177,15 +166,6 @@ def test_single_logits_tell_nothing_on_a_few_samples(samples: int, said: set[str
         logits[0, 8] = 0.0
     found = {finding.code for finding in COMPARISON_RULES.run(Judged(comparison=pairs(baseline, candidate)))}
     assert found & {"DK601", "DK602"} == said
-
-
-def test_slices_are_pooled_over_samples() -> None:
-    a = [np.full((1, 2, 3), float(i + 1)) for i in range(3)]
-    axis = pairs(a, [value + np.array([0.0, 1.0])[None, :, None] for value in a]).outputs["y"].axes[0]
-    signal = 3 * (1 + 4 + 9)
-    assert axis.axis == 1
-    assert axis.sqnr_db.tolist() == [math.inf, pytest.approx(10 * math.log10(signal / 9))]
-    assert pairs([a[0], a[0][..., :2]], [a[0], a[0][..., :2]]).outputs["y"].axes == [], "samples of other shapes"
 
 
 def test_what_is_undefined_or_infinite_has_no_mean() -> None:

@@ -1,22 +1,15 @@
 """Calibration data against the model: wrong scales, swapped colours, missing normalisation, too few, unlike classes."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-import pytest
 from onnx import numpy_helper
 
-import deploykit
 from deploykit.accuracy.samples.data_quality import data_fit, range_growth
 from deploykit.accuracy.samples.data_rules import FIT_RULES, DataFit, FirstLayer, Preparation, RangeGrowth
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.cli import cli
-from deploykit.cli.frame import run
 from deploykit.model.collect import facts_of
 from rule_cases import check_pairs
 from sample_models.tiny_graphs import TinyGraph
@@ -134,33 +127,3 @@ def test_few_samples_of_different_scenes_leave_ranges_open() -> None:
     assert "DK234" in _codes(_network(dark), bright)
     told = next(f for f in FIT_RULES.run(found) if f.code == "DK234")
     assert "about 100 samples" in told.hint
-
-
-def test_other_inputs_are_left_alone() -> None:
-    """Seven features are no picture, and nothing is said about their scale."""
-    graph = TinyGraph()
-    x = graph.input("x", (1, 7))
-    model = graph.model(graph.op("Relu", [x], "y"))
-    facts = facts_of(model)
-    feeds: list[dict[str, Any]] = [{"x": np.linspace(0, 255, 7, dtype=np.float32)[None]}]
-    found = data_fit(model, facts, feeds, DataFit(origin="rows"))
-    assert (found.preparation, found.first_layer, found.divides_by) == (None, None, 0.0)
-    assert not list(FIT_RULES.run(found))
-
-
-def test_the_ladder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Bytes for a model of 0..1, sorted by class with seven of one for one of the other."""
-    onnx.save(_network(PLAIN), tmp_path / "model.onnx")
-    for place, picture in enumerate(PLAIN[:16]):
-        folder = tmp_path / "data" / ("rare" if place % 8 == 0 else "often")
-        folder.mkdir(parents=True, exist_ok=True)
-        np.savez(folder / f"{place:02}.npz", x=picture[None] * np.float32(255))
-    page = tmp_path / "page.html"
-    given = [str(tmp_path / "model.onnx"), "--data", str(tmp_path / "data"), "--report", str(page)]
-    assert run(cli, ["--json", "accuracy", "ladder", *given]) == 1
-    value = json.loads(capsys.readouterr().out)
-    codes = [finding["code"] for finding in value["findings"]]
-    assert codes[0] == "DK231" and "DK235" in codes
-    assert "DK231" in page.read_text("utf-8")
-    clean = deploykit.ladder(tmp_path / "model.onnx", samples=4)
-    assert clean.findings == ()

@@ -13,7 +13,6 @@ from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes, pictu
 from tables import each_row
 
 Boxes = npt.NDArray[np.float64]
-KINDS = (OutputKind.BOXES, OutputKind.SCORES, OutputKind.LABELS)
 
 
 def side(boxes: object, scores: object, labels: object, *, classes: int = 5) -> Detections:
@@ -80,20 +79,6 @@ def test_corners_are_known_as_such() -> None:
     assert count((centred, side([[82, 80, 10, 10]], [0.9], [1]))).kept == (1,)
 
 
-@pytest.mark.parametrize(
-    ("two", "kept", "made"),
-    [
-        (side([[0, 0, 10, 10]], [0.24], [1]), 0, 0),
-        (side([[0, 0, 10, 10]], [0.26], [2]), 0, 1),
-        (side([[0, 0, 10, 10], [0, 0, 10, 10]], [0.9, 0.9], [1, 1]), 1, 2),
-    ],
-    ids=["below the score, by however little", "another class", "twice"],
-)
-def test_nothing_is_forgiven(two: Detections, kept: int, made: int) -> None:
-    found = count((side([[0, 0, 10, 10]], [0.9], [1]), two))
-    assert (found.kept, found.made) == ((kept,), (made,))
-
-
 def test_rows_of_nothing_are_no_detections() -> None:
     """A head with a class for nothing: 90 such rows are kept whatever happens to the ten objects."""
     boxes = [[place, place, place + 9, place + 9] for place in range(100)]
@@ -121,11 +106,6 @@ def test_losses_in_one_sample_are_less_evidence_than_losses_everywhere() -> None
     assert spread.share == together.share and together.surely < spread.surely - 0.02
 
 
-def test_boxes_of_no_known_form_are_not_counted() -> None:
-    turned = side([[50, 50, -20, -10]], [0.9], [1])
-    assert count_kept([(turned, turned)]) is None
-
-
 def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
     """The place within a cell and logarithms of sizes, as heads of detectors give them without their grid."""
     rng = np.random.default_rng(3)
@@ -143,14 +123,6 @@ def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
     assert count_kept(read_both(group, pixels, in_order=True, label="given")) is None
     found = count(*read_both(group, both, in_order=True, label="given"))
     assert (found.wanted, found.made, found.kept) == ((20,), (20,), (18,))
-
-
-def test_labels_of_another_number_than_the_boxes_are_not_read() -> None:
-    boxes, scores, labels = (Piece(output=kind.value, kind=kind) for kind in KINDS)
-    group = DetectionSet(boxes=boxes, scores=scores, labels=labels)
-    for rows, read in ((6, 1), (5, 0), (7, 0)):
-        given = {"boxes": np.ones((1, 6, 4)), "scores": np.full((1, 6), 0.9), "labels": np.ones((1, rows))}
-        assert len(read_both(group, [(given, given)], in_order=False, label="given")) == read
 
 
 GROUP = DetectionSet(
@@ -194,11 +166,6 @@ def test_what_is_seen_by_one_side_only_stays_alone() -> None:
     assert boxes_beside([here, here], [near]) == ((here, near), (here, None)), "a box has one partner"
 
 
-def test_rows_that_do_not_fit_together_give_no_boxes() -> None:
-    values = {"boxes": CORNERS[None], "scores": SCORES[None, :3]}
-    assert kept_boxes(GROUP, values, {}, SIZE, corners=True) == ()
-
-
 RAMP = np.add.outer(np.arange(40.0), np.arange(60.0))  # 0 to 98, smooth
 PHOTO = np.stack([RAMP, RAMP.max() - RAMP, RAMP / 2])  # (3, 40, 60)
 
@@ -215,11 +182,6 @@ def test_normalised_values_are_spread_and_said_to_be() -> None:
     found = picture_in({"image": ((PHOTO - 60) / 30).astype(np.float32)[None]})
     assert found is not None and found.is_stretched
     assert found.pixels.min() == 0 and found.pixels.max() == 255
-
-
-def test_channels_may_stand_last() -> None:
-    found = picture_in({"image": PHOTO.transpose(1, 2, 0)[None]})
-    assert found is not None and found.size == (60, 40)
 
 
 @each_row(

@@ -80,16 +80,6 @@ def test_the_task_is_what_people_measure(given: str, body: str, axis: int | None
     assert (piece.class_axis, piece.task) == (axis, task)
 
 
-def test_beside_probabilities_plain_numbers_are_no_classes() -> None:
-    (piece,) = pieces_of(facts("float[1,5] x", "p = Softmax(x) y = Relu(x)", "p, y"), "y")
-    assert (piece.class_axis, piece.task) == (None, T.REGRESSION)
-
-
-def test_before_operator_set_13_a_softmax_is_over_its_second_axis() -> None:
-    (piece,) = pieces_of(facts("float[1,5,8] x", "y = Softmax(x)", opset=12), "y")
-    assert piece.class_axis == 1
-
-
 @each_row(
     ("classes", "kernel", "enlarged", "task"),
     (5, 1, 4, T.SEGMENTATION),  # logits in the size of the picture
@@ -165,12 +155,6 @@ def test_two_outputs_of_one_length_are_detections_and_other_pairs_are_not(rows: 
     given = f"float[1,20,4] b, float[1,{rows},7] l"
     sets = detection_sets(facts(given, "boxes = Sigmoid(b) scores = Relu(l)", "boxes, scores"))
     assert [(one.boxes.output, one.scores.output) for one in sets] == ([found] if found else [])
-
-
-def test_the_size_that_boxes_are_multiplied_by_is_found(decoder_detector: Any) -> None:
-    (group,) = detection_sets(decoder_detector.facts)
-    assert group.sizes == "orig_target_sizes"
-    assert set(group.outputs) == {"boxes", "scores", "labels"}
 
 
 @pytest.mark.parametrize("made", ["boxes, scores", "scores, boxes"])

@@ -1,7 +1,6 @@
 """Time by the compiler's cost model: every moment of a trace belongs to somebody, and to nobody twice."""
 
 import pytest
-from hypothesis import strategies as st
 
 from deploykit.accuracy.latency import Estimate, TraceEvent, chrome_trace, operator_times, read_time
 from deploykit.errors import UsageError
@@ -28,12 +27,6 @@ def test_a_transfer_counts_only_while_nothing_computes() -> None:
     assert (told["time_us"], told["waiting_us"], told["busy_us"]) == (4.5, 2.0, {"dma": 4.0, "vector": 2.5})
 
 
-numbers = st.integers(0, 50)
-events = st.lists(
-    st.tuples(st.sampled_from("abc"), st.sampled_from(["1", "2", "dma"]), numbers, numbers), min_size=1, max_size=30
-)
-
-
 def test_an_event_of_less_than_a_microsecond_ends() -> None:
     events = [event("a", "1", 0, 0.5), event("b", "2", 4, 10), event("c", "3", 20, 0)]
     assert {item.node: item.share for item in operator_times(events)}["a"] == pytest.approx(0.5)
@@ -56,12 +49,6 @@ def test_a_trace_opens_with_a_row_per_thread_and_ends_with_the_whole() -> None:
     shown = [(row["name"], row["tid"], row["ts"], row["dur"]) for row in trace if row["ph"] == "X"]
     assert shown == [("a", 0, 12, 20), ("b", 0, 32, 8), ("a", 1, 0, 12)]
     assert trace[-1]["args"] == {"kernel": "", "ddr_bytes": 100}
-
-
-def test_the_time_of_another_chip_is_called_so() -> None:
-    near = Estimate(time_us=8, lower_us=7, upper_us=9, cycles=1, soc_model="", chip="the other", instead_of="this one")
-    assert near.described.startswith("no estimate for this one; about 8 us")
-    assert near.described.endswith("model for the other, the nearest chip that it has a model of")
 
 
 @pytest.mark.parametrize(("text", "us"), [("", 0), ("5ms", 5000), ("800us", 800), ("0.2 s", 200_000), ("3", 3000)])

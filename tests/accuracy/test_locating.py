@@ -165,22 +165,6 @@ def test_what_is_huge_hides_nothing(left: list[float], right: list[float], culpr
     assert held is not None and {*held.tolist()} <= {0.0, 1e5, 3e5}, "as this execution uses it"
 
 
-def test_an_infinite_constant_on_both_sides_is_survived() -> None:
-    mask = np.asarray([[0.0, -np.inf, 0.0, 0.0]], np.float32)
-    model = shape_inference.infer_shapes(
-        text_model("float[1,4] x", "masked = Add(x, mask) y = Softmax(masked)", mask=mask)
-    )
-    assert _locate(model, model).first is None
-    entries = {"masked": Encoding(name="masked", value=affine_for_range(0, 3, GridKind(bits=8, signed=False)))}
-    infinite = Affine(bits=8, signed=False, scale=np.asarray(np.inf), zero_point=np.asarray(0.0))
-    for value in (entries, {"masked": Encoding(name="masked", value=infinite)}):
-        right = SimulationProbe(model, EncodingSet(version="2.0.0", entries=value))
-        found = locate(facts_of(model), ModelProbe(model), right, random_feeds(model))
-        json.dumps(found.to_json(), allow_nan=False)
-        assert found.first is not None and found.first.culprit is not None
-        assert found.first.culprit.tensor == "mask"
-
-
 def test_a_model_that_is_quantized_itself_is_held_against_its_float_form(tmp_path: Path) -> None:
     found = locate_files(AIMET / "detr" / "w8a16.qdq.onnx", data=_samples(tmp_path))
     assert found.first is not None and found.first.culprit is not None
@@ -245,3 +229,19 @@ def test_a_run_that_fails_is_an_error_unless_its_time_is_over(
     found = locate(facts_of(model), *sides, feeds, per_round=8)
     assert found.exhausted and found.rounds == 1
     assert found.first is not None and found.first.output.name == said
+
+
+def test_an_infinite_constant_on_both_sides_is_survived() -> None:
+    mask = np.asarray([[0.0, -np.inf, 0.0, 0.0]], np.float32)
+    model = shape_inference.infer_shapes(
+        text_model("float[1,4] x", "masked = Add(x, mask) y = Softmax(masked)", mask=mask)
+    )
+    assert _locate(model, model).first is None
+    entries = {"masked": Encoding(name="masked", value=affine_for_range(0, 3, GridKind(bits=8, signed=False)))}
+    infinite = Affine(bits=8, signed=False, scale=np.asarray(np.inf), zero_point=np.asarray(0.0))
+    for value in (entries, {"masked": Encoding(name="masked", value=infinite)}):
+        right = SimulationProbe(model, EncodingSet(version="2.0.0", entries=value))
+        found = locate(facts_of(model), ModelProbe(model), right, random_feeds(model))
+        json.dumps(found.to_json(), allow_nan=False)
+        assert found.first is not None and found.first.culprit is not None
+        assert found.first.culprit.tensor == "mask"

@@ -46,18 +46,12 @@ def test_same_numbers_as_the_evaluate_tool(name: str) -> None:
             assert mine[metric] == pytest.approx(theirs, rel=1e-6, abs=1e-6)
 
 
-@each_row("shape", (), (1,), (3,), (1, 84, 8400), (1, 3, 5, 7), (1, 1, 2, 3, 4), (2, 3, 600))
-def test_every_rank_is_measured(shape: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(0)
-    baseline = rng.random(shape, dtype=np.float32)
-    same = measure(baseline, baseline)
-    assert same.cosine == pytest.approx(1) and same.ssim == pytest.approx(1) and same.max_error == 0
-
-
 def test_empty_tensors_have_no_numbers() -> None:
     empty = np.zeros((0, 4), np.float32)
     assert math.isnan(psnr_db(empty, empty)) and math.isnan(ssim(empty, empty))
     assert max_error(empty, empty) == 0
+    told = json.loads(json.dumps(measure(np.zeros(4), np.zeros(4)).to_json(), allow_nan=False))
+    assert told["cosine"] is None and told["sqnr_db"] == "infinite"
 
 
 def test_a_gain_is_told_from_noise() -> None:
@@ -77,16 +71,6 @@ def test_a_gain_is_told_from_noise() -> None:
     sides = [np.stack([np.cos(each), np.sin(each)], 1) for each in (angles, turned)]
     assert embeddings([(sides[0], sides[1])])[1:] == (2, 3)
     assert overall_db([(np.asarray([1.0, np.inf, np.nan]), np.asarray([1.0, 5.0, 5.0]))]) == math.inf
-
-
-def test_shapes_must_agree() -> None:
-    with pytest.raises(ValueError, match="shapes differ"):
-        measure(np.zeros((2, 3)), np.zeros((3, 2)))
-
-
-def test_json_has_no_nan_and_no_infinity() -> None:
-    text = json.dumps(measure(np.zeros(4), np.zeros(4)).to_json(), allow_nan=False)
-    assert json.loads(text)["cosine"] is None and json.loads(text)["sqnr_db"] == "infinite"
 
 
 ENOUGH = KeptCount(wanted=(100, 100), made=(100, 100), kept=(99, 99))

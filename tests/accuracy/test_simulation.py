@@ -1,10 +1,11 @@
-"""Encodings simulated in ONNX Runtime, whole and in part."""
+"""Encodings simulated in ONNX Runtime, whole, in part and group by group: the same bits wherever a model is cut."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -12,18 +13,21 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import parser
+from onnx import ModelProto, parser
 
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
-from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated
-from deploykit.accuracy.simulate.sessions import Feed
-from deploykit.accuracy.simulate.simulation import Simulator, simulate
+from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated, quantizers_of
+from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
+from deploykit.model import weights
 from deploykit.model.collect import facts_of
+from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.weights import is_mapped, lean_weights, unmapped, whole_model
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
@@ -80,17 +84,6 @@ def test_quantizers_and_outputs_equal_aimet(run: str) -> None:
 def _step(run: str, key: str) -> float:
     entry = _encodings(run).get(key.split(":", 1)[1])
     return float(entry.value.scale.max()) if entry is not None and isinstance(entry.value, Affine) else 1e-6
-
-
-@pytest.mark.parametrize("run", ["detr/w8a16", "detr/w8a8", "detr/w8a8-fp16mix-explicit", "vit/w8a8", "cnn/w8a16"])
-def test_the_sqnr_is_the_one_that_was_measured_with_aimet(run: str) -> None:
-    model, variant = run.split("/")
-    rows = json.loads((AIMET / "manifest.json").read_text())["files"]
-    wanted = next(
-        r["sqnr_db"] for r in rows if (r["model"], r.get("variant"), "sqnr_db" in r) == (model, variant, True)
-    )
-    result = simulate(_model(run), _encodings(run), _feeds(_load(run)))
-    assert result.sqnr_db == pytest.approx(wanted, abs=0.01)
 
 
 def test_entries_of_unknown_tensors_are_named() -> None:
@@ -150,14 +143,6 @@ def test_half_a_step_goes_up() -> None:
     value = Affine(bits=8, signed=True, scale=np.asarray(1.0), zero_point=np.asarray(0.0))
     made = fake_quantize(np.asarray([0.5, -0.5, 1.5, -1.5, np.nan], np.float32), value)
     np.testing.assert_array_equal(made, np.asarray([1, 0, 2, -1, -128], np.float32))
-
-
-def test_rows_in_another_order_are_told_apart_from_loss(decoder_detector: Any) -> None:
-    wide = [name for name in decoder_detector.encodings.entries if name.endswith(decoder_detector.wide)]
-    kept = decoder_detector.without(*wide)
-    result = simulate(decoder_detector.model, kept, decoder_detector.feeds, facts=decoder_detector.facts)
-    assert result.reordered is not None and result.sqnr_db < 20 < 35 < result.reordered.overall_db
-    assert result.to_json()["reordered"]["sqnr_db"] > 35
 
 
 DATA = Path(__file__).parents[1] / "data"
@@ -250,18 +235,143 @@ def test_bodies_and_sequences(size: int) -> None:
         case.assert_same(quantized.run({name: None}), rest, name)
 
 
-def test_a_shared_weight_is_changed_wherever_it_is_read() -> None:
-    """The second reader lies pieces behind the first, and nothing else between them changes."""
-    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (float[2,3] y, float[2,3] v)'
-    text += "<float[3] w = {0.123, 0.456, -0.789}> { a = Mul(x, w) y = Relu(a) b = Neg(x) c = Abs(b) d = Exp(c)"
-    text += " e = Sqrt(d) v = Add(e, w) }"
-    feeds: list[Feed] = [{"x": np.arange(6, dtype=np.float32).reshape(2, 3) / 7}]
-    case = Case(parser.parse_model(text), {"w": _grid(-1, 1)}, feeds)
-    case.assert_same(case.runs(size=1).run(case.values), case.values, "shared")
+def _stored_outside(model: ModelProto, folder: Path) -> Path:
+    """A copy of the model whose initializers all lie in another file."""
+    path, copy = folder / "outside.onnx", ModelProto()
+    copy.CopyFrom(model)
+    for tensor in copy.graph.initializer:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(copy, path, save_as_external_data=True, location="outside.bin", size_threshold=0)
+    return path
 
 
-def test_an_entry_that_does_not_fit_is_refused(detr: Case) -> None:
-    wrong = replace(_grid(0, 1), scale=np.ones(7), zero_point=np.zeros(7), axis=0)
-    weight = next(name for name in detr.values if name.endswith("weight"))
-    with pytest.raises(InputError, match="does not fit its tensor"):
-        detr.runs().run({weight: wrong})
+def _lean(model: ModelProto, folder: Path, *, small: int = 0) -> ModelProto:
+    with patch.multiple(weights, LEAST=0, _SMALL=small):
+        return lean_weights(load_model(_stored_outside(model, folder)))
+
+
+def _same(one: Sequence[Any], two: Sequence[Any]) -> bool:
+    return all(
+        a.keys() == b.keys() and all(np.array_equal(a[n], b[n], equal_nan=a[n].dtype.kind == "f") for n in a)
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def _tower(layers: Sequence[int], seed: int) -> ModelProto:
+    """MatMuls, of which each reads what an earlier one made, now and then from far away."""
+    rng = np.random.default_rng(seed)
+    nodes, tensors, made = [], [], ["x"]
+    for number, back in enumerate(layers):
+        weight, product, name = f"w{number}", f"m{number}", f"r{number}"
+        values = rng.standard_normal((8, 8)).astype(np.float32)
+        tensors.append(onnx.numpy_helper.from_array(values, weight))
+        nodes.append(onnx.helper.make_node("MatMul", [made[-1], weight], [product]))
+        nodes.append(onnx.helper.make_node("Add", [product, made[-min(back, len(made))]], [name]))
+        made.append(name)
+    ends = [onnx.helper.make_tensor_value_info(name, 1, [2, 8]) for name in ("x", made[-1])]
+    graph = onnx.helper.make_graph(nodes, "tower", ends[:1], ends[1:], tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
+
+
+def _tower_encodings(model: ModelProto) -> EncodingSet:
+    """Every weight in 4 bits per channel, every second moving tensor in 8."""
+    entries = {}
+    for tensor in model.graph.initializer:
+        scale = np.full(8, 0.3)
+        value = Affine(bits=4, signed=True, scale=scale, zero_point=np.zeros(8), axis=1, symmetric=True)
+        entries[tensor.name] = Encoding(name=tensor.name, value=value, is_param=True)
+    for node in model.graph.node[::2]:
+        value = Affine(bits=8, signed=False, scale=np.array(0.5), zero_point=np.array(128.0))
+        entries[node.output[0]] = Encoding(name=node.output[0], value=value)
+    return EncodingSet(version="1.0.0", entries=entries)
+
+
+@settings(max_examples=8, deadline=None)
+@given(layers=st.lists(st.integers(1, 12), min_size=2, max_size=14), room=st.integers(1, 3000), seed=st.integers(0, 9))
+def test_cuts_change_no_bit(tmp_path_factory: pytest.TempPathFactory, layers: list[int], room: int, seed: int) -> None:
+    model = _tower(layers, seed)
+    lean, encodings = _lean(model, tmp_path_factory.mktemp("tower")), _tower_encodings(model)
+    feeds = [{"x": np.random.default_rng(n).standard_normal((2, 8)).astype(np.float32)} for n in range(3)]
+    inner = [model.graph.node[0].output[0], model.graph.node[len(layers)].output[0]]
+    whole, groups = Session(model, capture=inner), Session(lean, capture=inner, room=room)
+    assert groups.streams == (len(layers) * 256 > room)
+    assert _same(whole.runs(feeds), groups.runs(feeds))
+    quantized, values = Simulator(model, encodings, capture=inner).runs(feeds), quantizers_of(lean, encodings).values
+    assert _same(quantized, Session(lean, capture=inner, room=room, values=values).runs(feeds))
+    assert _same(quantized, Simulator(model, encodings, capture=inner, known={}).runs(feeds))
+
+
+BODIES = """
+<ir_version: 8, opset_import: ["" : 17]>
+loops (float[2, 4] x, bool c) => (float[2, 4] y, float[2, 4] z)
+<float[4, 4] w = {1,2,3,4, 5,6,7,8, 9,1,2,3, 4,5,6,7}, float[4, 4] v = {2,0,0,1, 0,1,0,0, 0,0,3,0, 0,0,0,1},
+ int64 count = {3}, bool go = {1}>
+{
+    a = MatMul (x, v)
+    b = Loop (count, go, a) <body = body (int64 i, bool on, float[2, 4] state) => (bool more, float[2, 4] next) {
+        more = Identity (on)
+        s = MatMul (state, w)
+        half = Constant <value_float = 0.01> ()
+        next = Mul (s, half)
+    }>
+    y = If (c) <then_branch = yes () => (float[2, 4] t) { t = MatMul (b, v) },
+                else_branch = no () => (float[2, 4] e) { e = MatMul (x, w) }>
+    z = Add (y, a)
+}
+"""
+
+
+@pytest.mark.parametrize("room", [1, 70, 130])
+def test_bodies_read_weights_of_the_graph_around_them(tmp_path: Path, room: int) -> None:
+    model = parser.parse_model(BODIES)
+    lean = _lean(model, tmp_path)
+    assert {t.name for t in lean.graph.initializer if is_mapped(t)} >= {"w", "v"}
+    feeds: list[Feed] = [{"x": np.full((2, 4), n + 0.5, "f4"), "c": np.array(bool(n), np.bool_)} for n in range(2)]
+    groups = Session(lean, room=room)
+    assert groups.streams and _same(Session(model).runs(feeds), groups.runs(feeds))
+
+
+def test_a_wrong_sample_is_refused_as_by_the_whole(tmp_path: Path) -> None:
+    groups = Session(_lean(_tower([1, 1, 1], 0), tmp_path), room=300)
+    with pytest.raises(InputError, match="does not run on this sample"):
+        groups.run({"x": np.ones((3, 8), np.float32)})
+    with pytest.raises(InputError, match="no value for input 'x'"):
+        groups.run({"y": np.ones((2, 8), np.float32)})
+
+
+def test_a_layer_beyond_the_budget_is_refused_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lean = _lean(_tower([1, 1, 1], 0), tmp_path)
+    monkeypatch.setenv("DEPLOYKIT_MEMORY", "1024")
+    Session(lean, room=300)
+    monkeypatch.setenv("DEPLOYKIT_MEMORY", "1023")
+    with pytest.raises(InputError, match="largest layer") as caught:
+        Session(lean, room=300)
+    assert "--memory" in caught.value.next
+
+
+def test_a_model_that_cannot_be_cut_is_run_whole_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lean = _lean(_tower([1, 1, 1], 0), tmp_path)
+    lean.opset_import.add(domain="ai.onnx.ml", version=3)
+    assert not Session(lean, room=300).streams
+    monkeypatch.setenv("DEPLOYKIT_MEMORY", "1K")
+    with pytest.raises(InputError, match="cannot be cut"):
+        Session(lean, room=300)
+
+
+def test_lean_models_are_written_without_paths_of_this_machine(tmp_path: Path) -> None:
+    model = _tower([1, 1, 1], 0)
+    lean = _lean(model, tmp_path)
+    assert str(tmp_path).encode() in lean.SerializeToString()
+    written = unmapped(lean).SerializeToString()
+    assert str(tmp_path).encode() not in written and b"outside.bin" in written
+    whole = whole_model(lean)
+    assert [bytes(t.raw_data) for t in whole.graph.initializer] == [t.raw_data for t in model.graph.initializer]
+    again = wrap_proto(lean, path=tmp_path / "elsewhere" / "rewritten.onnx")
+    assert [file.path for file in again.external] == [tmp_path / "outside.bin"]
+
+
+def test_no_file_may_claim_to_be_lean(tmp_path: Path) -> None:
+    lean = _lean(_tower([1, 1, 1], 0), tmp_path)
+    (tmp_path / "claims.onnx").write_bytes(lean.SerializeToString())
+    with pytest.raises(InputError, match=r"has the entry 'deploykit\.mapped'"):
+        load_model(tmp_path / "claims.onnx")

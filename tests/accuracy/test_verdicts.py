@@ -203,18 +203,6 @@ def test_one_broken_sample_is_named() -> None:
     assert _judged(facts, samples, quiet).right is True, "steps of a grid are as large there as elsewhere"
 
 
-def test_every_number_says_what_is_asked_and_on_which_samples() -> None:
-    verdict = _judged(_one("LpNormalization", VECTOR.shape, axis=1), VECTOR, _noise(40)(VECTOR))
-    number = next(n for n in verdict.numbers if n.limit.measure is Measure.COSINE)
-    assert str(number).startswith(f"{number.value:.4g} where at least 0.99 is asked (cosine 0.9999")
-    assert "nearest neighbour equal for 3 of 3" in verdict.words
-    stated = number.to_json()
-    assert {"value", "unit", "threshold", "kind", "samples", "against", "output"} <= stated.keys()
-    assert stated["samples"] == {"label": "given", "count": 1}
-    assert (stated["kind"], stated["against"], stated["threshold"]) == ("embedding", "float", 0.99)
-    assert verdict.lines()[0] == "right: yes, on 1 given sample"
-
-
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 

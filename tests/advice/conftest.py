@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -34,21 +33,6 @@ def _rules() -> Mapping[str, Rule[Any]]:
     return {entry.rule.code: entry.rule for entry in all_rules(core_registries())}
 
 
-@cache
-def _found(code: str) -> tuple[Finding, ...]:
-    return tuple(_look(code, cases()[code][0]))
-
-
-def _look(code: str, case: Any) -> list[Finding]:
-    if callable(case):
-        case = case()
-    if isinstance(case, ModelProto):
-        case = collect_facts(wrap_proto(case, path=TESTS / "model" / "my model.onnx"))
-    elif isinstance(case, Mapping):
-        case = module_at("qualcomm/conftest.py").build(case)
-    return list(_rules()[code].run(case))
-
-
 @dataclass(frozen=True, slots=True)
 class Bench:
     """What a way out is tried with."""
@@ -66,31 +50,15 @@ class Bench:
         """The case that a rule speaks about."""
         return cases()[code][0]
 
-    def clean(self, code: str) -> Any:
-        """The case about which it keeps silent."""
-        return cases()[code][1]
-
     def look(self, code: str, case: Any) -> list[Finding]:
         """What one rule finds in a case of any of the forms in which the test modules have them."""
-        return _look(code, case)
-
-    def found(self, code: str) -> tuple[Finding, ...]:
-        """What a rule finds in its triggering case."""
-        return _found(code)
-
-    def follow(self, advice: str, ways: Mapping[str, Callable[[Bench], Any]]) -> None:
-        """Do what is advised, a key of ``ways`` that begins with the rule's code; the rule finds nothing open then.
-
-        A way answers with a case for the rule, with the findings of a whole run, or with None when it has asserted
-        itself what the advice brings.
-        """
-        answer, code = ways[advice](self), advice.partition(" ")[0]
-        if answer is None:
-            return
-        whole = isinstance(answer, (list, tuple)) and all(isinstance(finding, Finding) for finding in answer)
-        found = list(answer) if whole else self.look(code, answer)
-        left = [one.message for one in found if (one.code == code and one.handled is None) or one.code == "DK208"]
-        assert not left
+        if callable(case):
+            case = case()
+        if isinstance(case, ModelProto):
+            case = collect_facts(wrap_proto(case, path=TESTS / "model" / "my model.onnx"))
+        elif isinstance(case, Mapping):
+            case = module_at("qualcomm/conftest.py").build(case)
+        return list(_rules()[code].run(case))
 
     def ask(self, model: Path | ModelProto, target: str = "sm8650", **request: Any) -> tuple[Finding, ...]:
         """The findings of ``deploykit check``; nothing is compiled."""
@@ -107,28 +75,14 @@ class Bench:
         path.write_bytes(model.SerializeToString())
         return path
 
-    def run(self, *words: str, status: int = 0) -> Any:
-        """What a command answers in JSON; ``status`` is the exit status that it must end with."""
-        return json.loads(self.text(*words, "--json", status=status))
-
-    def text(self, *words: str, status: int = 0) -> str:
-        """What a command says."""
+    def run(self, *words: str) -> None:
+        """A command that must end well."""
         out = StringIO()
         with redirect_stdout(out):
             ended = run(cli, [*words])
-        assert ended == status, out.getvalue()[-2000:]
-        return out.getvalue()
+        assert ended == 0, out.getvalue()[-2000:]
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test module tries the ways that it has."""
-    if "advice" in metafunc.fixturenames:
-        ways = metafunc.module.WAYS
-        slow = getattr(metafunc.module, "SLOW", ())
-        marks = {key: [pytest.mark.heavy] if key in slow else [] for key in ways}
-        metafunc.parametrize("advice", [pytest.param(key, id=key, marks=marks[key]) for key in ways])

@@ -133,8 +133,8 @@ def cut_at(device: AdbDevice, environment: dict[str, str], folder: Path, place: 
     shutil.rmtree(device.folder / "deploykit")
 
 
-# Of a run of 600,000 bytes: in the look, the push, the pull.
-@pytest.mark.parametrize("place", [900, 150_000, 450_000])
+# Of a run of 600,000 bytes: in the look, the push.
+@pytest.mark.parametrize("place", [pytest.param(900, marks=pytest.mark.heavy), 150_000])
 def test_a_cable_that_is_pulled(
     place: int, device: AdbDevice, plugged: tuple[AdbDevice, dict[str, str]], tmp_path: Path
 ) -> None:
@@ -165,9 +165,8 @@ def test_a_cable_that_is_pulled_while_the_program_runs(
     reattach(device, plugged[1])
 
 
-@pytest.mark.parametrize("room", [512, 100_000])
-def test_a_device_without_room(room: int, device: AdbDevice, tmp_path: Path) -> None:
-    device.file_limit = room
+def test_a_device_without_room(device: AdbDevice, tmp_path: Path) -> None:
+    device.file_limit = 100_000
     with pytest.raises(ToolError):
         run(device, tmp_path / "one")
     device.file_limit = None
@@ -178,10 +177,9 @@ def test_a_device_without_room(room: int, device: AdbDevice, tmp_path: Path) -> 
     "spoil",
     [
         lambda frame: bytes(len(frame)),
-        lambda frame: frame[:-1] + b"!",
-        pytest.param(lambda frame: os.urandom(len(frame)), marks=pytest.mark.heavy),
+        pytest.param(lambda frame: frame[:-1] + b"!", marks=pytest.mark.heavy),
     ],
-    ids=["zeros", "last", "random"],
+    ids=["zeros", "last"],
 )
 def test_a_device_that_answers_garbage(spoil: Callable[[bytes], bytes], device: AdbDevice, tmp_path: Path) -> None:
     device.spoil = spoil

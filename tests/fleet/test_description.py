@@ -16,7 +16,7 @@ from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError, UsageError
 from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, moved, request_from_json, request_to_json
 from deploykit.fleet.description import Shared, read_file, schema
-from deploykit.fleet.pages import junit_of, render_matrix, size_text
+from deploykit.fleet.pages import junit_of, render_matrix
 from deploykit.fleet.results import CellResult, CellVerdict, Results, compare
 from deploykit.flow.pipeline import check
 from tables import each_row
@@ -52,12 +52,6 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, words: 
     with pytest.raises(InputError) as caught:
         described(tmp_path, text)
     assert words in str(caught.value)
-
-
-def test_cells_are_models_times_targets_times_backends_and_sdks(tmp_path: Path) -> None:
-    text = BASE + 'backends = ["qnn-htp", "ort-qnn"]\nsdks = ["2.33", "2.37"]\n'
-    ids = described(tmp_path, text)
-    assert len(ids) == 8 and ids[0] == "a/phone-qnn-htp-2.33" and ids[-1] == "b/phone-ort-qnn-2.37"
 
 
 def test_excluded_cells_are_gone_and_included_ones_come_beside_their_model(tmp_path: Path) -> None:
@@ -236,10 +230,6 @@ def test_names_and_words_of_strangers_stay_text() -> None:
     assert page.count("<script>") == 1, "its own"
     assert "\x1b" not in page and "<b>file" not in page
     assert "\x00" not in junit_of(results(bad), "file")
-
-
-def test_sizes_are_for_people() -> None:
-    assert [size_text(size) for size in (1023, 1024, 5 << 20, 3 << 30)] == ["1023 bytes", "1 KiB", "5 MiB", "3.0 GiB"]
 
 
 def test_a_folder_of_models_becomes_a_file_that_is_read(tmp_path: Path) -> None:

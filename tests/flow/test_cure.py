@@ -28,12 +28,11 @@ DETR = Path(__file__).parents[1] / "data" / "zoo" / "detr"
 TARGETS = [("qnn-htp", "sm8650", "2.33"), ("qnn-htp", "sm8650", "2.44"), ("ort-qnn", "sm8650", None)]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.heavy
+@each_row(
     ("backend", "target", "sdk", "precision"),
-    [
-        *(pytest.param(*target, "float", marks=pytest.mark.heavy) for target in TARGETS),
-        ("qnn-htp", "sm8650", "2.44", "w8a16"),
-    ],
+    *((*target, "float") for target in TARGETS),
+    ("qnn-htp", "sm8650", "2.44", "w8a16"),
 )
 def test_a_detr_as_exported_is_taken_simplified(backend: str, target: str, sdk: str | None, precision: str) -> None:
     encodings = DETR / "w8a16.v1.0.0.encodings" if precision == "w8a16" else None

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 MOST = {"modules": 151, "functions": 1480, "depth": 28, "first_prepare": 9}
 """What is reached; the way is down: 150 modules, 950 functions."""
@@ -42,6 +44,8 @@ finally:
 """
 
 
+@pytest.mark.heavy
+@pytest.mark.heavy
 def test_what_the_demo_calls_is_bounded(tmp_path: Path) -> None:
     roots = [f"{ROOT / name}/" for name in ("deploykit", "backends", "templates")]
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "out"), *roots]

@@ -48,11 +48,3 @@ def _is_decided_alike(name: str, target: tuple[str, str, str | None]) -> None:
             assert max(len(item.type.tensor_type.shape.dim) for item in inferred.graph.value_info) <= 5
     routes = {decision.plan.route.id for decision in decisions if decision.plan.route is not None}
     assert len(routes) == 1
-
-
-@pytest.mark.parametrize("name", ["vit", "convnext"])
-def test_an_open_batch_is_said_to_be_one(name: str) -> None:
-    findings = decided(EXPORTS / f"{name}_batch.onnx", TARGETS[1]).plan.findings
-    assert "DK001" not in {finding.code for finding in findings}
-    (said,) = [finding for finding in findings if finding.code == "DK212"]
-    assert "one sample at a time" in said.message and "--input " in said.hint

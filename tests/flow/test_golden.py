@@ -1,6 +1,6 @@
 """Packages as they were once read by a person: any change of what is generated shows up as a difference.
 
-After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest tests/test_golden.py``, then read the difference.
+After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest tests/flow/test_golden.py``, then read the difference.
 """
 
 import os

@@ -98,13 +98,6 @@ def test_no_other_devices_compiler_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     assert giver.asked == []
 
 
-def test_where_nobody_can_be_asked_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    giver = Giver(missing="it is not installed")
-    made = ask(giver, [finding("n"), replace(finding("no claim"), claim=None)], monkeypatch)
-    assert made is not None and made.compiler.missing == "it is not installed" and giver.asked == []
-    assert [(opinion.subject, opinion.state) for opinion in made.opinions] == [("n", "open")]
-
-
 def test_the_sdk_that_was_not_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     older = ask(Giver(), [finding("n")], monkeypatch, sdk="2.33")
     same = ask(Giver(), [finding("n")], monkeypatch, backend="ort-qnn")

@@ -99,28 +99,9 @@ def test_samples_say_the_size(tmp_path: Path) -> None:
     assert [(item.shape, item.why) for item in made.sizes] == [((1, 3, 48, 64), "as the samples are")]
 
 
-def test_what_nothing_decides_stays_open(tmp_path: Path) -> None:
-    graph = "g (float[a,b,c,d,e] x) => (float[a,b,c,d,e] y) { y = Relu (x) }"
-    made = pinned(save(tmp_path / "m.onnx", graph))
-    assert not made.sizes and not made.changed
-
-
-def test_values_are_left_to_whoever_reads_values(tmp_path: Path) -> None:
-    graph = "g (float[n,3,h,w] x, float[1] s) => (float[n,3,h,w] y) { y = Mul (x, s) }"
-    made = pinned(save(tmp_path / "m.onnx", graph), "x=1,3,32,32", "s=0.5")
-    assert made.inputs == ("s=0.5",)
-
-
 def test_a_shape_that_the_model_contradicts_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not fit"):
         pinned(save(tmp_path / "m.onnx", DENSE), "x:1,4,32,32")
-
-
-def test_a_model_with_fixed_shapes_is_the_same_object(tmp_path: Path) -> None:
-    path = save(tmp_path / "m.onnx", "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { y = Relu (x) }")
-    model = load_model(path)
-    made = pin(Request(model=path, target="any"), model, collect_facts(model), None)
-    assert made.model is model and not made.changed
 
 
 BRANCHES = """g (float[n,4] x, int64 sr) => (float[n,4] y) {
@@ -166,3 +147,9 @@ def test_what_the_graph_computes_comes_before_the_names_of_sizes(tmp_path: Path)
     """Four scores of one sample, declared as a batch of them: exporters call any size of an output that."""
     made = pinned(save(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n] y) { y = Reshape (x, flat) }", flat=[-1]))
     assert (shapes(made), made.facts.tensors["y"].shape) == ({"x": (1, 4)}, (4,))
+
+
+def test_what_nothing_decides_stays_open(tmp_path: Path) -> None:
+    graph = "g (float[a,b,c,d,e] x) => (float[a,b,c,d,e] y) { y = Relu (x) }"
+    made = pinned(save(tmp_path / "m.onnx", graph))
+    assert not made.sizes and not made.changed

@@ -17,7 +17,7 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.new_grids import GridKind, affine_for_range, with_wide_activations
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import ToolError, UsageError
 from deploykit.flow.read import refuse_other_precision
@@ -78,16 +78,6 @@ def test_the_report_of_a_package_tells_the_ladder_of_its_manifest(rows: Path, tm
     assert story.count('class="bar s-quality"') == 1 + candidates
     assert story.count('class="joins"') >= 1
     assert "<dt>Executed here</dt><dd>quantize" in report
-
-
-def test_where_a_precision_was_asked_for_there_is_no_ladder(rows: Path, tmp_path: Path) -> None:
-    manifest, report = _packaged(rows, tmp_path / "out", precision="w8a16")
-    assert "ladder" not in manifest["quantization"]
-    assert "How the precision was chosen" not in report
-    made = report.split("Where the encodings come from")[1].split("<h2>")[0]
-    assert f"<dd>{manifest['quantization']['numbers']['sqnr_db']:.1f} dB</dd>" in made
-    assert "onnxruntime" in made
-    assert 'class="bar s-quality"' not in report
 
 
 def test_the_users_measure_decides_and_the_cheapest_that_is_good_is_written_with_its_story(
@@ -173,12 +163,6 @@ def test_what_is_asked_for_is_held_against_the_widths(asked: str, bits: dict[str
         refuse_other_precision(asked, EncodingSet(version="2.0.0", entries=entries), facts_of(onnx.load(CNN)))
 
 
-@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
-def test_the_precision_of_the_encodings_may_be_said(backend: str) -> None:
-    plan = deploykit.plan(CNN, target="sm8650", backend=backend, encodings=W8A16, precision="w8a16")
-    assert plan.route == deploykit.plan(CNN, target="sm8650", backend=backend, encodings=W8A16).route
-
-
 def test_float16_is_not_asked_of_a_quantized_model() -> None:
     with pytest.raises(UsageError, match="holds Q/DQ nodes"):
         deploykit.plan(DATA / "cnn" / "w8a16.qdq.onnx", target="sm8650", backend="ort-qnn", precision="fp16")
@@ -226,12 +210,3 @@ def test_only_what_the_user_gave_or_said_is_evidence(label: Label) -> None:
         assert found.concluded["ex"].interval == pytest.approx((1, room * np.e))
     sum_ = next(one for one in found.open if one.tensor == "sum")
     assert sum_.inputs == (("z",) if meaningful else ("x", "z"))
-
-
-def test_only_narrower_activations_are_widened() -> None:
-    """The set comes back as it is where all are that wide: nobody simulates the same a second time."""
-    grids = {bits: affine_for_range(-1.0, 1.0, GridKind(bits=bits, signed=bits == 16)) for bits in (8, 16)}
-    wide = EncodingSet(version="", entries={"x": Encoding(name="x", value=grids[16])})
-    assert with_wide_activations(wide) is wide
-    found = with_wide_activations(wide.with_entries([Encoding(name="y", value=grids[8])])).entries
-    assert {name: entry.dtype for name, entry in found.items()} == {"x": "int16", "y": "uint16"}

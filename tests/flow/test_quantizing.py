@@ -55,15 +55,6 @@ def facts_of(path: Path) -> Any:
 # ---- data --------------------------------------------------------------------------------------------------------
 
 
-def test_one_sample_in_five_is_held_out_and_none_is_seen_twice(frames: Path) -> None:
-    division = divide(frames, facts_of(CNN))
-    assert (len(division.seen), len(division.held_out)) == (13, 3)
-    assert not {place.index for place in division.seen} & {place.index for place in division.held_out}
-    assert division.judged == division.held_out
-    told = division.to_json()
-    assert (told["kind"], list(told["files"])) == ("arrays", ["frames.npz"])
-
-
 def test_a_reader_and_images_of_another_size_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="reader is not run here"):
         divide(Path("package.module:Reader"), facts_of(CNN))
@@ -158,6 +149,7 @@ def older_conv(folder: Path) -> Path:
     return folder / "older.onnx"
 
 
+@pytest.mark.heavy
 def test_scales_per_channel_of_an_operator_set_that_has_no_axis(frames: Path, tmp_path: Path) -> None:
     given = {"target": "sm8650", "calibration": frames, "precision": "w8a8", "quantizer": "ort"}
     done = deploykit.quantize(older_conv(tmp_path), out=tmp_path / "out", **given)  # type: ignore[arg-type]
@@ -367,3 +359,12 @@ def test_rules() -> None:
     check_pairs(CASES, run=lambda _, case: QUANTIZED_RULES.run(case))
     (said,) = [finding for finding in QUANTIZED_RULES.run(CASES["DK220"][0]()) if finding.code == "DK220"]
     assert "toolchain install aimet==" in said.hint and "MiB" in said.hint
+
+
+def test_one_sample_in_five_is_held_out_and_none_is_seen_twice(frames: Path) -> None:
+    division = divide(frames, facts_of(CNN))
+    assert (len(division.seen), len(division.held_out)) == (13, 3)
+    assert not {place.index for place in division.seen} & {place.index for place in division.held_out}
+    assert division.judged == division.held_out
+    told = division.to_json()
+    assert (told["kind"], list(told["files"])) == ("arrays", ["frames.npz"])

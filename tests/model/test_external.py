@@ -11,7 +11,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
@@ -125,19 +125,11 @@ def test_tensors_of_bodies_and_attributes_are_judged_too_and_all_before_any_file
             wrap_proto(model, path=tmp_path / "m.onnx")
 
 
-@each_row("kind", "BFLOAT16", "FLOAT16", "INT4", "UINT4", "FLOAT8E4M3FN", "INT8", "BOOL", "DOUBLE")
-def test_every_element_type_is_read_from_outside(kind: str, tmp_path: Path) -> None:
-    plain = helper.make_tensor("w", TensorProto.DataType.Value(kind), [2, 3], [1, 0, 1, 0, 1, 1])
-    stored = numpy_helper.from_array(numpy_helper.to_array(plain), "w")
-    (tmp_path / "w.bin").write_bytes(b"?" + stored.raw_data)
-    model = external(location="w.bin", offset="1")
-    model.graph.initializer[0].data_type = stored.data_type
-    model.graph.initializer[0].dims[:] = [2, 3]
-    read = weight(wrap_proto(model, path=tmp_path / "m.onnx"), "w")
-    np.testing.assert_array_equal(read.astype(np.float32), [[1, 0, 1], [0, 1, 1]])
-    (tmp_path / "w.bin").write_bytes(b"?")  # an empty tensor needs no bytes
-    model.graph.initializer[0].dims[:] = [0, 5]
-    assert weight(wrap_proto(model, path=tmp_path / "m.onnx"), "w").shape == (0, 5)
+def test_a_type_that_numpy_lacks_is_read_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(b"\x80\x3f" * 16)
+    model = external(location="w.bin")
+    model.graph.initializer[0].data_type = TensorProto.BFLOAT16
+    assert weight(wrap_proto(model, path=tmp_path / "m.onnx"), "w").astype(np.float32).tolist() == [1.0] * 16
 
 
 def test_files_that_change_after_they_were_measured(tmp_path: Path) -> None:
@@ -172,6 +164,7 @@ assert any("weights.bin" in path for path in opened), "now it was asked for"
 """
 
 
+@pytest.mark.heavy
 def test_loading_and_collecting_never_open_external_data(tmp_path: Path) -> None:
     path = save_with_external_data(attention_net(), tmp_path / "m.onnx")
     done = subprocess.run(

@@ -13,7 +13,6 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
 from deploykit.model.load import load_model, wrap_proto
-from deploykit.model.nodes import attribute
 from deploykit.model.patterns import FusedBlock, find_blocks
 from tables import each_row
 from text_models import text_model
@@ -41,38 +40,6 @@ def test_dropping_what_nothing_reads_leaves_an_index_that_is_right(as_node: bool
     again = GraphCopy(graph.model)
     assert graph.stored.keys() == again.stored.keys() == {"flag", "shift", "given", "default"}
     assert graph.makers.keys() == again.makers.keys() == {"dead", "y"} and graph.fresh("unread") == "unread"
-
-
-def test_fresh_names_are_those_of_no_tensor_and_no_node() -> None:
-    graph = GraphCopy(branching())
-    assert [graph.fresh(name) for name in ("y", "y", "choice", "new")] == ["y_1", "y_2", "choice_1", "new"]
-
-
-def test_what_is_stored_small_or_standard() -> None:
-    model = branching()
-    model.graph.initializer.append(numpy_helper.from_array(np.asarray([3.0], np.float32), "three"))
-    for op_type, read, made in (("Neg", "unread", "turned"), ("Bernoulli", "unread", "random")):
-        model.graph.node.append(helper.make_node(op_type, [read], [made]))
-    model.graph.node.append(helper.make_node("Identity", ["three"], ["copy"]))
-    model.graph.node.append(helper.make_node("Relu", ["x"], ["own"], domain="own"))
-    graph = GraphCopy(model)
-    assert "turned" in graph.static() and not {"random", "y", "dead"} & graph.static()
-    assert [graph.scalar(name) for name in ("copy", "shift", "x", "")] == [3.0, None, None, None]
-    assert graph.maker("dead", "Relu") is not None and graph.maker("dead", "Neg") is None
-    assert graph.maker("own", "Relu") is None and graph.maker("own") is not None
-
-
-@each_row(
-    ("value", "expected"),
-    (3, 3),
-    (0.5, 0.5),
-    ("text", "text"),
-    ([1, 2], [1, 2]),
-    (b"a\xffb", "a\\xffb"),  # the last is no text
-)
-def test_attributes_are_plain_values(value: object, expected: object) -> None:
-    node = helper.make_node("Own", ["x"], ["y"], domain="own", key=value)
-    assert attribute(node, "key") == expected and attribute(node, "other", "none") == "none"
 
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"

@@ -131,13 +131,6 @@ def test_a_slice_of_fewer_than_no_elements_is_refused(within_a_gigabyte: Callabl
     assert all("'less' would have fewer than no elements" in line for line in said), said
 
 
-def test_dimensions_below_zero_that_a_file_declares_are_unknown() -> None:
-    """What some exporters write for an open batch: ONNX Runtime takes it for one."""
-    model = windowed(f"r = Relu (x)  {cut('r', 'y')}", "1,1,9,2")
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    assert facts_of(model).tensors["y"].shape == (None, 1, 5, 2)
-
-
 def test_slices_behind_windows_have_their_shapes_until_they_wait_too_long() -> None:
     """As in a network that splits channels between its layers: none of them stays hidden."""
 

@@ -18,7 +18,7 @@ from deploykit.model.graph import view_of
 from deploykit_ort_qnn.bench import together
 from deploykit_ort_qnn.bench.audit import affordable, in_place_of, mended, settled_by
 from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids
-from deploykit_ort_qnn.bench.together import Span, covering, deviation
+from deploykit_ort_qnn.bench.together import deviation
 from deploykit_ort_qnn.compiler.jobs import execute_both
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
 from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
@@ -128,15 +128,6 @@ def test_among_neighbours_nothing_inside_is_cut_off() -> None:
     assert max(beyond) <= 0.01 < np.mean(np.abs(next(iter(kernel.samples[0].values()))) > 2.1)
 
 
-def test_inputs_cover_the_range_in_every_way() -> None:
-    sets = covering((4, 8), Span(low=-1.0, high=3.0), 0, dense=3)
-    assert {array.shape for array in sets} == {(4, 8)} and len(sets) == 8
-    assert min(map(np.min, sets)) == -1.0 and max(map(np.max, sets)) == 3.0
-    assert any(len(np.unique(array)) == 1 for array in sets) and any(len(np.unique(array)) == 2 for array in sets)
-    coarse = covering((4, 8), Span(low=-2.0, high=2.0, coarse=True), 0)
-    assert all(np.allclose((array - 0.125) * 4, np.rint((array - 0.125) * 4)) for array in coarse)
-
-
 def test_deviations_are_counted_in_steps() -> None:
     wanted = np.arange(100, dtype=np.float32)
     found = deviation({"y": [wanted, wanted]}, {"y": [wanted, wanted * 2]}, {"y": 0.5})
@@ -179,17 +170,6 @@ def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says()
     assert set(settled) == {("QNN320", "a"), ("QNN320", "c"), ("QNN320", "e")}
     assert [bool(one.handled) for one in settled_findings(lint, settled)] == [True, False, True, False, True]
     assert settled["QNN320", "e"].endswith("it is refused")
-
-
-def test_how_long_the_axis_is_that_computed_values_are_picked_from_is_inferred() -> None:
-    text = """g (float[1,4,6,6] x, int64[3] i) => (float[1,4,6,3] y) {
-      a = Tanh (x)  y = Gather <axis = 3> (a, i) }"""
-    model = parsed(text)
-    inside = [kernel for kernel in kernels_of(model) if kernel.place == "inside"]
-    assert inside and not any(kernel.why for kernel in inside)
-    given = [value for one in inside[0].samples for value in one.values() if value.dtype.kind == "i"]
-    places = {int(place) for value in given for place in value}
-    assert places <= {*range(-6, 6)} and min(places) < 0 < max(places)
 
 
 def test_neighbours_that_are_refused_together_are_told_where_each_is_taken() -> None:
@@ -266,20 +246,6 @@ def test_what_is_right_otherwise_is_the_way_out() -> None:
     told = "--repair r=one-grid (all on one): right, as measured; --repair r=in-float16 (so): right, as measured"
     assert hint(("one-grid (all on one)", "in-float16 (so)")) == told
     assert hint(()).startswith("write it with other operators") and hint(None).startswith("rewrite the operator")
-
-
-def test_what_no_pair_parts_is_one_kernel() -> None:
-    """A layer and the sum behind it, of both nodes; in a graph without pairs each operator is one by itself."""
-    steps = "m = MatMul (a0, w)  s0 = Add (m, b)  q1 = QuantizeLinear (s0, s, z)  y = DequantizeLinear (q1, s, z)"
-    pair = "qx = QuantizeLinear (x, s, z)  a0 = DequantizeLinear (qx, s, z)"
-    stored = "float s = {0.1}, uint8 z = {128}"
-    found = {}
-    for name, body in {"paired": f"{pair} {steps}", "plain": "m = MatMul (x, w)  y = Add (m, b)"}.items():
-        text = f"g (float[2,4] x, float[4,4] w, float[4] b) => (float[2,4] y) <{stored}> {{ {body} }}"
-        model = parsed(text)
-        alone = [kernel for kernel in kernels_of(model) if kernel.place == "alone"]
-        found[name] = {kernel.operators: len(kernel.nodes) for kernel in alone}
-    assert found == {"paired": {("MatMul", "Add"): 2}, "plain": {("MatMul",): 1, ("Add",): 1}}
 
 
 def test_sums_that_run_on_are_asked_beyond_their_grid_and_within_it() -> None:
@@ -427,3 +393,17 @@ def test_a_package_is_the_same_with_measured_kernels(tmp_path: Path, monkeypatch
     assert told[0] == told[1] and "; 1 done in another way" in told[0][1]
     again = deploykit.audit(model, target="sm8650", kernels="quick")
     assert again.known == len(again.kernels) and [one.code for one in again.findings] == ["QNN321"]
+
+
+def test_what_no_pair_parts_is_one_kernel() -> None:
+    """A layer and the sum behind it, of both nodes; in a graph without pairs each operator is one by itself."""
+    steps = "m = MatMul (a0, w)  s0 = Add (m, b)  q1 = QuantizeLinear (s0, s, z)  y = DequantizeLinear (q1, s, z)"
+    pair = "qx = QuantizeLinear (x, s, z)  a0 = DequantizeLinear (qx, s, z)"
+    stored = "float s = {0.1}, uint8 z = {128}"
+    found = {}
+    for name, body in {"paired": f"{pair} {steps}", "plain": "m = MatMul (x, w)  y = Add (m, b)"}.items():
+        text = f"g (float[2,4] x, float[4,4] w, float[4] b) => (float[2,4] y) <{stored}> {{ {body} }}"
+        model = parsed(text)
+        alone = [kernel for kernel in kernels_of(model) if kernel.place == "alone"]
+        found[name] = {kernel.operators: len(kernel.nodes) for kernel in alone}
+    assert found == {"paired": {("MatMul", "Add"): 2}, "plain": {("MatMul",): 1, ("Add",): 1}}

@@ -63,10 +63,6 @@ def test_the_path_of_block_weights_is_told(op_type: str, lpbq: bool, has_bias: b
     assert words in backend.block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, sdk="2.7.0")
 
 
-def test_an_older_wheel_is_not_spoken_for() -> None:
-    assert "not with 2.4.0" in backend.block_weight_path(op_type="Conv", lpbq=False, has_bias=False, sdk="2.4.0")
-
-
 def test_the_time_of_one_run_is_that_of_its_compiler(capsys: pytest.CaptureFixture[str]) -> None:
     model = (AIMET / "vit/w8a8.qdq.onnx").read_bytes()
     assert (backend.time_us(model, qualcomm_device("sm8650"), print) or 0) >= 0

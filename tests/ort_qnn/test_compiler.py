@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.errors import InputError, ToolError
 from deploykit.system.processes import ProgramEnd
 from deploykit_ort_qnn.compiler import jobs as module
 from deploykit_ort_qnn.compiler.graphs import parse_graph, parse_schematic
 from deploykit_ort_qnn.compiler.hosts import Work
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, known_work, write_dlc
-from deploykit_ort_qnn.compiler.precision import read_evidence
 from emulator import execute_model
 from tables import each_row
 
@@ -62,13 +61,6 @@ def test_a_time_limit_is_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == {"model.onnx"}
 
 
-@each_row("text", "{}", "[]", '{"asked": 3, "made": []}')
-def test_what_is_no_evidence_is_told(text: str, tmp_path: Path) -> None:
-    (tmp_path / "evidence.json").write_text(text)
-    with pytest.raises(InputError, match="evidence"):
-        read_evidence(tmp_path / "evidence.json")
-
-
 def test_a_provider_that_writes_no_dlc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploykit_ort_qnn.compiler.hosts.Worker.work", lambda *_: (None, {"ok": True}, ""))
     told = write_dlc(job_for(tmp_path, "mlp/w8a16"), tmp_path / "model.dlc")
@@ -84,15 +76,6 @@ def test_a_dead_worker_is_an_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     outcome = compile_model(job)
     assert outcome.status == "crashed" and "SIGSEGV" in outcome.message
-
-
-def test_an_existing_target_is_kept(tmp_path: Path) -> None:
-    job = job_for(tmp_path, "mlp/w8a8")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/model_ctx.onnx").write_text("mine")
-    with pytest.raises(UsageError, match="exists already"):
-        compile_model(job)
-    assert (tmp_path / "out/model_ctx.onnx").read_text() == "mine"
 
 
 def test_a_model_that_cannot_run_is_a_tool_error(tmp_path: Path) -> None:
@@ -189,19 +172,4 @@ def test_a_failure_is_asked_for_again(desk: Desk, ends: tuple[dict[str, Any] | N
     for _ in range(2):
         (done, answer, log), _ = desk.work()
         assert (answer, done.returncode, log) == (*ends, ("a line",))
-    assert desk.asked == 2
-
-
-def test_damaged_work_is_done_again(desk: Desk, tmp_path: Path) -> None:
-    desk.work()
-    (entry,) = (tmp_path / "cache" / "compiled").iterdir()
-    entry.write_bytes(entry.read_bytes()[:-1])
-    desk.work()
-    assert desk.asked == 2
-
-
-def test_nothing_is_kept_where_that_is_switched_off(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "is_off", lambda: True)
-    desk.work()
-    desk.work()
     assert desk.asked == 2

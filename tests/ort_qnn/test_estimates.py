@@ -90,12 +90,6 @@ def test_what_the_runtime_fuses_goes_by_the_operator_of_the_model(made: str) -> 
     assert compiled_origins([GRAPH], {"conv": ""}).node(made) == "conv"
 
 
-def test_several_graphs_are_summed(tmp_path: Path) -> None:
-    found = read_estimate(written(tmp_path, BLOCK + BLOCK), [GRAPH, GRAPH], [SCHEMATIC, SCHEMATIC], chip="77")
-    assert found is not None and (found.time_us, found.cycles) == (1000, 2000)
-    assert "cannot be told apart" in found.note
-
-
 @each_row(
     "rows",
     [],
@@ -106,10 +100,6 @@ def test_several_graphs_are_summed(tmp_path: Path) -> None:
 )
 def test_without_an_estimate_there_is_none(tmp_path: Path, rows: list[str]) -> None:
     assert read_estimate(written(tmp_path, rows), [GRAPH], [SCHEMATIC], chip="43") is None
-
-
-def test_no_profile_is_no_estimate(tmp_path: Path) -> None:
-    assert read_estimate(tmp_path / "profile.csv", [GRAPH], [SCHEMATIC], chip="77") is None
 
 
 def test_a_trace_that_is_cut_off_names_no_operator(tmp_path: Path) -> None:

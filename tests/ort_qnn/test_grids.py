@@ -61,11 +61,12 @@ def encodings_of(**grids: Affine) -> EncodingSet:
     ("LayerNormalization", 8, (8, False)),
     ("RMSNormalization", 16, None),
     ("RMSNormalization", 8, (8, False)),
+    ("LayerNormalization", 0, (8, False)),  # without an entry
 )
 def test_a_normalization_has_a_scale_that_is_taken(operator: str, bits: int, made: tuple[int, bool] | None) -> None:
     model = text_model("float[1,4,8] x", f"y = {operator} (x, s)", opset=23, s=np.ones(8, np.float32))
-    given = affine_for_range(0, 2, GridKind(bits=bits, signed=bits == 8, symmetric=bits == 8))
-    entries = {"s": Encoding(name="s", value=given, is_param=True)}
+    given = affine_for_range(0, 2, GridKind(bits=bits or 8, signed=bits == 8, symmetric=bits == 8))
+    entries = {name: Encoding(name=name, value=given) for name in ("x", "y", *(["s"] if bits else []))}
     encodings, changed = norm_scales(model, EncodingSet(version="2.0.0", entries=entries))
     value = encodings.entries["s"].value
     assert isinstance(value, Affine) and changed == (() if made is None else ("s",))

@@ -161,6 +161,7 @@ def test_what_is_taken_in_another_type_is_not_taken(roi: Path, monkeypatch: pyte
     changed = Finding(code="ORT104", slug="x", severity=Severity.WARNING, subject=subject, message="")
     monkeypatch.setattr(registry, "run", lambda scope: (changed,))
     monkeypatch.setattr(opinions, "PRECISION_RULES", registry)
+    monkeypatch.setattr(ask, "compile_model", lambda job, progress: CompileOutcome(status="compiled"))
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")
     (found,) = of_code(plan, "QNN211")
     assert found.blocks and found.evidence["second_opinion"]["why"] == "it is taken, but in another type (ORT104)"

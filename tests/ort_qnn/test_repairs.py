@@ -125,16 +125,6 @@ def test_on_grids_it_is_no_further_off_than_its_steps(name: str, kind: str) -> N
     assert steps <= (260 if way == "by-sums" and kind == "uint16" else 2.01)
 
 
-def test_stored_integers_go_along() -> None:
-    """With a scale per channel, which a transposed layer in groups has once for all of them."""
-    given = case_unit(case_of("ConvTranspose: by chance 32 | w8a8 | batch=2"), 0)
-    (node,) = [label(one) for one in given.model.graph.node if one.op_type == "ConvTranspose"]
-    made = Session(repaired_model(given.model, {node: "no-groups"}))
-    for sample in given.samples:
-        wanted = Session(given.model).run(sample)
-        assert all(np.array_equal(value, wanted[name]) for name, value in made.run(sample).items())
-
-
 SLOPES = "uint8[4,1,1] i = {1, 90, 40, 120}, float[4] c = {0.1, 0.25, 0.5, 1}, uint8[4] n = {0, 100, 40, 119}"
 SLOPED = "e = DequantizeLinear <axis = 0> (i, c, n)  PRelu (d, e)"
 
@@ -151,17 +141,6 @@ def test_other_grids_hold_the_same_values(way: str, model: onnx.ModelProto) -> N
     onnx.checker.check_model(made, full_check=True)
     assert len(made.graph.node) > len(model.graph.node)
     assert np.abs(outputs(made) - outputs(model)).max() <= 3 * 1.25 / 32
-
-
-@each_row(
-    ("low", "high", "kind", "scale", "zero"),
-    (-4, 1, np.int8, 4 / 127, 0),
-    (1, 4, np.int8, 4 / 127, 0),
-    (-1, 4, np.uint8, 5 / 255, 51),
-)
-def test_a_new_grid_holds_its_range_and_zero(low: float, high: float, kind: Any, scale: float, zero: int) -> None:
-    made = PairGrid.over(low, high, kind)
-    assert float(made.scale) == pytest.approx(scale) and int(made.zero) == zero
 
 
 CONV = "Conv <kernel_shape = [1, 2], group = 2> (x, w)"
@@ -391,3 +370,24 @@ def test_a_wrong_kernel_is_done_in_another_way(tmp_path: Path) -> None:
     packaged = onnx.load(tmp_path / "out/model/model.onnx")
     assert {"Resize", "Gather"} & {one.op_type for one in packaged.graph.node} == {"Gather"}
     assert [one.op_type for one in packaged.graph.node if one.op_type in PAIR]
+
+
+@each_row(
+    ("low", "high", "kind", "scale", "zero"),
+    (-4, 1, np.int8, 4 / 127, 0),
+    (1, 4, np.int8, 4 / 127, 0),
+    (-1, 4, np.uint8, 5 / 255, 51),
+)
+def test_a_new_grid_holds_its_range_and_zero(low: float, high: float, kind: Any, scale: float, zero: int) -> None:
+    made = PairGrid.over(low, high, kind)
+    assert float(made.scale) == pytest.approx(scale) and int(made.zero) == zero
+
+
+def test_stored_integers_go_along() -> None:
+    """With a scale per channel, which a transposed layer in groups has once for all of them."""
+    given = case_unit(case_of("ConvTranspose: by chance 32 | w8a8 | batch=2"), 0)
+    (node,) = [label(one) for one in given.model.graph.node if one.op_type == "ConvTranspose"]
+    made = Session(repaired_model(given.model, {node: "no-groups"}))
+    for sample in given.samples:
+        wanted = Session(given.model).run(sample)
+        assert all(np.array_equal(value, wanted[name]) for name, value in made.run(sample).items())

@@ -11,6 +11,7 @@ import onnx
 import onnx.parser
 import pytest
 from msgspec import structs
+from onnx.shape_inference import infer_shapes
 
 import deploykit
 from atlas.cases import case_of, case_unit
@@ -37,8 +38,8 @@ from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas import rows
 from deploykit_qualcomm.atlas.rows import MeasuredPlace, atlas_rows, verdict_at, verdict_in, where_it_holds
 from rule_cases import check_pairs
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 Case = Callable[[], Any]
@@ -71,47 +72,22 @@ def with_operator(op_type: str) -> ProviderDraft:
     return prepared(model=model)
 
 
-def float_draft(op_type: str, *gate: str, opset: int = 17, sloped: bool = True) -> ProviderDraft:
-    """A float model of one operator on x, multiplied with x where the order of the two is given."""
-    graph = TinyGraph(opset)
-    slopes = {"alpha": 1 / 6} if op_type == "HardSigmoid" and sloped else {}
-    made = graph.op(op_type, [graph.input("x", (1, 4))], "gate", **slopes)
-    return of_float(graph.model(graph.op("Mul", gate, "y") if gate else made))
+def float_draft(body: str, given: str = "float[1,4] x", opset: int = 17, **stored: Any) -> ProviderDraft:
+    """A float model from ``x`` to ``y``."""
+    return of_float(infer_shapes(text_model(given, body, opset=opset, **stored)))
 
 
-def rms_draft(how: str, *, scaled: bool = True) -> ProviderDraft:
-    """An RMS normalization, usually with a scale, x times the reciprocal of a root or divided by it."""
-    graph = TinyGraph()
-    square = graph.op("Pow", [graph.input("x", (1, 4)), graph.stored("two", 2.0)], "square")
-    plus = graph.op("Add", [graph.op("ReduceMean", [square], "mean", axes=[-1]), graph.stored("e", 1e-5)], "plus")
-    root = graph.op("Sqrt", [plus], "root")
-    if how == "Div":
-        made = graph.op("Div", ["x", root], "norm")
-    else:
-        made = graph.op("Mul", ["x", graph.op("Reciprocal", [root], "inverse")], "norm")
-    return of_float(graph.model(graph.op("Mul", [made, graph.stored("scale", np.ones(4))], "y") if scaled else made))
-
-
-def samples_draft(samples: int) -> ProviderDraft:
-    graph = TinyGraph(23)
-    made = graph.op("RMSNormalization", [graph.input("x", (samples, 16, 8)), graph.stored("scale", np.ones(8))], "y")
-    return of_float(graph.model(made))
-
-
-def pointed_draft(rank: int) -> ProviderDraft:
-    graph = TinyGraph()
-    index = graph.stored("index", np.ones((1,) * rank), "int64")
-    return of_float(graph.model(graph.op("GatherND", [graph.input("x", (4, 8)), index], "y")))
+# An RMS normalization with a scale, x divided by a root or times its reciprocal.
+ROOT = "q = Pow (x, two)  m = ReduceMean <axes = [-1]> (q)  p = Add (m, e)  r = Sqrt (p)"
+RECIPROCAL = f"{ROOT}  i = Reciprocal (r)  n = Mul (x, i)"
+rms_draft = partial(float_draft, two=2.0, e=1e-5)
+SLOPED = "gate = HardSigmoid <alpha = 0.16666667> (x)"
 
 
 def of_float(model: onnx.ModelProto) -> ProviderDraft:
     facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
     known = base()
     return replace(known, source="float", prepared=None, situation=replace(known.situation, facts=facts))
-
-
-def gated_draft(*operands: str, sloped: bool = True) -> ProviderDraft:
-    return float_draft("HardSigmoid", *operands, sloped=sloped)
 
 
 def blocks() -> EncodingSet:
@@ -190,25 +166,12 @@ UNDER_WINE = {"wheel": "1.22.2", "qairt": "2.36.1", "onnxruntime": "1.22.2"}
 GOOD_TYPES = types(graph(("uint16", "uint16", "int8")), made("QUInt16"))
 
 
-def index_draft(*shape: int) -> ProviderDraft:
-    """A list that is gathered from by an index of a shape."""
-    built = TinyGraph()
-    built.op("Gather", [built.input("x", (48,)), built.stored("index", np.arange(48).reshape(shape), "int64")], "y")
-    given = draft("mlp/model.onnx")
-    facts = collect_facts(wrap_proto(built.model("y"), path=Path("model.onnx")))
-    return replace(given, situation=replace(given.situation, facts=facts))
+def step(identifier: str, **more: Any) -> ProviderDraft:
+    return prepared(steps=(PreparationStep(id=identifier, why="because", names=("y",), **more),))
 
 
-def step(identifier: str) -> ProviderDraft:
-    return prepared(steps=(PreparationStep(id=identifier, why="because", names=("y",)),))
-
-
-def lossy_step(identifier: str) -> ProviderDraft:
-    losses = {"w": LpbqLoss(scale_error=0.03, sqnr_db=30.0, refined_sqnr_db=35.0)}
-    return prepared(steps=(PreparationStep(id=identifier, why="because", names=("w",), losses=losses),))
-
-
-CASES: dict[str, tuple[Case, Case]] = {
+LOSS = {"w": LpbqLoss(scale_error=0.03, sqnr_db=30.0, refined_sqnr_db=35.0)}
+CASES: dict[str, Any] = {
     "ORT001": (lambda: draft(soc_model=None), draft),
     "ORT002": (lambda: draft("mlp/model.onnx", precision="w8a8"), lambda: draft("mlp/model.onnx")),
     "ORT003": (lambda: draft("mlp/wfp8a8.qdq.onnx"), draft),
@@ -220,17 +183,34 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT009": (lambda: step("widen-log"), lambda: step("fold-batchnorm")),
     "ORT010": (lambda: prepared(refusals=("n: no",)), draft),
     "ORT012": (lambda: draft(chosen=Chosen(compile={}, run={}, entries={}, unchecked=("vtcm_mb",))), draft),
-    "ORT013": (lambda: lossy_step("lpbq"), lambda: step("lpbq")),
-    "ORT014": (lambda: float_draft("Erf"), lambda: float_draft("Tanh")),
-    "ORT015": (lambda: gated_draft("x", "gate"), lambda: gated_draft("gate", "x")),
-    "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
-    "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
-    "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh", opset=7)),
+    "ORT013": (lambda: step("lpbq", losses=LOSS), lambda: step("lpbq")),
+    "ORT014": (lambda: float_draft("y = Erf (x)"), lambda: float_draft("y = Tanh (x)")),
+    "ORT015": (
+        lambda: float_draft(f"{SLOPED}  y = Mul (x, gate)"),
+        lambda: float_draft(f"{SLOPED}  y = Mul (gate, x)"),
+    ),
+    "ORT016": (
+        lambda: rms_draft(f"{RECIPROCAL}  y = Mul (n, s)", s=[1.0] * 4),
+        lambda: rms_draft(f"{ROOT}  n = Div (x, r)  y = Mul (n, s)", s=[1.0] * 4),
+    ),
+    "ORT017": tuple(
+        partial(float_draft, "y = RMSNormalization (x, s)", f"float[{samples},16,8] x", 23, s=[1.0] * 8)
+        for samples in (2, 1)
+    ),
+    "ORT018": (lambda: float_draft("y = Tanh (x)", opset=6), lambda: float_draft("y = Tanh (x)", opset=7)),
     "ORT019": (lambda: replace(block_draft(fp16=True), wheel=OLD_WHEEL), lambda: block_draft(fp16=True)),
-    "ORT020": (lambda: index_draft(6, 8), lambda: index_draft(48)),
-    "ORT032": (lambda: pointed_draft(5), lambda: pointed_draft(4)),
+    "ORT020": tuple(
+        partial(float_draft, "y = Gather (x, i)", "float[48] x", i=np.arange(48).reshape(shape))
+        for shape in ((6, 8), 48)
+    ),
+    "ORT032": tuple(
+        partial(float_draft, "y = GatherND (x, i)", "float[4,8] x", i=np.ones((1,) * rank, np.int64)) for rank in (5, 4)
+    ),
     "ORT150": (lambda: replace(with_operator("GRU"), wheel=OLD_WHEEL), lambda: with_operator("GRU")),
-    "ORT160": (lambda: old_draft(float_draft("Tanh", opset=23)), lambda: old_draft(float_draft("Tanh", opset=22))),
+    "ORT160": (
+        lambda: old_draft(float_draft("y = Tanh (x)", opset=23)),
+        lambda: old_draft(float_draft("y = Tanh (x)", opset=22)),
+    ),
     "ORT161": (lambda: old_draft(draft("mlp/model.onnx")), lambda: draft("mlp/model.onnx")),
     "ORT162": (lambda: old_draft(prepared(intended={"t": "float16"})), lambda: prepared(intended={"t": "float16"})),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
@@ -315,9 +295,9 @@ def test_a_float_island_says_what_was_meant_and_what_became_of_it(made_type: str
 
 @each_row(
     ("code", "case"),
-    ("ORT015", lambda: gated_draft("x", "gate", sloped=False)),
+    ("ORT015", lambda: float_draft("gate = HardSigmoid (x)  y = Mul (x, gate)")),
     ("ORT004", lambda: draft(fp16=False)),  # a quantized model needs no float16
-    ("ORT016", lambda: rms_draft("Reciprocal", scaled=False)),
+    ("ORT016", lambda: rms_draft(RECIPROCAL.replace("n =", "y ="))),
     ("ORT105", lambda: types(graph(("float32", "float32", "float32")), intended="float16")),  # nobody knows
     ("ORT115", lambda: TimeBudget(most_us=5.0, estimate=replace(SLOW, instead_of="sm8650"))),  # ORT116 says so
 )
@@ -337,11 +317,6 @@ def test_what_is_asked_for_in_float16_is_taken_to_be_made_so() -> None:
     """Where the compiler does not tell what it made."""
     scope = types(graph(("float16", "float16", "int8")), intended="float16")
     assert [node.made for node in float_nodes(scope)] == ["float16"]
-
-
-def test_preparing_weights_is_no_change_of_precision() -> None:
-    scope = types(graph(("uint16", "uint16", "int8")), made("QInt8", "q::ConvLayer.opt.weights_to_vtcm"))
-    assert not list(rules()["ORT102"].run(scope)) and not list(rules()["ORT104"].run(scope))
 
 
 @each_row(("kind", "in_float32"), ("q::fp16_flat_output_scalar_fm.tcm", False), ("q::Mul", True))

@@ -204,33 +204,11 @@ def test_a_start_that_leads_nowhere_is_named_and_near_names_are_offered() -> Non
     assert {f.subject.name for f in DRAFT_RULES["VAI108"].run(away)} == {"/post/Sigmoid", "/head/cls/Conv"}
 
 
-def test_nameless_nodes_inside_a_region_are_refused() -> None:
-    model = chain("Relu", "Sigmoid", named=False)
-    model.graph.node[0].name = "start"
-    model.graph.node[-1].name = "end"
-    found = list(DRAFT_RULES["VAI107"].run(draft(model, exclude_subgraph=("start:end",))))
-    assert [f.subject.name for f in found] == ["Sigmoid -> t1"]
-
-
-def test_the_region_is_what_lies_between() -> None:
-    names = draft(YOLO, exclude_subgraph=(POST,)).exclusions.names(draft(YOLO).facts)
-    expected = ["Slice", "Slice_1", "Sub", "Add", "Add_1", "Mul", "Sub_1", "Concat", "Mul_1", "Sigmoid", "Concat_1"]
-    assert set(names) == {f"/post/{name}" for name in expected}
-
-
 def test_a_concat_of_bounded_values_alone_needs_no_float() -> None:
     for second, told in (("Tanh", False), ("Relu", True)):
         body = f"c = Conv (x, w)  a = Sigmoid (c)  b = {second} (c)  y = Concat <axis = 1> (a, b)"
         model = text_model("float[1,3,8,8] x", body, w=np.ones((4, 3, 1, 1), np.float32))
         assert bool(list(DRAFT_RULES["VAI128"].run(draft(model)))) is told
-
-
-def test_post_processing_without_names_is_not_excluded_by_itself() -> None:
-    """Quark knows nodes by name only."""
-    model = onnx.load(DATA / YOLO)
-    assert draft(model, precision="mixed").found is not None
-    next(node for node in model.graph.node if node.name == "/post/Sigmoid").name = ""
-    assert draft(model, precision="mixed").found is None
 
 
 def test_vint8_with_exclusions_is_mixed() -> None:

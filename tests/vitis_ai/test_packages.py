@@ -123,12 +123,6 @@ def test_mixed_precision_sets_what_the_compiler_needs(configs: Callable[..., Any
     }
 
 
-def test_cpu_partition_passes_stand_in_order(configs: Callable[..., Any]) -> None:
-    names = ["init", "vaiml_partition", "vaiml_cpu_partition", "vaiml_connectivity", "vaiml_create_cache"]
-    config = configs("vek385", "bf16", options=(("cpu_partition", "true"),))["config/vitisai_config.json"]
-    assert [entry["name"] for entry in config["passes"]] == names == config["targets"][0]["pass"]
-
-
 def test_provider_options_of_the_product_lines(configs: Callable[..., Any]) -> None:
     def options(target: str, precision: str, **more: Any) -> dict[str, Any]:
         found = configs(target, precision, **more)["config/session.json"]["provider_options"]

@@ -94,27 +94,6 @@ def test_what_is_held_out_is_measured_on_and_never_calibrated_with(script: Modul
     assert names == ["held_out_000", "held_out_001", "seen_000", "seen_001", "seen_002"]
 
 
-def test_a_sample_with_a_wrong_name_or_shape_is_refused(script: ModuleType) -> None:
-    inputs = {"images": {"shape": [1, 3, None, 4], "dtype": "float32"}}
-    good = script.checked({"images": np.zeros((1, 3, 9, 4))}, inputs)
-    assert good["images"].dtype == np.float32
-    with pytest.raises(ValueError, match="images"):
-        script.checked({"image": np.zeros((1, 3, 9, 4))}, inputs)
-    with pytest.raises(ValueError, match="shape"):
-        script.checked({"images": np.zeros((1, 9, 4, 3))}, inputs)
-
-
-def test_a_users_reader_is_found_beside_the_data(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = script.ROOT / "calibration"
-    folder.mkdir(exist_ok=True)
-    (folder / "my_reader.py").write_text(
-        "class Reader:\n    def __init__(self): self.left = 3\n"
-        "    def get_next(self):\n        self.left -= 1\n        return {'x': self.left} if self.left >= 0 else None\n"
-    )
-    monkeypatch.syspath_prepend(str(folder))
-    assert script.user_reader("my_reader:Reader") == [{"x": 2}, {"x": 1}, {"x": 0}]
-
-
 def test_nodes_are_sorted_and_nothing_else_changes(script: ModuleType, tmp_path: Path) -> None:
     onnx.save(text_model("float[2] x", "c = Relu (b) a = Relu (x) b = Relu (a)", "float[2] c"), tmp_path / "m.onnx")
     assert script.put_in_order(tmp_path / "m.onnx") is True

@@ -132,11 +132,6 @@ def test_the_type_in_front_of_a_fused_activation_is_open_unless_others_read_it()
         assert ("c" in actual_types(collect_facts(wrap_proto(model, path=Path("m.onnx"))), ())) is told
 
 
-def test_weights_may_have_another_type_than_activations() -> None:
-    stored = replace(VINT8.grids[0], node="of a weight", dtype="int32")
-    assert not list(QUANTIZED_RULES["VAI204"].run(replace(VINT8, grids=(*VINT8.grids, stored))))
-
-
 @pytest.mark.parametrize(("source", "made", "changed"), [("float16", "float", 0), ("float16", "int8", 1)])
 def test_a_float16_source_comes_back_as_float(source: str, made: str, changed: int) -> None:
     def typed(dtype: str) -> GraphFacts:
@@ -164,15 +159,6 @@ def odd(precision: str) -> InspectedModel:
 def test_a_format_asks_only_what_its_row_says(precision: str, found: set[str]) -> None:
     asked = {"VAI202", "VAI203", "VAI204", "VAI205"}
     assert {finding.code for finding in QUANTIZED_RULES.run(odd(precision))} & asked == found
-
-
-def test_a_format_may_have_several_zero_points(tmp_path: Path) -> None:
-    model = text_model("float[4] x", "q=QuantizeLinear (x, s, z) y=DequantizeLinear (q, s, z)", s=0.5, z=np.uint8(9))
-    onnx.save(model, tmp_path / "m.onnx")
-    grids = inspect_quantized(tmp_path / "m.onnx", precision="xint8", source=None).grids
-    assert {(grid.scales, grid.zero_points, grid.dtype) for grid in grids} == {((0.5,), (9,), "uint8")}
-    middle = replace(with_grid(zero_points=(128,), dtype="uint8"), precision="xint8")
-    assert not list(QUANTIZED_RULES["VAI203"].run(middle))
 
 
 @pytest.mark.parametrize(

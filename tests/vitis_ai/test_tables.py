@@ -41,16 +41,6 @@ def test_every_toolchain_of_a_release_exists() -> None:
         assert spec.needs_cxx and len(spec.constraints) > 60
 
 
-def test_devices_have_what_planning_needs() -> None:
-    for device in backend.devices():
-        product = device.fact("product")
-        assert device.fact("precisions")
-        if product == "versal_ai_edge_gen2":
-            assert device.fact("config_device").startswith("ve2-")
-        elif product in products():
-            assert device.fact("provider_target") in ("X1", "X2")
-
-
 PARTITION: dict[str, object] = {"name": "vaiml_partition", "plugin": "vaip-pass_vaiml_partition"}
 
 
@@ -77,14 +67,6 @@ def test_bad_configurations_have_paths(change: dict[str, object], keys: dict[str
     given = {key: value for key, value in {**config, **change}.items() if value is not None}
     problems = list(config_problems(given, product="versal_ai_edge_gen2"))
     assert bool(problems) is bool(told) and all(words in " ".join(problems) for words in told)
-
-
-def test_the_product_lines_differ_in_data_alone() -> None:
-    """No module asks which product it has: a third one is a file."""
-    assert set(products()) == {"versal_ai_edge_gen2", "ryzen_ai"}
-    for path in sorted(tables.DATA.parent.rglob("*.py")):
-        code = path.read_text("utf-8")
-        assert not [name for name in products() if f'"{name}"' in code], path.name
 
 
 def test_every_format_of_a_device_has_a_route() -> None:

@@ -1,7 +1,9 @@
-"""Where samples come from, in which order, and what is stored is read again without a copy in memory."""
+"""Where samples come from, in which order, what is declared of them, and how they are stored and read again."""
 
+import hashlib
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,15 @@ from onnx import shape_inference
 
 from deploykit.accuracy.samples import arrays
 from deploykit.accuracy.samples.arrays import read_arrays, read_headers, write_arrays
-from deploykit.accuracy.samples.calibration import parse_declarations, places_in, read_places, samples_of
+from deploykit.accuracy.samples.calibration import Declaration, parse_declarations, places_in, samples_of
 from deploykit.accuracy.samples.domains import (
     SETS,
     VARIED,
+    Domain,
     ValuePoint,
     generator,
+    input_domains,
     make_floats,
-    make_integers,
     make_mask,
 )
 from deploykit.accuracy.samples.gathering import Samples, gather, record
@@ -91,12 +94,6 @@ def test_what_is_wholly_declared_has_as_many_samples_as_differ() -> None:
     assert (sizes.min(), sizes.max()) == (1, 100)
 
 
-def test_a_declared_file_is_fed_in_turn(tmp_path: Path) -> None:
-    np.save(tmp_path / "s.npy", np.array([[[1, 2]], [[3, 4]], [[5, 6]]]))
-    made = _gather(_detector(), encodings=_entry("image", 0, 1), inputs=(f"sizes={tmp_path / 's.npy'}",))
-    assert [feed["sizes"].ravel().tolist() for feed in made.feeds[:4]] == [[1, 2], [3, 4], [5, 6], [1, 2]]
-
-
 def test_calibration_is_all_of_it_up_to_a_number_and_spread(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(300.0).reshape(100, 3))
     made = _gather(_single(), calibration=tmp_path / "x.npy")
@@ -140,14 +137,6 @@ def test_recorded_samples_come_back_with_their_label(tmp_path: Path) -> None:
     assert (found[1].of_inputs["sizes"].label, found[1].may_judge) == (Label.ARBITRARY, False)
 
 
-def test_the_range_of_an_entry_behind_a_cast_is_the_inputs_own() -> None:
-    encodings = _entry("scale", 0, 640, bits=16)
-    made = _gather(_detector(), encodings=encodings, inputs=("image=0..1",))
-    assert made.of_inputs["sizes"].label is Label.DERIVED
-    values = np.concatenate([feed["sizes"] for feed in made.feeds])
-    assert (values.min(), values.max()) == (1, 640)
-
-
 def test_the_quantizer_of_a_qdq_model_says_what_its_input_holds() -> None:
     model = load_model(AIMET / "cnn" / "w8a8.qdq.onnx")
     made = gather(model.proto, collect_facts(model))
@@ -177,23 +166,6 @@ def test_per_channel_and_float_entries_of_inputs() -> None:
     assert np.ptp(everything, axis=0) == pytest.approx(255 * value.scale)
     floats = EncodingSet(version="1.0.0", entries={"a": Encoding(name="a", value=Float(dtype="float16"))})
     assert _gather(_single(), encodings=floats).label is Label.ARBITRARY
-
-
-def test_samples_that_are_the_same_everywhere_are_told_apart(tmp_path: Path) -> None:
-    made = _gather(_single(), encodings=_entry("a", -2, 6))
-    constant = [feed for feed in made.feeds if np.ptp(feed["a"]) == 0]
-    assert {float(feed["a"][0, 0]) for feed in constant} >= {float(made.feeds[1]["a"][0, 0]), 0.0}
-    assert len(constant) == 4
-    assert all(np.ptp(feed["a"]) > 0 for feed in made.varied)
-    assert len(made.varied) == made.count - len(constant)
-    np.save(tmp_path / "x.npy", np.zeros((4, 3)))
-    given = _gather(_single(), calibration=tmp_path / "x.npy")
-    assert given.varied == given.feeds
-
-
-def test_a_model_without_inputs_has_one_sample() -> None:
-    made = _gather(text_model("", "y = Relu(a)", a=[1.0]))
-    assert (made.feeds, made.may_judge) == (({},), True)
 
 
 def _embedding(negative: bool) -> onnx.ModelProto:
@@ -235,15 +207,6 @@ def test_derived_floats_never_leave_their_range(low: float, width: float, dtype:
     assert (made.astype(np.float64) <= most).all()
 
 
-@pytest.mark.parametrize("point", ValuePoint)
-@each_row("ends", (0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1))
-def test_the_widest_type_is_not_wrapped(point: ValuePoint, ends: tuple[int, int]) -> None:
-    made = make_integers(point, *ends, (40,), np.dtype(np.uint64), generator(0, "x", 0))
-    assert made.dtype == np.uint64 and ends[0] <= int(made.min()) <= int(made.max()) <= ends[1]
-    if point is ValuePoint.CORNERS:
-        assert (int(made.min()), int(made.max())) == ends
-
-
 @settings(max_examples=50)
 @given(point=st.sampled_from(ValuePoint), shape=st.tuples(st.integers(1, 3), st.integers(2, 9)), seed=st.integers(0, 9))
 def test_no_mask_hides_everything(point: ValuePoint, shape: tuple[int, int], seed: int) -> None:
@@ -259,26 +222,12 @@ A = InputSpec(name="a", dtype="float32", shape=(1, 3))
 B = InputSpec(name="b", dtype="int64", shape=(1, 3))
 
 
-def test_numbered_names_are_samples_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    numbered: dict[str, Any] = {f"{n}:{name}": np.full((1, 3), n) for n in (10, 2) for name in ("a", "b")}
-    np.savez(tmp_path / "x.npz", **numbered)
-    assert [sample["b"][0, 0] for sample in samples_of(tmp_path / "x.npz", (A, B))] == [2, 10]
-
-
 def test_a_single_value_is_fed_to_all_samples(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.ones((4, 3)), b=np.full((1, 3), 640))
     assert [sample["b"].tolist() for sample in samples_of(tmp_path / "x.npz", (A, B))] == [[[640] * 3]] * 4
     np.savez(tmp_path / "y.npz", a=np.ones((4, 3)), b=np.full((3, 3), 640))
     with pytest.raises(InputError, match="different numbers of samples"):
         places_in(tmp_path / "y.npz", (A, B))
-
-
-def test_a_missing_input_is_named_unless_it_may_be_missing(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", a=np.ones((1, 3)))
-    with pytest.raises(InputError, match="'b'"):
-        places_in(tmp_path / "x.npz", (A, B))
-    (sample,) = read_places(places_in(tmp_path / "x.npz", (A, B), optional={"b"}))
-    assert set(sample) == {"a"}
 
 
 def test_integers_that_do_not_fit_are_refused_and_not_wrapped(tmp_path: Path) -> None:
@@ -333,16 +282,6 @@ def test_pickles_and_absurd_headers_are_refused_without_advice_to_trust_them(tmp
         assert "allow_pickle" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "what"), [("notes.txt", "no array"), ("../a.npy", "")])
-def test_what_else_lies_in_an_archive(tmp_path: Path, name: str, what: str) -> None:
-    path = _npz(tmp_path / "x.npz", name, _npy((1,), b"1234"))
-    if what:
-        with pytest.raises(InputError, match=what):
-            read_arrays(path)
-    else:
-        assert set(read_arrays(path)) == {"../a"}  # a name like any other: nothing is unpacked to disk
-
-
 @each_row("name", "file", "allow_pickle", "args", "x.npy", "a/b", "../up", "é", "a" * 5000, "")
 def test_any_name_is_kept(name: str, tmp_path: Path) -> None:
     """``numpy.savez(path, file=…)`` is an error, and quantizing a model with such an input was one."""
@@ -352,6 +291,202 @@ def test_any_name_is_kept(name: str, tmp_path: Path) -> None:
         assert read.keys() == values.keys()
         np.testing.assert_array_equal(read[name], values[name])
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+SIZES = InputSpec(name="orig_target_sizes", dtype="int64", shape=(1, 2))
+IMAGE = InputSpec(name="images", dtype="float32", shape=(1, 3, 4, 4))
+HALF = InputSpec(name="half", dtype="float16", shape=(1, None))
+BYTES = InputSpec(name="bytes", dtype="uint8", shape=(4,))
+FLAG = InputSpec(name="flag", dtype="bool", shape=())
+ODD = InputSpec(name="a=1..2", dtype="float32", shape=(2,))
+SHORT = InputSpec(name="a", dtype="float32", shape=(2,))
+INPUTS = (SIZES, IMAGE, HALF, BYTES, FLAG, ODD, SHORT)
+
+
+def _one(text: str) -> Declaration:
+    (declaration,) = parse_declarations([text], INPUTS).values()
+    return declaration
+
+
+@each_row(
+    ("text", "name", "values"),
+    ("orig_target_sizes=640,640", "orig_target_sizes", (640, 640)),
+    ("orig_target_sizes=640", "orig_target_sizes", (640,)),
+    ("images=-1.5", "images", (-1.5,)),
+    ("images=.5,1e-3,0,-2", "images", (0.5, 0.001, 0, -2)),
+    ("half=1,2,3", "half", (1, 2, 3)),
+    ("flag=true", "flag", (1,)),
+    ("flag=0", "flag", (0,)),
+    ("a=1..2=3", "a=1..2", (3,)),
+    ("orig_target_sizes=9007199254740993", "orig_target_sizes", (9007199254740993,)),
+)
+def test_values(text: str, name: str, values: tuple[float, ...]) -> None:
+    found = _one(text)
+    assert found.name == name and found.to_json() == {"kind": "value", "values": list(values)}
+    assert all(isinstance(value, int) for value in found.values) or name not in ("orig_target_sizes", "flag")
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [("images=0..1", (0, 1)), ("images=-2.5..-1", (-2.5, -1)), ("images=0...5", (0, 0.5)), ("bytes=0..255", (0, 255))],
+)
+def test_ranges(text: str, ends: tuple[float, float]) -> None:
+    found = _one(text)
+    assert found.to_json() == {"kind": "range", "low": ends[0], "high": ends[1]}
+
+
+def test_a_name_that_holds_what_a_range_looks_like_is_the_longest_that_matches() -> None:
+    assert _one("a=1..2=0..1").name == "a=1..2" and _one("a=0..1").name == "a"
+    assert _one("a=1..2").kind == "range"
+
+
+@each_row(
+    ("text", "message"),
+    ("orig_target_size=640", "did you mean 'orig_target_sizes'"),
+    ("xyz=1", "the inputs are 'orig_target_sizes', 'images'"),
+    ("images", "says nothing of an input"),
+    ("images=", "neither numbers nor a range"),
+    ("images=photo.jpg", "neither numbers nor a range"),
+    ("images=nan", "neither numbers nor a range"),
+    ("images=1e39", "more than float32 holds"),
+    ("half=65520", "more than float16 holds"),
+    ("images=2..1", "the range is empty"),
+    ("images=1,2,3", "the last dimension of images float32[1,3,4,4] is 4"),
+    ("flag=1,0", "is a single number"),
+    ("orig_target_sizes=1.5", "no whole number"),
+    ("bytes=256", "not within 0..255"),
+    ("bytes=-1..4", "not within 0..255"),
+    ("bytes=true", "give a number"),
+    ("flag=2", "not within 0..1"),
+)
+def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        _one(text)
+    assert message in str(caught.value)
+
+
+def test_an_input_is_declared_once() -> None:
+    with pytest.raises(UsageError, match="twice"):
+        parse_declarations(["images=0..1", "images=0"], INPUTS)
+
+
+def test_a_file_is_recorded_by_name_and_hash_and_never_by_its_path(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((5, 3, 4, 4)))
+    found = _one(f"images={tmp_path / 'x.npy'}")
+    digest = hashlib.sha256((tmp_path / "x.npy").read_bytes()).hexdigest()
+    assert found.to_json() == {"kind": "file", "file": "x.npy", "sha256": digest}
+    assert str(tmp_path) not in json.dumps(found.to_json()) + found.described + repr(found)
+
+
+def test_a_file_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((5, 5)))
+    with pytest.raises(InputError, match="does not fit"):
+        _one(f"images={tmp_path / 'x.npy'}")
+    with pytest.raises(InputError, match="no such file"):
+        _one(f"images={tmp_path / 'missing.npy'}")
+
+
+# Stored by their names: a table of ten rows, one of three, data of 5 by 7, whole numbers and floats as they are spelt.
+STORED: dict[str, np.ndarray] = {
+    "table": np.ones((10, 2), np.float32),
+    "small": np.ones((3, 2), np.float32),
+    "data": np.zeros((5, 7, 2), np.float32),
+    "rows": np.zeros((3, 2), np.float32),
+    "counted": np.arange(4),
+    "flat": np.asarray([4]),
+    "zero8": np.asarray(3, np.int8),
+    "choices": np.asarray([0, 1], np.float32),
+}
+SPELT = re.compile(r"\b[if]m?\d+\b")
+
+
+def _value(name: str) -> np.ndarray:
+    """``i10`` is the integer 10, ``fm1`` the float -1."""
+    number = float(name[1:].replace("m", "-"))
+    return np.asarray(number, np.int64 if name[0] == "i" else np.float32)
+
+
+def domain(body: str, shape: str = "1,4", dtype: str = "int64", *, opset: int = 17) -> Domain:
+    """Of the input x, which a graph of ``body`` reads; it may read s[1,4], b[5,4] and more whole numbers besides."""
+    stored: dict[str, Any] = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
+    stored |= {name: _value(name) for name in SPELT.findall(body)}
+    given = f"{dtype}[{shape}] x, float[1,4] s, float[5,4] b, int64[1,4] other"
+    model = text_model(given, body, opset=opset, **stored)
+    facts = facts_of(shape_inference.infer_shapes(model, strict_mode=True))
+    return input_domains(facts, stored.get)["x"]
+
+
+WRAPPED = "n = Less(x, i0) m = Add(x, i10) i = Where(n, m, x) y = Gather(table, i)"
+
+
+@each_row(
+    ("body", "shape", "ends"),
+    ("y = Gather(table, x)", "1,4", (-10, 9)),
+    ("c = Cast<to=6>(x) r = Reshape(c, flat) u = Flatten(r) y = Gather(table, u)", "1,4", (-10, 9)),
+    ("m = Add(x, counted) y = Gather(table, m)", "1,4", (-10, 6)),
+    ("c = Clip(x, i0, i9) y = Gather(table, c)", "1,4", (0, 9)),
+    # Token ids of which one means padding: compared with 1, and still no mask.
+    ("p = Equal(x, i1) w = Where(p, i0, x) y = Gather(table, w)", "1,4", (-10, 9)),
+    (WRAPPED, "1,4", (-10, 9)),
+    ("z = Shape(x) c = Clip(x, i0) y = Gather(table, c)", "1,4", (0, 9)),
+    ("a = Gather(table, x) z = Gather(small, x) y = Add(a, z)", "1,4", (-3, 2)),
+    ("y = ScatterND(rows, x, fm1)", "1", (-3, 2)),
+    ("y = GatherND(data, x)", "3,1", (-5, 4)),
+    ("y = GatherND(data, x)", "3,2", (-5, 4)),
+    ("y = OneHot(x, i6, choices)", "1,4", (-6, 5)),
+    ("y = GatherElements<axis=1>(b, x)", "5,3", (-4, 3)),
+)
+def test_indices(body: str, shape: str, ends: tuple[int, int]) -> None:
+    found = domain(body, shape)
+    assert (found.low, found.high, found.is_mask) == (*ends, False) and found.node
+
+
+@each_row(
+    ("body", "dtype"),
+    ("h = Equal(x, i0) y = Where(h, fm10000, s)", "int64"),
+    ("c = Cast<to=9>(x) h = Not(c) y = Where(h, fm10000, s)", "int64"),
+    # (1 - mask) * -10000, and the same mask once more as a weight of a mean.
+    ("m = Cast<to=1>(x) a = Sub(f1, m) p = Mul(a, fm10000) z = Add(s, p) y = Mul(z, m)", "int64"),
+    ("y = Where(x, s, s)", "bool"),
+)
+def test_masks(body: str, dtype: str) -> None:
+    found = domain(body, dtype=dtype)
+    assert (found.low, found.high, found.is_mask) == (0, 1, True)
+    assert found.node or dtype == "bool"
+
+
+@each_row(
+    ("body", "shape", "dtype", "opset", "ends"),
+    ("y = Gather(table, x)", "1,4", "int64", 10, (0, 9)),  # before 11 an index is not negative
+    ("y = DequantizeLinear(x, f1, zero8)", "1,4", "int8", 17, (-128, 127)),
+    ("t = Transpose(x) c = Cast<to=1>(t) d = Div(c, f255) y = Relu(d)", "1,4,4,3", "uint8", 17, (0, 255)),
+)
+def test_what_type_and_version_allow(body: str, shape: str, dtype: str, opset: int, ends: tuple[int, int]) -> None:
+    found = domain(body, shape, dtype, opset=opset)
+    assert (found.low, found.high) == ends
+
+
+@each_row(
+    ("body", "shape", "low", "why"),
+    ("c = Cast<to=1>(x) t = Concat<axis=1>(c, c) y = Mul(b, t)", "1,2", 1, "size"),
+    ("c = Cast<to=1>(x) m = Mul(c, f1) y = Sin(m)", "1,4", None, ""),
+    ("y = Expand(f1, x)", "2", None, ""),
+    ("c = Cast<to=1>(x) a = Sub(f1, c) p = Mul(a, fm2) y = Add(s, p)", "1,4", None, ""),
+    ("n = NonZero(s) y = Gather<axis=1>(n, x)", "1,4", None, "how many there are is not known"),
+    ("c = Cast<to=1>(x) r = ReduceSum(c) e = Equal(x, i0) y = Where(e, r, f1)", "1,4", None, ""),
+    ("a = Add(x, other) y = Gather(table, a)", "1,4", None, ""),
+    ("m = Sub(x, i100) z = Gather(small, m) a = Gather(table, x) y = Add(a, z)", "1,4", None, "excludes"),
+)
+def test_what_the_graph_does_not_say_is_unknown(body: str, shape: str, low: int | None, why: str) -> None:
+    found = domain(body, shape)
+    assert (found.low, found.high, found.known) == (low, None, False)
+    assert found.node and why in found.why
+
+
+def test_a_declared_file_is_fed_in_turn(tmp_path: Path) -> None:
+    np.save(tmp_path / "s.npy", np.array([[[1, 2]], [[3, 4]], [[5, 6]]]))
+    made = _gather(_detector(), encodings=_entry("image", 0, 1), inputs=(f"sizes={tmp_path / 's.npy'}",))
+    assert [feed["sizes"].ravel().tolist() for feed in made.feeds[:4]] == [[1, 2], [3, 4], [5, 6], [1, 2]]
 
 
 @pytest.mark.parametrize("batch", [1, 2])
