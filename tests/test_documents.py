@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.cli import COMMANDS
 from documents import blocks_of, forms_of, problem_of_form, run_page
 
 ROOT = Path(__file__).parents[1]
@@ -53,12 +52,6 @@ def test_every_form_on_the_page_exists(name: str) -> None:
     assert {line: problem for line, problem in told.items() if problem} == {}
 
 
-def test_a_form_that_does_not_exist_is_told() -> None:
-    assert problem_of_form("deploykit pakage model.onnx") == "there is no command 'pakage'"
-    assert problem_of_form("deploykit check model.onnx --tarket sm8650") == "check has no --tarket"
-    assert problem_of_form("deploykit encodings show FILE [NAME…] [--model MODEL]    what is in it") == ""
-
-
 def test_a_block_that_ends_or_answers_otherwise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page("```sh\ndeploykit check --nonsense  # status 2\n```\n")
@@ -81,18 +74,6 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     assert dead + [f"{name}: {test}" for name, test in tests if not (ROOT / test).exists()] == []
 
 
-def test_every_cell_of_the_comparison_has_a_source_or_is_unknown() -> None:
-    page = (ROOT / "tests/lab/evidence/comparison.md").read_text("utf-8")
-    known = set(re.findall(r"^(\d+)\. ", page.split("## Sources")[1], re.MULTILINE))
-    rows = [row for row in re.findall(r"^\| (?!tool |-).*\|$", page, re.MULTILINE) if not row.startswith("|---")]
-    assert len(rows) == 9 + 10 + 10
-    cells = [cell.strip() for row in rows[9:] for cell in row.strip("|").split("|")[1:]]
-    cells += [row.strip("|").split("|")[-1].strip() for row in rows[:9]]
-    assert [cell for cell in cells if cell != "unknown" and not re.search(r"\[\d|\]\(", cell)] == []
-    cited = {number for cell in re.findall(r"\[([\d, ]+)\]", page) for number in cell.split(", ")}
-    assert cited == known
-
-
 def test_there_are_few_pages_and_the_front_page_is_short() -> None:
     assert len([name for name in PAGES if name.startswith("docs/") and "/skill/" not in name]) <= 25
     assert TEXTS["README.md"].count("\n") <= 100 and TEXTS["README.md"].count("](") <= 15
@@ -105,18 +86,3 @@ def test_the_two_set_up_commands_stand_as_promised() -> None:
         "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/deploykit demo",
         "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest",
     ]
-
-
-def test_the_ci_script_reads_them_from_the_readme() -> None:
-    script = ROOT / ".ci" / "run"
-    if not script.exists():
-        pytest.skip("the source distribution has no CI script")
-    text = script.read_text("utf-8")
-    assert "README.md" in text and "readme_command 1" in text and "readme_command 2" in text
-
-
-def test_every_command_the_readme_names_exists() -> None:
-    named = set(re.findall(r"deploykit ([a-z]+)\b", TEXTS["README.md"])) & set(COMMANDS)
-    assert {"package", "check", "explain", "compat", "targets", "verify", "build", "diagnose"} <= named
-    missing = [name for name in named if not (ROOT / "deploykit" / "cli" / f"{name}.py").exists()]
-    assert missing == []

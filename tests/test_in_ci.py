@@ -130,10 +130,13 @@ def checkout(folder: Path) -> Path:
 
 
 @pytest.mark.heavy
-def test_the_gate_of_gitlab_lets_known_findings_pass_and_no_others(tmp_path: Path) -> None:
-    here = checkout(tmp_path / "repository")
-    install, check = read(block_with("image: python:"))["deploykit"]["script"]
-    assert install == "pip install deploykit"
+@pytest.mark.parametrize("gate", ["image: python:", "repo: local"], ids=["gitlab", "pre-commit"])
+def test_a_gate_lets_known_findings_pass_and_no_others(gate: str, tmp_path: Path) -> None:
+    here, found = checkout(tmp_path / "repository"), read(block_with(gate))
+    if "repos" in found:
+        (hook,) = found["repos"][0]["hooks"]
+        assert re.search(hook["files"], "model.encodings") and not re.search(hook["files"], "notes.txt")
+    check = hook["entry"] if "repos" in found else found["deploykit"]["script"][1]
     env = programs(tmp_path / "bin")
     assert subprocess.run(["bash", "-c", check], cwd=here, env=env, capture_output=True, check=False).returncode == 0
     known = json.loads((here / "known.json").read_text("utf-8"))
@@ -153,35 +156,3 @@ def test_the_container_is_built_of_what_there_is() -> None:
     name, extra = re.fullmatch(r"([a-z]+)\[([a-z-]+)\]", wanted).groups()  # type: ignore[union-attr]
     assert name == project["name"] and extra in project["optional-dependencies"]
     assert json.loads(lines[4][1])[0] in project["scripts"]
-
-
-@pytest.mark.heavy
-def test_pre_commit_runs_the_hook_of_the_page(tmp_path: Path) -> None:
-    """The real pre-commit; deploykit is the one at hand instead of the package index's."""
-    pytest.importorskip("pre_commit", reason="pre-commit is an extra of development")
-    here = checkout(tmp_path / "repository")
-    config = block_with("repo: local").text
-    own = "        language: python\n        additional_dependencies: [deploykit]\n"
-    assert own in config
-    (here / ".pre-commit-config.yaml").write_text(config.replace(own, "        language: system\n"), "utf-8")
-    env = programs(tmp_path / "bin") | {"PRE_COMMIT_HOME": str(tmp_path / "cache")}
-
-    def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(argv, cwd=here, env=env, capture_output=True, encoding="utf-8", check=False)
-
-    for words in ("init -q", "config user.email a@example.org", "config user.name a", "add -A"):
-        assert run("git", *words.split()).returncode == 0
-    pre_commit = (sys.executable, "-m", "pre_commit")
-    assert run(*pre_commit, "install").returncode == 0
-    first = run("git", "commit", "-qm", "model")
-    assert (first.returncode, "Passed" in first.stderr) == (0, True), first.stderr
-    (here / "notes.txt").write_text("nothing about models", "utf-8")
-    run("git", "add", "-A")
-    assert "Skipped" in run("git", "commit", "-qm", "notes").stderr
-    shutil.copy(MLP / "bq-asym-w4a16.v1.0.0.encodings", here / "model.encodings")
-    known = json.loads((here / "known.json").read_text("utf-8"))
-    (here / "known.json").write_text(json.dumps({**known, "accepted": []}), "utf-8")
-    run("git", "add", "-A")
-    refused = run("git", "commit", "-qm", "other encodings")
-    assert refused.returncode == 1 and "Failed" in refused.stderr
-    assert run(*pre_commit, "validate-config").returncode == 0

@@ -8,8 +8,7 @@ import json
 import os
 import tarfile
 import tomllib
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,54 +86,6 @@ def recorded() -> dict[str, dict[str, str]]:
     return tomllib.loads((DATA / "refused.toml").read_text("utf-8"))
 
 
-def page(of_routes: Mapping[str, Mapping[str, str]]) -> str:
-    """The page: figures, then what the refusals come from."""
-    return "\n".join([*HEAD, *_figures(of_routes), *MIDDLE, *_causes(of_routes), *TAIL]) + "\n"
-
-
-def _figures(of_routes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    yield "| route | models | taken | refused |"
-    yield "|---|---|---|---|"
-    for route, found in of_routes.items():
-        yield f"| {route} | {CASES} | {CASES - len(found)} | {len(found)} |"
-
-
-def _causes(of_routes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    counts = {route: Counter(found.values()) for route, found in of_routes.items()}
-    every = sorted(set().union(*counts.values()), key=lambda codes: (-max(c[codes] for c in counts.values()), codes))
-    yield f"| findings | {' | '.join(counts)} |"
-    yield f"|---|{'---|' * len(counts)}"
-    for codes in every:
-        named = ", ".join(codes.split())
-        yield f"| {named} | {' | '.join(str(count[codes]) for count in counts.values())} |"
-
-
-HEAD = [
-    "# The models of onnx's backend tests",
-    "",
-    f"onnx 1.20.1 is the last release that ships them: {CASES} files, of which most hold one operator in one form.",
-    "Each is judged by `deploykit check` as it is, without a precision, encodings or samples. Refused is what it ends",
-    "with status 1 or 3 for. Nothing but documented errors may be raised.",
-    "",
-]
-MIDDLE = [
-    "",
-    "Taken means that no rule finds an error. It is less than compiled: where no rule knows an operator, the vendor's",
-    "converter has the last word, and `ort-qnn` compiles whatever it packages.",
-    "",
-    "What the refusals come from:",
-    "",
-]
-TAIL = [
-    "",
-    "Most of them no compiler of fixed memory can take: sequences and optionals as inputs or outputs, outputs whose",
-    "size depends on values (Compress, NonMaxSuppression, NonZero, Unique, StringSplit), sizes that are inputs of the",
-    "model, loops whose number of turns is an input, tensors of six and more dimensions at the border.",
-    "`tests/data/onnx_backend/refused.toml` has every model with its codes; this page and that file are written by",
-    "`DEPLOYKIT_WRITE_DOCS=1 pytest -m '' -n 0 tests/onnx_cases`.",
-]
-
-
 def test_the_archive_holds_every_case(models: Path) -> None:
     assert len(cases(models)) == CASES
 
@@ -147,9 +98,9 @@ def test_what_is_refused_is_written_down(route: str, models: Path) -> None:
         assert found == recorded()[route]
 
 
-def test_the_page_is_in_step(models: Path) -> None:
+def test_the_page_has_the_figures(models: Path) -> None:
     if WRITES:
-        found = {route: refusals(models, route) for route in ROUTES}
-        (DATA / "refused.toml").write_text(table(found), "utf-8")
-        PAGE.write_text(page(found), "utf-8")
-    assert PAGE.read_text("utf-8") == page(recorded())
+        (DATA / "refused.toml").write_text(table({route: refusals(models, route) for route in ROUTES}), "utf-8")
+    page = PAGE.read_text("utf-8")
+    for route, found in recorded().items():
+        assert f"| {route} | {CASES} | {CASES - len(found)} | {len(found)} |" in page
