@@ -11,7 +11,6 @@ from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.diagnose import diagnosis_text
 from deploykit.findings import Confidence, Severity
 from deploykit.tables.known_errors import Catalog, KnownError, Tool
-from deploykit_qualcomm.known_errors import known_errors
 from tables import each_row
 
 SAID: Any = {"source": ("s",), "confidence": Confidence.REPORTED, "severity": Severity.WARNING}
@@ -114,13 +113,6 @@ def test_plain_success_is_no_trouble(line: str) -> None:
     assert trouble_of(line) is None
 
 
-def test_a_number_speaks_only_where_the_words_beside_it_do_and_one_of_no_table_is_called_unknown() -> None:
-    log = b"[ ERROR ] createUnsignedPD on domain 3 is not supported (err 1002)"
-    assert not [cause for cause in diagnose(io.BytesIO(log), known_errors()).causes if "memory" in cause.error.cause]
-    diagnosis = diagnose(io.BytesIO(b"[ ERROR ] it ended with error code 987654"), known_errors())
-    assert "code 987654 = 0xf1206: unknown code" in diagnosis_text(diagnosis)
-
-
 def first_of(log: str) -> str:
     return diagnose(io.BytesIO(log.encode()), EVERY).causes[0].error.id
 
@@ -166,12 +158,6 @@ def test_the_root_comes_before_what_follows(lines: tuple[str, ...], first: str) 
     assert first_of("\n".join(lines)) == first_of("\n".join(reversed(lines))) == first
 
 
-@each_row("number", "3110", "1002", "1100", "6031", "6999", "8002", "14001", "0x36b1", "0x80000406")
-def test_a_number_beside_words_does_not_come_first(number: str) -> None:
-    log = f"error code {number}\nModuleNotFoundError: No module named 'timm'\nfailed: {number}\n"
-    assert first_of(log) == "line/module-missing"
-
-
 def test_each_word_of_success_is_evidence_and_none_outweighs_a_failure() -> None:
     for mark in (mark for row in EVERY.tools for mark in row.done):
         assert diagnose(io.BytesIO(f"starting\n{mark}\n".encode()), EVERY).conclusion == "finished", mark
@@ -186,10 +172,3 @@ def test_each_word_of_success_is_evidence_and_none_outweighs_a_failure() -> None
 )
 def test_letters_and_quotation_marks_of_another_form_are_the_same_words(log: str, row: str) -> None:
     assert first_of(log) == row
-
-
-def test_of_two_general_wordings_on_one_line_the_vaguer_follows_from_the_other() -> None:
-    log = b"Status Message: QNN graph execute error. Error code: 6001\n"
-    (cause,) = diagnose(io.BytesIO(log), EVERY).causes
-    assert cause.error.id == "name-graph-handle"
-    assert "graph-execute-failed" in {follow.error.id for follow in cause.follow_ups}

@@ -12,10 +12,10 @@ import deploykit.answers.asking as oracle
 from deploykit.answers.machine import examine, examine_core
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.backend.targets import find_device
-from deploykit.errors import InputError, UnknownTargetError, UsageError
+from deploykit.errors import InputError, UsageError
 from deploykit.findings import Confidence
 from deploykit.system.processes import ProgramEnd
-from deploykit.tables.capabilities import CompatRow, Status
+from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device, Fact
 from stub_backend import ROW, StubBackend
 
@@ -56,36 +56,6 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oracle, "load_backends", lambda: tuple(installed.values()))
     monkeypatch.setattr(oracle, "load_backend", installed.__getitem__)
     monkeypatch.setattr(oracle, "device_named", lambda name: find_device(devices, name))
-
-
-def shown(answer: Any) -> list[tuple[str, str, str]]:
-    return [(row.feature, row.backend, row.arch) for row in answer.rows]
-
-
-def test_all_backends_answer() -> None:
-    assert shown(oracle.ask(["speed"])) == [
-        ("speed", "one", ""),
-        ("speed", "one", "a1"),
-        ("speed", "one", "a2"),
-        ("speed-of-two", "two", ""),
-    ]
-    assert shown(oracle.ask(["speed"], backend="two")) == [("speed-of-two", "two", "")]
-    assert shown(oracle.ask(["speed"], arch="a2", sdk="1.0")) == [("speed", "one", ""), ("speed-of-two", "two", "")]
-
-
-def test_a_target_without_words_shows_the_device_too() -> None:
-    assert ("device chip1 arch", "", "") in shown(oracle.ask(target="chip1"))
-    (row,) = [row for row in oracle.ask(target="chip2").rows if row.feature == "device chip2 arch"]
-    assert row.status is Status.UNKNOWN
-
-
-def test_a_device_name_is_an_answer_and_an_unknown_word_none() -> None:
-    found = oracle.ask(["chip1"])
-    assert shown(found) == [("device chip1 arch", "", "")] and found.near == ()
-    assert oracle.ask(["nonsense"]).rows == ()
-    for more in ({"target": "chip9"}, {"sdk": "9.0"}):
-        with pytest.raises(UnknownTargetError):
-            oracle.ask(["speed"], **more)
 
 
 def test_comparing_two_releases() -> None:

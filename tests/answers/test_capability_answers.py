@@ -38,16 +38,6 @@ def features(words: str) -> list[str]:
     return [found.feature for found in search(ROWS, words.split())]
 
 
-def test_whole_words_beat_parts_and_the_exact_name_comes_first() -> None:
-    assert features("fast-mode") == ["fast-mode"] * 4 + ["fast-mode-deluxe"]
-    assert features("deluxe") == ["fast-mode-deluxe"] and features("delu") == ["fast-mode-deluxe"]
-
-
-@each_row("word", "--go_fast", "go_fast", "go-fast", "GO_FAST", "--speedy", "-f", "speedy")
-def test_a_flag_is_found_by_every_spelling(word: str) -> None:
-    assert features(word) == ["flag --go_fast"]
-
-
 @each_row(
     ("words", "found"),
     ("--quick", ["flag --quick", "flag --go_fast"]),
@@ -58,16 +48,6 @@ def test_a_flag_is_found_by_every_spelling(word: str) -> None:
 )
 def test_words_are_sought_in_old_spellings_backends_paths_and_last_in_notes(words: str, found: list[str]) -> None:
     assert features(words) == found
-
-
-def test_ranges_without_a_release() -> None:
-    found = answer(ROWS, Query(words=("fast-mode",), archs=()))
-    assert [(r.sdk, r.status) for r in found.rows[:3]] == [
-        (">=1.0,<=1.1", "unsupported"),
-        ("1.2", "unknown"),
-        (">=1.3", "supported"),
-    ]
-    assert found.rows[1].contradicts == "others say 1.3" and "sdk" not in found.to_json()
 
 
 @each_row(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from deploykit.answers.diagnosis import Names, diagnose, mangle
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.diagnose import diagnosis_text, error_text
-from deploykit_qualcomm.known_errors import explain_types, known_errors
+from deploykit_qualcomm.known_errors import known_errors
 from deploykit_vitis_ai.tables import known_errors as vitis_errors
 from tables import each_row
 
@@ -65,23 +65,6 @@ def test_a_code_alone_names_no_cause() -> None:
     assert not bare.causes and [code.meaning and code.meaning.area for code in bare.codes] == ["FastRPC"]
 
 
-def test_a_code_class_is_named_where_the_code_is_not_known_and_a_longer_number_is_another() -> None:
-    diagnosis = diagnose(io.BytesIO(b"[ ERROR ] device broke with error 14077"), known_errors())
-    (code,) = diagnosis.codes
-    assert code.meaning is not None and code.meaning.area == "device" and not diagnosis.causes
-    assert not diagnose(io.BytesIO(b"mapped at err 50051 and 0x138d40"), known_errors()).causes
-
-
-def test_an_unknown_failure_is_called_unknown() -> None:
-    log = b"qnn-net-run pid:3\n" + b"[ ERROR ] flux capacitor 17 is not charged\n" * 40 + b"gave up\n"
-    diagnosis = diagnose(io.BytesIO(log), known_errors())
-    assert not diagnosis.causes and not diagnosis.understood and diagnosis.exit_status == 1
-    assert [(line.line, line.count) for line in diagnosis.unknown] == [(2, 40)]
-    assert diagnosis.tail[-1] == "gave up"
-    text = diagnosis_text(diagnosis)
-    assert "not understood" in text and "flux capacitor" in text and "logcat" in text
-
-
 def test_a_flood_of_one_failure_is_counted_to_the_last_line() -> None:
     lines = (f"DspTransport.openSession qnn_open failed, 0x0000000e, try {at}\n" for at in range(9000))
     (cause,) = diagnose(io.BytesIO("".join(("begin\n", *lines)).encode()), known_errors()).causes
@@ -96,32 +79,6 @@ def test_a_log_of_consequences_only_says_that_the_cause_is_missing() -> None:
     assert not diagnosis.understood and diagnosis.exit_status == 1
     assert any("log_severity_level 0" in text for text in diagnosis.collect)
     assert "the cause itself is not in this log" in diagnosis_text(diagnosis)
-
-
-def test_the_cause_with_consequences_comes_first() -> None:
-    """The order of pytorch/executorch#1430: a refused key is logged first, the operator that is too big decides."""
-    log = b"""[ ERROR ] Invalid key: graph_configs/0/graph_priority
-sequencer: op "q::Norm" requires 0x2400000 bytes of TCM, which is greater than the TCM size of 0x800000!
-<E> RouterHexagon graph prepare failed 13
-<E> Failed to finalize graph (id: 1) with err 1002
-"""
-    causes = diagnose(io.BytesIO(log), known_errors()).causes
-    assert [cause.error.id for cause in causes] == ["vtcm-per-op", "unknown-key"]
-
-
-def test_weak_fragments_need_their_tool() -> None:
-    assert not diagnose(io.BytesIO(b"Dynamic value for dinner"), known_errors()).causes
-    by_mark = diagnose(io.BytesIO(b"qnn-onnx-converter -i m\nDynamic value for x"), known_errors())
-    by_caller = diagnose(io.BytesIO(b"Dynamic value for x"), known_errors(), tools=["qnn-onnx-converter"])
-    assert [cause.error.id for cause in by_mark.causes] == ["converter-dynamic-input"]
-    assert [cause.certainty for cause in by_caller.causes] == ["possible"]
-
-
-def test_words_must_stand_near_each_other_where_the_row_says_so() -> None:
-    near = b"qnn-context-binary-generator\nMatMul a\nFLOAT_16\nUFIXED_POINT_8\n"
-    far = b"qnn-context-binary-generator\nMatMul a\n" + b"\n" * 9 + b"FLOAT_16\n" + b"\n" * 9 + b"UFIXED_POINT_8\n"
-    assert [cause.error.id for cause in diagnose(io.BytesIO(near), known_errors()).causes] == ["fp16xint8-matmul"]
-    assert not diagnose(io.BytesIO(far), known_errors()).causes
 
 
 def test_numbers_that_tools_print_are_read() -> None:
@@ -209,19 +166,6 @@ def test_two_names_that_mangle_alike_are_both_given_and_plain_words_need_quotes(
     assert mapped is not None and set(mapped.onnx) == {"a.b/out", "a/b.out"}
     names = Names(nodes=["Add", "Conv_3"])
     assert [name.log for name in names.find('Add the op Conv_3 to "Add"')] == ["Conv_3", "Add"]
-
-
-@each_row(
-    ("name", "meaning"),
-    ("QuantUint16_5D_TCMEE", "16-bit unsigned quantized, rank-5 layout, in TCM"),
-    ("PlainFloat16_TCM", "16-bit float, in TCM"),
-    ("QUint8Crouton", "8-bit unsigned quantized, tiled layout"),
-    ("PlainFloat_TCM", "32-bit float, in TCM"),
-    ("mismatching datatypes. 0x416 != 0x232", "16-bit unsigned fixed point"),
-)
-def test_type_names(name: str, meaning: str) -> None:
-    assert next(iter(explain_types(name)))[1] == meaning
-    assert list(explain_types("Op 0x416 failed")) == [], "numbers are types only in lines about types"
 
 
 def test_text_names_way_out_and_source() -> None:

@@ -120,14 +120,6 @@ def test_a_row_that_says_why_is_not_talked_over() -> None:
         assert [cause.error.id for cause in of(log, catalog).causes] == found
 
 
-def test_a_name_in_quotes_does_not_speak() -> None:
-    beside = dataclasses.replace(MILL, foreign=True, speaks=("corn::", "mill/"))
-    catalog = Catalog(tools=(beside, dataclasses.replace(STONE, speaks=("stone/",))), kinds=(LOOKUP,))
-    frame = '  File "stone/turn.py", line 9\n'
-    assert [cause.error.id for cause in of(f"{frame}KeyError: 'corn::grind'", catalog).causes] == ["stone/lookup"]
-    assert [cause.error.id for cause in of("KeyError: corn::grind", catalog).causes] == ["foreign/mill"]
-
-
 def test_a_failure_beside_the_chain_is_named_as_its_own() -> None:
     foreign = dataclasses.replace(MILL, foreign=True)
     catalog = Catalog(tools=(foreign,), kinds=(LOOKUP,))
@@ -147,13 +139,6 @@ def test_where_no_tool_of_the_chain_speaks_the_answer_says_so() -> None:
     assert not diagnosis.causes and not diagnosis.recognised
     assert "no tool on the way of a model onto the NPU is recognised" in diagnosis_text(diagnosis)
     assert of("qnn-net-run pid:3\nerror: the moon is full", EVERY).recognised
-
-
-def test_a_line_is_read_as_an_event() -> None:
-    log = "2025-01-01 [E:onnxruntime:, qnn_model.cc:99 Compose] node '/a/Add' refused with error code 3110, limit 2 MB"
-    (event,) = of(log, EVERY).events or (None,)
-    assert event is not None and (event.level, event.where, event.codes) == ("error", "qnn_model.cc:99", (3110,))
-    assert event.parts["node"] == "/a/Add" and event.parts["limit"] == "2 MB"
 
 
 def test_what_the_wording_keeps_is_said() -> None:

@@ -73,20 +73,6 @@ def test_a_signal_that_a_library_turns_into_another_error_still_ends_the_run() -
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_what_a_program_leaves_running_ends_with_it() -> None:
-    from deploykit.system.processes import run
-
-    code = "import subprocess; p = subprocess.Popen(['sleep', '600'], stdout=-3, stderr=-3); print(p.pid)"
-    done = run([sys.executable, "-c", code])
-    assert done.ok and gone([int(done.tail[0])])
-
-
-def test_a_program_reads_what_it_is_given() -> None:
-    from deploykit.system.processes import run
-
-    assert run(["cat"], given=b"one\ntwo\n").tail == ("one", "two") and run(["cat"]).tail == ()
-
-
 PLANTED = (
     *("numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "json", "zipfile", "click", "jinja2", "pip"),
     *("deploykit_ort_qnn", "deploykit_qualcomm", "sitecustomize", "usercustomize"),

@@ -22,7 +22,7 @@ import deploykit_qualcomm
 import deploykit_vitis_ai
 from deploykit.answers.rule_pages import all_rules
 from deploykit.backend import conformance, plugins
-from deploykit.backend.backend import Request, Same, SharedWork
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.conformance import backend_problems, package_problems
 from deploykit.backend.opinions import Compiler
 from deploykit.backend.options import OptionSpec
@@ -159,16 +159,6 @@ def install(folder: Path, package: str, text: str) -> None:
     (info / "entry_points.txt").write_text(text)
 
 
-def test_the_first_on_the_path_wins_beside_the_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("second", "first"):
-        text = f"[other]\nx = y:z\n\n[deploykit.backends]\n# a comment\nsame = {name}:it [extra]\n"
-        install(tmp_path / name, "same", text)
-        monkeypatch.syspath_prepend(tmp_path / name)
-    assert plugins._entry_points()["same"] == "first:it"
-    assert plugins._entry_points()["qnn-htp"] == "deploykit_qnn_htp:backend"
-    assert "x" not in plugins.backend_ids()
-
-
 NAMESPACES = (
     (deploykit, core_registries()),
     (deploykit_qualcomm, REGISTRIES),
@@ -196,12 +186,6 @@ def test_every_registry_is_called_rules_and_is_listed(package: Any, listed: tupl
     assert all(any(registry is entry for entry in listed) for registry in registries)
     assert all(len(registry) for registry in registries), "a registry without a rule"
     assert len(set(map(id, listed))) == len(listed), "a registry is listed twice"
-
-
-def test_the_core_has_only_its_own_codes() -> None:
-    codes = {rule.code for registry in core_registries() for rule in registry}
-    assert {"DK001", "DK101", "DK201", "DK601"} <= codes
-    assert all(code.startswith("DK") for code in codes)
 
 
 TESTS = Path(__file__).parents[1]
@@ -271,9 +255,3 @@ def test_planning_touches_neither_disk_nor_runtime(backend_id: str, model: str, 
     tried = request.getfixturevalue("no_world")
     assert backend.plan(prepared).to_json() == first.to_json()
     assert tried == []
-
-
-def test_what_is_kept_is_made_once_for_the_same_object_only() -> None:
-    shared, one, twin = SharedWork(), [1], [1]
-    assert shared.once(("list", Same(one)), lambda: object()) is shared.once(("list", Same(one)), lambda: object())
-    assert shared.once(("list", Same(one)), lambda: object()) is not shared.once(("list", Same(twin)), lambda: object())

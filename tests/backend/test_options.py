@@ -125,38 +125,10 @@ def test_a_wrong_value_is_a_usage_error_that_says_what_is_right(spec: OptionSpec
         check_value(spec, value)
 
 
-@each_row(
-    ("spec", "text", "value"),
-
-        (COUNT, "0", 0), (COUNT, "3", 3), (COUNT, "+2", 2), (SPEED, "1", 1.0), (SPEED, "1e3", 1000.0),
-        (FLAG, "On", True), (FLAG, "0", False), (LIST, "a b", ("a b",))
-    ,
-)  # fmt: skip
-def test_texts(spec: OptionSpec, text: str, value: OptionValue) -> None:
-    assert read_value(spec, text) == value
-
-
 @pytest.mark.parametrize(("spec", "text"), [(COUNT, "1_0"), (COUNT, "٣"), (COUNT, "1.0"), (SPEED, "x"), (FLAG, "2")])
 def test_a_wrong_text_is_a_usage_error(spec: OptionSpec, text: str) -> None:
     with pytest.raises(UsageError, match="is expected"):
         read_value(spec, text)
-
-
-def test_one_text_is_a_list_of_one() -> None:
-    assert check_value(LIST, "abc") == ("abc",)
-    assert check_value(LIST, iter(["a", "b"])) == ("a", "b")
-
-
-def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for spec, text, value in ((COUNT, "2", 2), (FLAG, "1", True), (FLAG, "false", False), (LIST, "a b", ("a", "b"))):
-        monkeypatch.setenv(spec.envvar, text)
-        assert parsed(spec, []) == value
-    monkeypatch.setenv("DEPLOYKIT_COUNT", "4")
-    with pytest.raises(UsageError, match="from 0 to 3"):
-        parsed(COUNT, [])
-    monkeypatch.delenv("DEPLOYKIT_COUNT")
-    monkeypatch.setenv("DEPLOYKIT_C_COUNT", "1")
-    assert parsed(COUNT, [], auto_envvar_prefix="DEPLOYKIT_C") == 1
 
 
 def test_two_backends_with_other_limits_share_a_name() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.encodings.complete import FINEST_SCALE, complete, copy_over_movement, derive_biases, effective_entry
+from deploykit.encodings.complete import complete, copy_over_movement, derive_biases, effective_entry
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.place import place
@@ -149,22 +149,6 @@ FULL["lw"] = grid(0.01, signed=True)
 ROWS = Affine(bits=8, signed=True, scale=np.ones(2), zero_point=np.zeros(2), axis=0)
 
 
-@each_row(
-    ("bias", "changes", "b", "lb"),
-    ((1.0, -3.0), {}, 0.125, 3 / 2**31),
-    ((0.0, 0.0), {}, 0.125, FINEST_SCALE),
-    # weights along an unusual axis fall back to the values
-    ((1.0, -3.0), {"w": ROWS}, [1 / 2**31, 3 / 2**31], 3 / 2**31),
-    # scales that float32 cannot multiply are multiplied in double
-    *(((1.0, -3.0), {"x": grid(s), "w": grid(s, signed=True)}, s * s, 3 / 2**31) for s in (1e-30, 1e30)),
-)
-def test_scales_of_biases(bias: tuple[float, float], changes: dict[str, Any], b: Any, lb: float) -> None:
-    model, facts = bias_model(bias)
-    done = derive_biases(encoding_set(**FULL | changes), facts, read_values=values_of(model))
-    assert {e.name: e.value.scale.tolist() for e in done.entries if isinstance(e.value, Affine)} == {"b": b, "lb": lb}
-    assert all(entry.is_param and entry.dtype == "int32" for entry in done.entries)
-
-
 def test_the_input_is_found_over_data_movement_and_entries_that_exist_stay() -> None:
     model, facts = bias_model()
     found = effective_entry(encoding_set(**FULL), facts, "xt")
@@ -257,13 +241,6 @@ def test_each_rule_fires_and_stays_silent() -> None:
 def only(code: str, context: EncodingsOnGraph) -> Finding:
     (finding,) = ENCODING_RULES[code].run(context)
     return finding
-
-
-def test_unknown_names_are_listed_with_the_nearest() -> None:
-    finding = only("DK101", on_graph(x=flat(), shape_=flat(), nowhere=flat()))
-    assert "shape_ (nearest: shape)" in finding.message and "2 of 3 names" in finding.message
-    assert finding.evidence["names"] == ["shape_", "nowhere"]
-    assert only("DK101", on_graph(floats=("gone",), x=flat())).evidence["names"] == ["gone"]
 
 
 def test_a_concat_of_unlike_widths_is_told() -> None:

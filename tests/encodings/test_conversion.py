@@ -16,8 +16,6 @@ from deploykit.encodings.formats.differences import (
     compare_values,
     describe_encodings,
     diff,
-    to_signed,
-    to_unsigned,
 )
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8
@@ -265,13 +263,3 @@ def test_the_description_counts_everything() -> None:
     assert len({row["name"]: row for row in floats["tensors"]}["fc1.weight"]["values"]["scale"]) == 48
     halves = describe_encodings(read_encodings(AIMET / "detr/fp16.v1.0.0.encodings"))["tensors"][0]
     assert (halves["name"], halves["kind"], halves["bitwidth"], halves["is_param"]) == ("images", "float", 16, False)
-
-
-def test_the_same_grid_in_other_words() -> None:
-    signed = grid(signed=True)
-    unsigned = to_unsigned(signed)
-    assert (unsigned.dtype, float(unsigned.zero_point)) == ("uint8", 128.0)
-    assert np.array_equal(signed.minimum, unsigned.minimum) and np.array_equal(signed.maximum, unsigned.maximum)
-    assert compare_values(signed, unsigned) and not compare_values(signed, unsigned, grid_only=True)
-    assert not compare_values(to_signed(unsigned), signed)
-    assert to_signed(signed) is signed and to_unsigned(unsigned) is unsigned

@@ -126,18 +126,6 @@ def test_between_a_conv_and_its_activation_no_entry_is_needed(name: str) -> None
     assert {"c", "y"} <= predict_float_set(facts, entries("x w slope")).intended
 
 
-def test_a_lone_sigmoid_without_entry_is_a_slip() -> None:
-    assert missing_entries(conv_then("SiLU"), entries("x w c y")) == ("s",)
-
-
-def test_in_a_block_that_always_fuses_an_entry_counts_as_well() -> None:
-    body = "m = ReduceMean <axes = [-1]> (x)  c = Sub (x, m)  q = Pow (c, two)  v = ReduceMean <axes = [-1]> (q)"
-    facts = text_facts(f"{body}  p = Add (v, eps)  r = Sqrt (p)  y = Div (c, r)", two=2.0, eps=1e-5)
-    assert set("mcqvpr") <= absorbing_fusions(facts, entries("x y")).keys()
-    some = absorbing_fusions(facts, entries("x y r", listed="p"))
-    assert set("mcqvpr") & some.keys() == set("mcqv")
-
-
 @each_row(
     ("body", "fused"),
     ("a = Gemm (x, w)  y = Relu (a)", True),
@@ -157,25 +145,10 @@ def test_float_copies_and_what_serves_only_floats(floats: str, rest: str) -> Non
     assert found == {"x": "encoded", "scale": rest, "a": rest, "b": rest, "y": "encoded"}
 
 
-def test_settings_biases_and_dead_tensors() -> None:
-    facts = text_facts("a = Clip (x, low, high)  y = Add (a, low2)", low=0.0, high=6.0, low2=1.0, dead=[1.0] * 3)
-    found = collect_coverage(facts, entries("x a y"))
-    assert (found["low"], found["low2"]) == ("shape-or-index", "missing") and "dead" not in found
-    both = text_facts("a = Gemm (x, w, b)  y = Mul (a, b)", w=np.ones((4, 4), np.float32), b=[1.0] * 4)
-    assert collect_coverage(both, entries("x w a y"))["b"] == "missing", "it is an operand as well"
-
-
 def chain(*ops: str) -> GraphFacts:
     names = ["x", *(f"t{index}" for index in range(len(ops)))]
     steps = [f"{made} = {op} ({read})" for read, made, op in zip(names, names[1:], ops, strict=False)]
     return text_facts("  ".join(steps), names[-1])
-
-
-@each_row(("given", "floats", "predicted"), ("x t0 t3", "", ""), ("x t2 t3", "", ""), ("x t0 t3", "t1", "t1 t2"))
-def test_an_entry_travels_over_moves_both_ways_until_a_stated_float(given: str, floats: str, predicted: str) -> None:
-    found = predict_float_set(chain("Relu", "Transpose", "Identity", "Sigmoid"), entries(given, floats=floats))
-    assert found.predicted == set(predicted.split())
-    assert not floats or found.intended == found.predicted
 
 
 def test_borders_are_where_kinds_meet_and_a_small_island_is_the_best_extension() -> None:

@@ -80,22 +80,6 @@ def test_without_the_result_the_size_stays_open_until_the_input_is_declared() ->
     assert declared.concluded["pixels"].interval == pytest.approx((0, 640), rel=1e-3)
 
 
-def test_the_user_s_data_settles_what_hangs_on_it_alone() -> None:
-    """Sizes are declared, images made up: what comes of the sizes is seen, the pixels are computed, nothing else is."""
-    seen: list[str] = []
-
-    def observe(names: object) -> dict[str, Interval]:
-        assert isinstance(names, list)
-        seen.extend(names)
-        return dict.fromkeys(names, (480.0, 640.0))
-
-    evidence = Evidence(inputs=frozenset({"sizes"}), observe=observe, words="2 declared samples")
-    found = infer(decoder(), entries(), "boxes", "logits", "cast", evidence=evidence)
-    assert seen == ["cast"] and [one.tensor for one in found.open] == ["logits"]
-    origins = {name: made.origin for name, made in found.concluded.items()}
-    assert origins == {"cast": Origin.SAMPLES, "boxes": Origin.OPERATOR}
-
-
 @each_row(
     ("bits", "seen", "kept"),
     (16, (-3.0, 5.0), (-6.0, 10.0)),
@@ -176,30 +160,6 @@ def test_what_neighbours_tell(body: str, given: dict[str, Any], asked: str, expe
         assert found.concluded[asked].interval == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
-def test_what_is_new_gets_the_grid_of_most_and_what_was_float_sixteen_bits() -> None:
-    model = text_model("float[2] x, float[2] f", "s = Sigmoid (x)  t = Tanh (f)  y = Mul (s, t)")
-    mostly = {**entries(bits=8, x=(-1, 1), f=(-1, 1)).entries, **entries("t", y=(-1, 1)).entries}
-    found = infer(model, EncodingSet(version="1.0.0", entries=mostly), "s", "t").encodings.entries
-    assert (found["s"].dtype, found["t"].dtype) == ("uint8", "uint16")
-
-
-SHAPE: dict[str, Any] = {"shape": [8, 2]}
-
-
-def test_moved_values_keep_the_very_grid() -> None:
-    model = text_model("float[2,8] x", "r = Reshape (x, shape)  y = Relu (r)", **SHAPE)
-    for given, asked, same in ((entries(x=(-1.234, 5.678)), ["r"], "x"), (entries(y=(0, 3)), ["r", "x"], "y")):
-        found = infer(model, given, *asked)
-        assert all(found.encodings.entries[name].value is given.entries[same].value for name in asked)
-    assert "clamped" in found.concluded["r"].why
-
-
-def test_what_one_reader_clamps_another_may_need() -> None:
-    model = text_model("float[2,8] x", "r = Reshape (x, shape)  y = Relu (r)  e = Exp (x)", "y, e", **SHAPE)
-    found = infer(model, entries(y=(0, 3), e=(0, 90)), "r", "x")
-    assert found.concluded["r"].partial and [one.tensor for one in found.open] == ["x"]
-
-
 def test_sums_are_bounded_by_weights_only_where_bits_are_spare() -> None:
     model = text_model("float[2,8] x", "a = MatMul (x, w) b = Relu (a) y = MatMul (b, w)", w=np.eye(8, dtype="f") - 0.5)
     wide = infer(model, entries(x=(-1, 1), b=(0, 1)), "y").concluded["y"]
@@ -252,15 +212,10 @@ def kind(bits: int, signed: bool, symmetric: bool = False) -> GridKind:
 @each_row(
     ("ends", "of", "scale", "zero"),
     ((0, 255), kind(8, False), 1.0, 0),
-    ((-255, 0), kind(8, False), 1.0, 255),
     ((-55, 200), kind(8, False), 1.0, 55),
-    ((-55, 200), kind(8, True), 1.0, -73),
     ((100, 255), kind(8, False), 1.0, 0),
-    ((-255, -100), kind(8, False), 1.0, 255),
     ((0, 0), kind(8, False), 1 / 255, 0),
-    ((0, 65535), kind(16, False), 1.0, 0),
     ((-127, 5), kind(8, True, True), 1.0, 0),
-    ((-5, 127), kind(8, True, True), 1.0, 0),
     ((-5, 127), kind(8, False, True), 1.0, 128),
 )
 def test_a_range_as_a_grid(ends: Interval, of: GridKind, scale: float, zero: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.lpbq import BlockWeight, lpbq_encodings, lpbq_scales, measure_loss, refine
+from deploykit.encodings.lpbq import lpbq_encodings
 from deploykit.encodings.lpbq_files import WeightReport, convert_file
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
@@ -19,29 +19,6 @@ from tables import each_row
 from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-
-
-@each_row(("shape", "block_axis", "channel_axis"), ((32, 6), 0, 1), ((4, 32, 1, 1), 1, 0))
-def test_scales_and_loss_are_those_of_the_formulas(shape: tuple[int, ...], block_axis: int, channel_axis: int) -> None:
-    """A channel's scale is its largest block's over 16; block scales are whole, from 1 to 16."""
-    rng = np.random.default_rng(7)
-    integers = rng.integers(-8, 8, shape)
-    scale = rng.uniform(0.01, 1, tuple(d // 16 if i == block_axis else d for i, d in enumerate(shape)))
-    np.moveaxis(scale, channel_axis, 0)[2] = 0
-    channel, blocks = lpbq_scales(scale, channel_axis)
-    others = tuple(axis for axis in range(scale.ndim) if axis != channel_axis)
-    np.testing.assert_allclose(channel, scale.max(axis=others) / 16)
-    wide = channel.reshape(tuple(-1 if i == channel_axis else 1 for i in range(scale.ndim)))
-    wanted = np.clip(np.round(np.divide(scale, wide, out=np.ones_like(scale), where=wide > 0)), 1, 16)
-    np.testing.assert_array_equal(blocks, wanted)
-    steps = np.repeat(wanted * wide, 16, axis=block_axis)
-    before, after = integers * np.repeat(scale, 16, axis=block_axis), integers * steps
-    best = np.clip(np.rint(np.divide(before, steps, out=np.zeros(shape), where=steps > 0)), -8, 7) * steps
-    packed = np.frombuffer(integer_tensor("w", integers, "int4").raw_data, np.uint8)
-    axes: dict[str, int] = {"block_axis": block_axis, "channel_axis": channel_axis, "block_size": 16}
-    weight = BlockWeight(packed=packed, shape=shape, scale=scale.astype(np.float32), **axes)
-    assert measure_loss(weight).sqnr_db == pytest.approx(sqnr(before, after), abs=1e-3)
-    assert refine(weight)[1].refined_sqnr_db == pytest.approx(sqnr(before, best), abs=1e-2)
 
 
 def sqnr(before: Any, after: Any) -> float:

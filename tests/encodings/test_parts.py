@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 import deploykit
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.cut import chain_models, cut_alike, cut_model, large_weights
+from deploykit.encodings.cut import cut_alike, large_weights
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import PackageError, UsageError
 from deploykit.model.load import load_model
@@ -23,24 +23,6 @@ from text_models import text_model
 
 def names(items: Any) -> list[str]:
     return [item.name for item in items]
-
-
-def test_each_part_has_what_it_reads_and_makes_and_in_a_row_they_are_the_whole() -> None:
-    """x -> a -> b -> c -> y, with a second output in the middle and x read again at the end."""
-    body = "a = Relu (x)  b = Mul (a, two)  c = Sigmoid (b)  y = Add (c, x)"
-    model = onnx.shape_inference.infer_shapes(text_model("float[2] x", body, "a, y", two=2.0))
-    model.functions.append(helper.make_function("own", "F", ["a"], ["b"], [], []))
-    head, tail = cut_model(model, {2, 3})
-    assert len(head.functions) == len(tail.functions) == 1
-    del model.functions[:], head.functions[:], tail.functions[:]
-    assert (names(head.graph.input), names(head.graph.output)) == (["x"], ["b", "a"])
-    assert (sorted(names(tail.graph.input)), names(tail.graph.output)) == (["b", "x"], ["y"])
-    assert names(head.graph.initializer) == ["two"] and not tail.graph.initializer
-    assert all(item.type.tensor_type.shape.dim[0].dim_value == 2 for item in tail.graph.input)
-    # Only tensors inside are described beside inputs and outputs.
-    assert not names(head.graph.value_info) and names(tail.graph.value_info) == ["c"]
-    feed = {"x": np.array([-1.0, 3.0], np.float32)}
-    assert Session(model).run(feed)["y"].tolist() == Session(chain_models(head, tail)).run(feed)["y"].tolist()
 
 
 @pytest.fixture(scope="module", params=["float", "blocks"])

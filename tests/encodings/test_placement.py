@@ -95,21 +95,6 @@ def test_axes_of_weights_read_in_unusual_ways(collect: Collect) -> None:
     assert not {"wide", "table"} & parameter_uses(collect(odd_model())).keys()
 
 
-def test_blockwise_deconvolution_and_batched_matmul_keep_their_order(collect: Collect) -> None:
-    """Only rank-2 weights are transposed."""
-    channel = {"bw": 4, "dtype": "INT", "enc_type": "PER_BLOCK", "is_sym": True, "block_size": 2}
-    sizes = {"deconv": 16, "stacked": 21, "turned": 30}
-    params = [
-        {**channel, "name": name, "offset": [-8] * size, "scale": [float(i + 1) for i in range(size)]}
-        for name, size in sizes.items()
-    ]
-    document = {"version": "1.0.0", "activation_encodings": [], "param_encodings": params}
-    placed = place(parse_encodings(document, where="w"), collect(odd_model()))
-    for name, shape in {"deconv": (2, 8, 1, 1), "stacked": (1, 3, 7), "turned": (10, 3)}.items():
-        value = affine(placed, name)
-        assert value.placed and value.scale.shape == shape and value.scale.reshape(-1)[1] == 2.0
-
-
 def test_lists_that_several_axes_would_fit_stay_unplaced(collect: Collect) -> None:
     item = {"bw": 8, "dtype": "INT", "enc_type": "PER_CHANNEL", "is_sym": True, "offset": [-128] * 6, "scale": [1] * 6}
     document = {

@@ -16,7 +16,7 @@ from deploykit.cli.encodings import apply, extract
 from deploykit.encodings.files import apply_encodings, extract_encodings
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import compare_values, diff
-from deploykit.encodings.insert_qdq import insert_qdq, quantize_constant
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.place import place
 from deploykit.encodings.qdq import extract_qdq, read_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
@@ -147,10 +147,6 @@ def test_whose_grid_a_pair_is(proto: onnx.ModelProto, name: str, dtype: str, is_
     assert is_param is None or found.is_param is is_param
 
 
-def test_other_domains_are_other_ops() -> None:
-    assert not len(read_qdq(model("q = com.example.QuantizeLinear (x, s, z)", "uint8 q", **HALF)))
-
-
 def test_scales_outside_of_the_model() -> None:
     proto = model(PAIR, **HALF)
     proto.graph.initializer[0].ClearField("raw_data")
@@ -159,15 +155,6 @@ def test_scales_outside_of_the_model() -> None:
         read_qdq(proto)
     value = only(proto, read_tensor=lambda name: np.array(0.25) if name == "s" else None).value
     assert isinstance(value, Affine) and float(value.scale) == 0.25
-
-
-def test_negative_axes_and_blocks() -> None:
-    stored: dict[str, Any] = {"w": np.ones((8, 4), np.int8), "s": np.ones((2, 4), np.float32)}
-    value = only(model("y = DequantizeLinear <axis = -2, block_size = 4> (w, s)", **stored)).value
-    assert isinstance(value, Affine)
-    assert (value.axis, value.block_axis, value.block_size, value.scale.shape) == (1, 0, 4, (2, 4))
-    flat = only(model("y = DequantizeLinear <axis = -1> (w, s)", w=stored["w"], s=[1.0] * 4)).value
-    assert isinstance(flat, Affine) and flat.axis == 1
 
 
 BAD: list[tuple[onnx.ModelProto, str]] = [
@@ -213,32 +200,12 @@ def test_a_pair_that_changes_values_or_has_a_computed_scale_stays() -> None:
             read_qdq(proto)
 
 
-SAMPLE = np.array([[0.3, -1.0, 0.9, 4.0]], np.float32)
-
-
-def test_an_input_that_is_an_output_as_well_stays_as_it_is() -> None:
-    """It has no producer that could write another name: the model read a tensor that nothing made."""
-    proto = text_model("float[1,4] x", "y = Relu (x)", "float[1,4] y")
-    proto.graph.output.append(proto.graph.input[0])
-    y, x = run(insert_qdq(proto, set_of(x=affine())).model, {"x": SAMPLE})
-    np.testing.assert_array_equal(x, SAMPLE)
-    np.testing.assert_array_equal(y, [[0.5, 0.0, 1.0, 4.0]])
-
-
 COPY = text_model("float[1,5] x", "y = Identity (x)", "float[1,5] y")
 
 
 def linear(weights: Any) -> onnx.ModelProto:
     rows, columns = weights.shape
     return text_model(f"float[4,{rows}] x", "y = MatMul (x, w)", f"float[4,{columns}] y", w=weights)
-
-
-def test_a_signed_activation_grid_is_written_unsigned() -> None:
-    value = affine(0.5, -3.0, signed=True)
-    made = insert_qdq(COPY, set_of(x=value, y=value))
-    assert made.placed == {"x": "uint8", "y": "uint8"}
-    x = np.array([[-70.0, -1.24, 0.25, 3.3, 90.0]], np.float32)
-    np.testing.assert_array_equal(run(made.model, {"x": x})[0], np.clip(np.rint(x / 0.5) - 3, -128, 127) * 0.5 + 1.5)
 
 
 def test_what_is_not_inserted_and_in_which_domain_the_rest_is() -> None:
@@ -290,19 +257,6 @@ def test_weights_in_eight_bit_floats_are_their_values() -> None:
     np.testing.assert_array_equal(run(taken.model, feed)[0], run(model, feed)[0])
 
 
-def test_blocks_raise_the_operator_set() -> None:
-    where: dict[str, Any] = {"axis": 1, "block_axis": 0, "block_size": 2}
-    scale, blocks = np.full((1, 2), 0.01), np.array([[16.0, 3.0], [5.0, 16.0]])
-    value = Lpbq(bits=4, decompressed_bits=8, channel_scale=scale, block_scale=blocks, **where)
-    weights = np.array([[1.1, -0.2], [0.3, 0.1], [-0.3, 0.9], [0.2, -1.2]], np.float32)
-    made = insert_qdq(linear(weights), set_of(w=value))
-    assert max(entry.version for entry in made.model.opset_import) == 21
-    onnx.checker.check_model(made.model)
-    grid = np.repeat(value.scale, 2, axis=0)
-    wanted = np.clip(np.floor(weights / grid + 0.5), -8, 7) * grid
-    np.testing.assert_allclose(run(made.model, {"x": np.eye(4, dtype=np.float32)})[0], wanted, rtol=1e-6)
-
-
 def test_operators_that_changed_are_converted_or_said() -> None:
     old = text_model("float[2,3] x", "y = ReduceSum <axes = [1]> (x)", "float[2,1] y", opset=11)
     assert changed_operators(old, 21) == ("ReduceSum",)
@@ -312,11 +266,6 @@ def test_operators_that_changed_are_converted_or_said() -> None:
     np.testing.assert_array_equal(got, [[3.0], [12.0]])
     with pytest.raises(InputError, match="cannot be raised"):
         raise_opset(text_model("float[2] x", "y = NoSuchOperator (x)", "float[2] y", opset=11), 21)
-
-
-def test_halves_of_weights_are_rounded_upward_as_aimet_does() -> None:
-    made = quantize_constant(np.array([0.25, 0.75, 1.25, -0.25, -0.75], np.float32), affine(0.5, signed=True))
-    assert made.values.tolist() == [1, 2, 3, 0, -1]
 
 
 # ``encodings apply`` and ``extract`` on files.

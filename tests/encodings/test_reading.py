@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from deploykit.encodings.formats.aimet import parse_encodings, read_encodings, write_encodings
 from deploykit.encodings.formats.differences import diff
-from deploykit.encodings.place import fit
 from deploykit.encodings.values import Affine, Encoding, Float, Float8, Lpbq
 from deploykit.errors import InputError
 from tables import each_row
@@ -58,32 +56,6 @@ def test_every_fixture_reads_and_writes_back_what_aimet_wrote() -> None:
             assert all(each.is_param is None for each in encodings), path
 
 
-# Properties of one entry by its file and tensor, as they stand in the file.
-PROPERTIES: list[tuple[str, str, str, Any]] = [
-    ("cnn_bnfold/w8a8.v0.6.1", "input", "bits signed symmetric granularity", (8, False, False, "per-tensor")),
-    ("cnn_bnfold/w8a8.v0.6.1", "input", "scale zero_point", (0.030031533911824226, 112.0)),
-    ("cnn_bnfold/w8a8.v0.6.1", "input", "minimum maximum", (-3.3635317981243134, 4.294509349390864)),
-    (
-        "cnn_bnfold/w8a8.v0.6.1",
-        "conv1.weight",
-        "signed symmetric placed granularity",
-        (True, True, False, "per-channel"),
-    ),
-    ("mlp/bq-w2a16-zpshift.v1.0.0", "fc1.weight", "bits granularity block_size", (2, "per-block", 16)),
-    ("mlp/lpbq-w4a16.v1.0.0", "fc1.weight", "bits decompressed_bits block_size placed", (4, 8, 16, False)),
-    ("cnn/w8a8.v2.0.0", "/Flatten_output_0", "zero_point symmetric dtype", (0.0, None, "uint8")),
-    ("mlp/bq-w4a16.v2.0.0", "onnx::MatMul_57", "axis block_axis block_size", (1, 0, 16)),
-    ("mlp/bq-w4a16.v2.0.0", "lm_head.weight", "axis block_axis", (0, 1)),
-    ("mlp/wfp8a8.v2.0.0", "onnx::MatMul_57", "dtype axis", ("float8e4m3fn", 1)),
-]
-
-
-@each_row(("file", "name", "keys", "expected"), *PROPERTIES)
-def test_what_an_entry_says(file: str, name: str, keys: str, expected: tuple[Any, ...]) -> None:
-    found = (getattr(entry(file, name).value, key) for key in keys.split())
-    assert tuple(value.item() if isinstance(value, np.ndarray) else value for value in found) == expected
-
-
 def test_kinds_and_values_that_only_some_files_have() -> None:
     assert isinstance(entry("mlp/wfp8a8.v2.0.0", "onnx::MatMul_57").value, Float8)
     assert entry("detr/w8a8-fp16mix-explicit.v0.6.1", "/decoder/Div_output_0").value == Float(dtype="float16")
@@ -96,21 +68,6 @@ def test_kinds_and_values_that_only_some_files_have() -> None:
     assert whole.quantizer_args is not None and whole.quantizer_args["param_bitwidth"] == 8
     for version, kept in (("0.6.1", True), ("1.0.0", True), ("2.0.0", False)):
         assert ("quantizer_args" in json.loads(write_encodings(whole, version))) == kept
-
-
-def test_negative_axes_are_settled_by_the_rank() -> None:
-    given = entry("mlp/aimet-2.31.0/w8a8.v2.0.0", "onnx::MatMul_58")
-    assert isinstance(given.value, Affine) and given.value.axis == -1
-    settled = fit(given, (128, 64), "w").value
-    assert isinstance(settled, Affine) and settled.axis == 1
-    assert np.array_equal(settled.scale, affine("mlp/aimet-2.31.0/w8a8.v1.0.0", "onnx::MatMul_58").scale)
-    for name in ("bq-w4a16", "lpbq-w4a16"):  # of a blockwise array the rank is known without the model
-        path = AIMET / f"mlp/{name}.v2.0.0.encodings"
-        document = json.loads(path.read_text())
-        for each in document["encodings"]:
-            if "block_size" in each:
-                each["axis"] -= 4 if each["name"] == "lm_head.weight" else 2
-        assert write_encodings(parse_encodings(document, where="w"), "2.0.0") == path.read_text()
 
 
 def test_210_has_lpbq_as_a_scale_of_scales() -> None:
@@ -136,14 +93,3 @@ def test_wrong_210_scales_are_refused(key: str, value: Any, words: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_encodings(document, where="w")
     assert words in str(caught.value) and "'onnx::MatMul_57'" in str(caught.value)
-
-
-def test_062_of_aimet_torch_is_061_and_unknown_keys_at_the_top_are_kept() -> None:
-    document = json.loads((AIMET / "cnn/w8a8.v0.6.1.encodings").read_text())
-    encodings = parse_encodings(document | {"version": "0.6.2"}, where="w")
-    assert encodings.version == "0.6.2" and len(encodings) == 18
-    assert '"version": "0.6.2"' in write_encodings(encodings, "0.6.2")
-    more = {"excluded_layers": ["a"], "note": {"b": 1}}
-    encodings = parse_encodings(json.loads((AIMET / "cnn/w8a8.v1.0.0.encodings").read_text()) | more, where="w")
-    assert encodings.extra == more
-    assert json.loads(write_encodings(encodings, "1.0.0"))["excluded_layers"] == ["a"]

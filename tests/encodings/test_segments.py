@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session, run_chain
@@ -22,11 +21,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.ranges import graph_bounds
 from parts_in_order import check_parts
-from sample_models import finished_detectors
-from sample_models.feeds import random_feeds
 from sample_models.finished_detectors import DETECTORS
-from sample_models.networks import attention_net, conv_net
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 from text_models import text_model
 
@@ -98,17 +93,6 @@ def test_a_fused_pair_is_never_cut() -> None:
     assert not any(set(segment.inputs) & set(absorbed) for segment in cut.segments)
 
 
-def test_inner_shapes_and_indices_need_no_kind() -> None:
-    body = "t0 = Sigmoid (x)  shape = Shape (t0)  values, indices = TopK <axis = 1> (t0, k)  t1 = Tanh (t0)"
-    made = "float[2,2] y, int64[2] shape"
-    model = text_model("float[2,6] x", f"{body}  y = GatherElements <axis = 1> (t1, indices)", made, k=[2])
-    nothing = EncodingSet(version="1.0.0", entries={})
-    cut = partition(_facts(model), {"y", "t1"}, costs=NEVER_CHANGE)
-    segments = split_model(model, nothing, cut)
-    check_parts(segments, model)
-    assert prove_chain(model, nothing, cut, segments, segment_pieces(segments), random_feeds(model)).float_equal
-
-
 def test_what_a_branch_reads_from_outside_crosses_into_its_segment() -> None:
     """A branch names no inputs: taken for a node that reads nothing, it ran before what it reads was there."""
     branch = "() => (float[1,4] r) { r = Relu (a) }"
@@ -165,28 +149,3 @@ def test_the_end_of_a_detector_with_what_hurts_in_it(name: str) -> None:
         (join,) = [hurt for hurt in found.hurts if hurt.harm is Harm.UNLIKE]
         pixels, scores = join.parts
         assert (scores.low, scores.high) == (0.0, 1.0) and pixels.high > 100
-
-
-@pytest.mark.parametrize("bins", [64, 65])
-def test_an_expectation_is_over_few_bins(bins: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A longer row behind a Softmax is a layer of the network, as an attention's is."""
-    monkeypatch.setattr(finished_detectors, "_BINS", bins)
-    found = found_in(DETECTORS["yolo"]())[1]
-    assert found is not None and (Harm.EXPECTATION in found.harms) is (bins == 64)
-
-
-def test_observed_ranges_outrank_bounds() -> None:
-    model = DETECTORS["ssd"]()
-    facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
-    stored = graph_bounds(GraphCopy(model, copy=False))
-    seen = find_post_processing(facts, {**stored, "pixels": (0.0, 1.0), "scores": (0.0, 1.0)})
-    assert seen is not None and Harm.UNLIKE not in seen.harms
-
-
-def test_networks_without_one() -> None:
-    graph = TinyGraph()  # a classifier that ends in Softmax and TopK
-    x = graph.op("Conv", [graph.input("x", (1, 3, 8, 8)), graph.stored("w", [[[[1.0]], [[0.5]], [[0.25]]]] * 6)], "c")
-    flat = graph.op("Flatten", [graph.op("GlobalAveragePool", [x], "pool")], "flat")
-    graph.op("TopK", [graph.op("Softmax", [flat], "p"), graph.stored("k", [3], "int64")], ["best", "which"])
-    for model in (attention_net(), conv_net(), graph.model("best", "which")):
-        assert found_in(model)[1] is None

@@ -16,12 +16,11 @@ from deploykit.accuracy.latency import Estimate, TraceEvent
 from deploykit.backend.backend import Seen
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.backend.plans import PlannedPrecision
-from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.findings import SubjectKind
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
-from deploykit.report.charts import network_strip, range_chart, timeline
+from deploykit.report.charts import network_strip, timeline
 from deploykit.report.detections import draw_detections
 from deploykit.report.pages import audit_section
 from made_findings import a_finding
@@ -49,16 +48,6 @@ def test_both_sides_are_drawn_on_the_picture() -> None:
     assert picture["after"][0].left == 0.1875
     assert [one.overlap(two) for one, two in picture["pairs"] if one and two] == pytest.approx([28 / 36, 1.0])
     assert picture["differences"] == 0
-
-
-def test_a_class_that_stands_for_nothing_is_not_drawn() -> None:
-    """As SSD has it: most rows are of a first class that no application shows."""
-    places = np.array([[8, 8, 40, 40], [44, 44, 60, 60], [2, 2, 20, 20], [30, 4, 50, 20], [4, 30, 20, 60]], float)[None]
-    scores = np.array([[[0.1, 0.9], [0.95, 0.05], [0.9, 0.1], [0.9, 0.1], [0.99, 0.01]]])
-    values = {"boxes": places, "scores": scores}
-    side = Seen(by="float", feeds=({"image": PICTURE},), outputs=(values,))
-    drawn = draw_detections(GROUP, side, side)
-    assert drawn is not None and [(box.label, box.score) for box in drawn["pictures"][0]["before"]] == [(1, 0.9)]
 
 
 def test_noise_is_no_picture_and_pages_stay_small() -> None:
@@ -126,9 +115,6 @@ def test_an_audit_is_told_worst_first() -> None:
     assert audit_section(None) is None
 
 
-AIMET = Path(__file__).parents[1] / "data" / "aimet"
-
-
 def facts(body: str) -> GraphFacts:
     head = '<ir_version: 8, opset_import: ["" : 17]> net (float[4] x) => (float[4] y)'
     return collect_facts(wrap_proto(onnx.parser.parse_model(f"{head} {{ {body} }}"), path=Path("net.onnx")))
@@ -143,18 +129,6 @@ def test_the_strip_shows_types_as_expected_and_what_is_open() -> None:
     assert "DK901 made-up" in shown["runs"][1]["words"] and shown["kinds"] == ["uint16", "uint8"]
     handled = network_strip(precision, graph, [open_one.with_handled("done")])
     assert handled is not None and not any(run["noted"] for run in handled["runs"])
-
-
-def test_ranges_stand_where_their_steps_and_ends_are() -> None:
-    chart = range_chart(read_encodings(AIMET / "cnn" / "w8a16.v1.0.0.encodings"))
-    assert chart is not None and chart["limits"][0][1] < chart["limits"][1][1]
-    ends = [bar["end"] for bar in chart["bars"]]
-    assert ends == sorted(ends, reverse=True)
-    for bar in chart["bars"]:
-        # A step of 8 bits is 257 of 16 bits: the same distance on a logarithmic axis, wherever the bar stands.
-        step = chart["bars"][0]["eight"] - chart["bars"][0]["sixteen"]
-        assert bar["eight"] - bar["sixteen"] == pytest.approx(step, abs=0.02)
-        assert bar["eight"] < bar["end"] and not bar["beyond"]
 
 
 def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:

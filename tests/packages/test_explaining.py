@@ -23,13 +23,6 @@ ERROR = a_finding(code="DK001", slug="dynamic-input", message="x has no size", h
 BESIDE = {**NUMBER, "against": "quantized"}
 
 
-def test_a_yes_needs_all_of_it() -> None:
-    answer = shipping(GOOD, ())
-    assert answer.word is Word.SHIP
-    assert answer.evidence == "compiled by a compiler; 1 number held to limits, on 8 given samples against float"
-    assert shipping(replace(GOOD, right=replace(RIGHT, label="recorded")), ()).word is Word.SHIP
-
-
 @each_row(
     ("status", "word", "says"),
     (replace(GOOD, intact=False), Word.NO, "files"),

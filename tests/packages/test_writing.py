@@ -16,7 +16,7 @@ from deploykit.packages.building import build_package
 from deploykit.packages.manifests import MANIFEST, REPORT_PAGE, hash_file, list_files, read_manifest, sealed
 from deploykit.packages.placing import RESULTS, check_place
 from deploykit.packages.verifying import verify_integrity, verify_package
-from deploykit.packages.writing import PackageWriter, clear_left, record_build, record_run
+from deploykit.packages.writing import PackageWriter, clear_left, record_run
 from sample_models.networks import conv_net, save_with_external_data
 from stub_backend import StubBackend
 from tables import each_row
@@ -161,28 +161,6 @@ def test_what_is_killed_at_any_change_leaves_a_whole_package(
     done = [path in list_files(package) for path in ("artifacts/b", "artifacts/new", "artifacts/runs/1.json")]
     assert [told.partition("it): ")[2] for told in mixed] == ([] if work is a_run else ["artifacts/c"])
     assert change > 10 and done == ([True, False, True] if work is a_run else [False, True, False])
-
-
-def test_what_a_killed_build_left_is_no_strangers_when_the_package_is_replaced(tmp_path: Path) -> None:
-    script = TextFile(path="scripts/build.sh", text="mkdir -p artifacts; echo a > artifacts/a", executable=True)
-    write(tmp_path / "out", script)
-    for change in (5, 10, 15):
-        assert died_at(change, lambda: build_package(tmp_path / "out"))
-    write(tmp_path / "out", FILES[1], force=True)
-    assert list_files(tmp_path / "out") == ("config/a.json",)
-
-
-def test_a_build_is_recorded(tmp_path: Path) -> None:
-    with PackageWriter(tmp_path / "out") as writer:
-        writer.add(FILES)
-        writer.seal({"schema": 1, "executed": [], "generated": ["convert", "context-binary"]})
-        writer.publish()
-    (tmp_path / "out/artifacts").mkdir()
-    (tmp_path / "out/artifacts/x.bin").write_bytes(b"built")
-    manifest = record_build(tmp_path / "out", ["convert"], tmp_path / "out")
-    assert manifest["executed"] == ["convert"] and manifest["generated"] == ["context-binary"]
-    assert manifest["files"]["artifacts/x.bin"]["origin"] == "executed"
-    assert read_manifest(tmp_path / "out") == manifest
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="elsewhere the system does not count what is read")

@@ -15,7 +15,6 @@ from deploykit.errors import DefectError, UsageError
 from deploykit.flow.read import read_situation
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
-from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.commands import Argv, Paths
 from deploykit_qnn_htp.configs import build_configs, parse_settings
 from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, draft_of, float16_plan, route_row
@@ -69,15 +68,6 @@ def with_float_operand(*, signed: bool = False) -> ConversionDraft:
     completed = replace(made.completed, entries=entries)
     after = predict_float_set(made.situation.facts, completed)
     return replace(made, intent=Intent.MIXED, completed=completed, after=after)
-
-
-def with_status(made: ConversionDraft, feature: str, tool: str, status: Status) -> ConversionDraft:
-    """The same draft under a table that says something else of one feature."""
-    table = made.sdk
-    row = next(row for row in table.features if (row.feature, row.tool) == (feature, tool))
-    rows: tuple[Feature, ...] = tuple(replace(r, status=status) if r is row else r for r in table.features)
-    target = replace(made.situation.target, sdk=replace(table, features=rows))
-    return replace(made, situation=replace(made.situation, target=target))
 
 
 def losing(made: ConversionDraft, name: str) -> ConversionDraft:
@@ -210,40 +200,6 @@ def test_what_calibrates_comes_first_where_there_is_data_and_a_rejected_plan_say
         route="provider-context",  # type: ignore[call-arg]
     )
     assert "QNN295" in select_route(integer()).without(refused).rejected[-1].because
-
-
-def test_what_is_inside_of_a_fused_pair_is_neither_float_nor_quantized() -> None:
-    name = "/decoder/Div_output_0"
-    made = losing(mixed(), name)
-    assert made.after is not None
-    inside = replace(made, after=replace(made.after, absorbed={name: "Div"}))
-    assert not list(ROUTE_RULES["QNN108"].run(route("legacy-float-fallback", inside)))
-
-
-def test_a_float_model_is_converted_without_widths_of_integers() -> None:
-    for precision, width in (("fp16", "16"), ("fp32", "32")):
-        made = deploykit.plan(DATA / "cnn/model.onnx", target="sm8650", sdk="2.33", precision=precision)
-        (argv,) = [step.argv for step in made.steps if step.id == "convert"]
-        assert argv[argv.index("--float_bitwidth") + 1] == width and "--act_bitwidth" not in argv
-
-
-def test_a_file_that_names_floats_alone_is_not_empty() -> None:
-    made = empty()
-    assert made.source is not None
-    assert not list(
-        DRAFT_RULES["QNN129"].run(replace(made, source=replace(made.source, float_tensors=frozenset({"x"}))))
-    )
-
-
-def test_a_signed_operand_is_converted_by_the_tools() -> None:
-    made = route("legacy-float-fallback", with_float_operand(signed=True))
-    assert not list(ROUTE_RULES["QNN109"].run(made))
-
-
-def test_an_unknown_status_is_a_warning_not_an_error() -> None:
-    made = with_status(mixed("explicit"), "explicit-float-entries", "qnn-onnx-converter", Status.UNKNOWN)
-    (finding,) = ROUTE_RULES["QNN102"].run(route("legacy-float-fallback", made))
-    assert finding.severity == "warning"
 
 
 def test_a_chip_without_float16_says_so_for_itself() -> None:

@@ -23,15 +23,6 @@ def asked(precision: str = "w8a16", target: str = "sm8650", sdk: str | None = No
     return QuantizerAsked(precision=precision, target=resolved, options=check_options(AIMET.options(), options))
 
 
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [("sm8350", "htp_v68"), ("sm8450", "htp_v69"), ("sm8550", "htp_v73"), ("sm8650", "htp_v75"), ("sm8750", "htp_v79")],
-)
-def test_the_configuration_is_that_of_the_chip(target: str, name: str) -> None:
-    assert configuration(asked(target=target).target) == name
-    assert AIMET.plan(asked(target=target)).settings["configuration"] == name
-
-
 def test_a_chip_without_an_architecture_that_is_simulated_has_no_such_quantizer() -> None:
     backend, target = resolve_target(Request(model=Path("m.onnx"), target="aic100"))
     assert configuration(target) == "" and backend.quantizers(target) == ()
@@ -87,13 +78,6 @@ def test_options_that_exclude_each_other_are_refused(precision: str, options: di
     with pytest.raises(UsageError) as refused:
         AIMET.plan(asked(precision, **options))
     assert what in refused.value.why
-
-
-def test_layers_are_raised_to_what_is_asked_for() -> None:
-    assert AIMET.plan(asked("w8a8", lite_mp=10.0)).settings["lite_mp"] == {"percent": 10.0, "to": "int16"}
-    floats = AIMET.plan(asked("w8a16", lite_mp=5.0, lite_mp_to="float16")).settings
-    assert (floats["lite_mp"], floats["amp"]) == ({"percent": 5.0, "to": "float16"}, None)
-    assert AIMET.plan(asked("w8a8", amp=40.0)).settings["amp"] == {"decibels": 40.0}
 
 
 DATA = Path(__file__).parents[1] / "data"

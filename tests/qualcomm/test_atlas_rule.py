@@ -4,16 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx.parser
 import pytest
-from onnx import helper
 
 from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity
-from deploykit.model.collect import collect_facts
-from deploykit.model.load import load_model, wrap_proto
 from deploykit_qualcomm.atlas.rows import KernelVerdict, Row, atlas_rows, costs, verdict_of
-from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
 from rule_cases import check_pairs
 from tables import each_row
 
@@ -126,15 +121,6 @@ def test_what_is_refused_is_not_told_as_wrong(lint: Lint) -> None:
     assert found.evidence["verdict"] == "refused"
 
 
-@each_row("op", "Tanh", "Softplus")
-def test_a_rank_without_a_kernel_is_told_of_every_release(op: str, lint: Lint) -> None:
-    for shape, told in (("1,2,3,4,5", True), ("1,2,3,4", False)):
-        case = {"graph": f"g (float[{shape}] x) => (float[{shape}] y) {{ y = {op} (x) }}"}
-        for sdk in ("2.33", "2.51"):
-            found = lint({**case, "sdk": sdk}).get("QNN320", [])
-            assert [(one.evidence["verdict"], one.severity) for one in found] == [("refused", Severity.WARNING)] * told
-
-
 @pytest.mark.parametrize("name", KNOWN)
 @each_row("sdk", "2.51", "2.33")
 def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: str, lint: Lint) -> None:
@@ -145,33 +131,6 @@ def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: s
     assert any(f"inferred for {sdk}" in source for source in found.sources) is (sdk == "2.33")
     assert ("another operator in front of it" in found.hint) is ("behind" in found.evidence["when"])
     assert "QNN320" not in lint({**untold, "sdk": sdk})
-
-
-def test_a_release_that_ran_the_case_of_a_row_is_told_of_too(lint: Lint) -> None:
-    (older,) = lint(pool(1, "2.47"))["QNN320"]
-    assert any("the same for QAIRT" in source and "2.47.0" in source for source in older.sources)
-
-
-def test_a_type_is_a_way_out_where_no_row_is_about_it(lint: Lint) -> None:
-    (pooled,), (inverted,) = lint(pool(1))["QNN320"], lint({**inverse(3.0), "sdk": "2.51"})["QNN320"]
-    assert "bits it is right" not in pooled.hint and "another count_include_pad" in pooled.hint
-    assert "in float16 it is right" in inverted.hint
-
-
-def traits(text: str) -> Mapping[str, Any]:
-    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
-    model = wrap_proto(proto, path=Path("m.onnx"))
-    facts = collect_facts(model)
-    return traits_of(SmallGraph(model=model, facts=facts), facts.nodes[-1])
-
-
-def test_traits_say_what_windows_are_like() -> None:
-    pooled = traits(
-        "(float[1,2,9,8] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape=[2, 2], strides=[2, 2]> (x) }"
-    )
-    assert (pooled["left over"], pooled["windows"], pooled.get("padded")) == (1.0, "even", None)
-    wide = "kernel_shape = [2, 2], strides = [2, 2], dilations = [2, 2]"
-    assert traits(f"(float[1,2,9,9] x) => (float[1,2,4,4] y) {{ y = MaxPool <{wide}> (x) }}")["left over"] == 0.0
 
 
 RESIZED = """g (float[1,4,%s] x) => (float[1,4,%s] y) <float[4] f = {1.0, 1.0, 0.5, 0.5}>
@@ -225,14 +184,6 @@ def test_what_a_kernel_does_with_its_sizes_is_computed(told: Case | str, untold:
     assert found.evidence["verdict"] == "wrong" and none == []
 
 
-def test_a_resize_without_modes_or_of_a_side_that_no_picture_has_is_not_computed(lint: Lint) -> None:
-    """Operator set 10 has no coordinates to choose; going through two thousand million places takes for ever."""
-    old = "g (float[1,4,8,8] x) => (float[1,4,a,b] y) <float[4] s = {1.0, 1.0, 2.5, 2.5}> { y = Resize (x, s) }"
-    long = "g (float[1,1,1,2] x) => (float[1,1,1,2000000000] y) { y = Resize (x, , , s) }"
-    for case in ({"graph": old, "opset": 10}, {"graph": long, "stored": {"s": ("int64", (4,), 1)}}):
-        assert "QNN320" not in lint({**case, "sdk": "2.51"})
-
-
 def row(**when: Any) -> Row:
     return Row(
         op="Log", types=("u16",), verdict="wrong", sdk="2.51.0", soc=57, hit=3, example="Log: x | w8a16", when=when
@@ -282,15 +233,3 @@ def test_a_value_next_to_an_edge_may_fall_to_its_other_side() -> None:
     assert judged("Round", "u16", most=40000.0, usual=1.0, share=0.01) is KernelVerdict.RIGHT
     assert judged("Round", "u16", most=40000.0, usual=40000.0, share=0.1) is KernelVerdict.WRONG
     assert judged("Add", "u16", most=40000.0, usual=1.0, share=0.01) is KernelVerdict.WRONG
-
-
-def test_what_is_known_without_grids_is_what_is_known_with_them() -> None:
-    """By it rows are left out before a grid is read; a setting that is called like a range of a grid is none of it."""
-    model = load_model(Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "w8a16.qdq.onnx")
-    model.proto.graph.node[-1].attribute.append(helper.make_attribute("in span", 3.0))
-    graph, told = SmallGraph(model=model, facts=collect_facts(model)), 0
-    for node in graph.facts.nodes:
-        every, some = traits_of(graph, node), traits_without_grids(graph.facts, node)
-        assert some.items() <= every.items() and not some.keys() & RANGES
-        told += len(every.keys() & RANGES)
-    assert told > 20

@@ -9,11 +9,11 @@ import pytest
 
 from deploykit.answers.capability_answers import Query, answer
 from deploykit.backend.backend import Situation
-from deploykit.errors import InputError, UnknownTargetError
+from deploykit.errors import InputError
 from deploykit.findings import Finding
 from deploykit.tables.capabilities import CompatRow
-from deploykit.tables.devices import Device, load_device, search_devices
-from deploykit_qualcomm.carriers import binary_rows, judge_loading
+from deploykit.tables.devices import load_device, search_devices
+from deploykit_qualcomm.carriers import binary_rows
 from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.devices import (
     arch_number,
@@ -21,7 +21,6 @@ from deploykit_qualcomm.devices import (
     has,
     known_archs,
     lacks,
-    qualcomm_device,
     qualcomm_devices,
 )
 from deploykit_qualcomm.rules import published
@@ -98,19 +97,6 @@ def test_will_a_context_binary_load(built: str, built_for: str, runtime: str, ar
     assert architecture.arch == arch
 
 
-def test_a_series_may_be_older_and_the_blob_version_is_named_where_it_decides() -> None:
-    for built, runtime, wanted in (
-        ("2.33.2", "2.33", "unknown"),
-        ("2.33.0", "2.33", "supported"),
-        ("2.33.2", "2.33.2.250410", "supported"),
-    ):
-        assert judge_loading(built, "v73", runtime, "v73")[0].status == wanted
-    release, _ = judge_loading("2.49.40", "v73", "2.42.0", "v73")
-    assert "4.0.4" in release.why and "3.3.4" in release.why
-    same, _ = judge_loading("2.49.40", "v73", "2.48.40", "v73")
-    assert str(same.status) == "unsupported" and "blob" not in same.why
-
-
 STORED = {"w": ("float", (4, 4, 1, 1), 0.1)}
 
 
@@ -153,45 +139,6 @@ def test_the_same_network_is_told_and_no_other(lint: Callable[[Any], dict[str, l
 DEVICES = {device.id: device for device in qualcomm_devices()}
 
 
-@each_row("device", *qualcomm_devices())
-def test_every_fact_has_a_source_and_the_names_resolve(device: Device) -> None:
-    assert device.backends == ("qnn-htp", "ort-qnn")
-    for name, fact in device.facts.items():
-        assert fact.source and all(len(source) > 3 for source in fact.source), name
-    assert ("marketing" in device.facts) == bool(device.marketing)
-    assert not device.marketing or device.facts["marketing"].value == device.marketing
-    for name in (device.id.upper(), device.name, *device.aliases):
-        assert qualcomm_device(name).id == device.id
-
-
-@each_row(
-    ("name", "expected"),
-    ("sa8775", "sa8775p"),
-    ("Snapdragon 8 Gen 3", "sm8650"),
-    ("snapdragon-8-elite", "sm8750"),
-    ("RB3 Gen 2", "qcs6490"),
-    ("sm8250", "sdm865"),
-    # Chipsets and devices of qualcomm/ai-hub-models, devices_and_chipsets.yaml, and machines with Windows.
-    ("qualcomm-snapdragon-8gen3", "sm8650"),
-    ("qualcomm-qcs8550-proxy", "qcs8550"),
-    ("qualcomm-snapdragon-x-plus-8-core", "sc8340xp"),
-    ("qualcomm-snapdragon-8-elite-for-galaxy", "sm8750"),
-    ("Samsung Galaxy S24 Ultra", "sm8650"),
-    ("Dragonwing IQ-9075 EVK", "qcs9075"),
-    ("SA8295P ADP", "sa8295"),
-    ("Surface Laptop 7", "sc8380xp"),
-)
-def test_names_people_use(name: str, expected: str) -> None:
-    assert qualcomm_device(name).id == expected
-
-
-@each_row("name", "X2 Elite", "../archs", "sm8650/../sm8750", "", "sm8650.toml", "sm865O0")
-def test_another_name_is_none_and_never_a_path(name: str) -> None:
-    with pytest.raises(UnknownTargetError) as caught:
-        qualcomm_device(name)
-    assert caught.value.exit_status == 4 and (name != "sm865O0" or "sm8650" in str(caught.value))
-
-
 @each_row(
     ("words", "found"),
     ("8 gen 3", ["sm8650"]),
@@ -221,12 +168,6 @@ def test_what_follows_from_an_architecture() -> None:
     # The compiler of 2.51 answers "The SocModel doesn't support FP16" for them, in every architecture.
     for name in ("sm7635", "sm8735", "sm7475", "sar2230p"):
         assert lacks("fp16", DEVICES[name]) and "fp16" not in DEVICES[name].fact("precisions")
-
-
-def test_an_unknown_architecture_stays_unknown() -> None:
-    device = DEVICES["sc7280x"]
-    assert device.fact("arch") is None and not has("htp", device) and not lacks("htp", device)
-    assert capability("fp16", device=device) is None and "precisions" not in device.facts
 
 
 @each_row(

@@ -1,7 +1,6 @@
 """Lint rules about encodings, ranges and attention: each with a case that triggers it and one that does not."""
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,21 +150,6 @@ def test_borders_are_counted_and_an_extension_is_named(lint: Lint) -> None:
     assert "would remove" in finding.message
 
 
-def island(operators: int) -> Case:
-    """Quantized operators between two float ones: only all of them together in float remove a border."""
-    names = [f"t{number}" for number in range(operators + 1)]
-    chained = "  ".join(f"{after} = Tanh ({before})" for before, after in pairwise(names))
-    graph = f"f = Relu (x)  t0 = Sigmoid (f)  {chained}  e = Sigmoid ({names[-1]})  y = Neg (e)"
-    return {"graph": f"g (float[4] x) => (float[4] y) {{ {graph} }}", "encodings": dict.fromkeys(names, U8)}
-
-
-@pytest.mark.parametrize(("operators", "named"), [(1, True), (12, True), (13, False)])
-def test_an_extension_has_at_most_twelve_operators(operators: int, named: bool, lint: Lint) -> None:
-    (finding,) = lint(island(operators))["QNN270"]
-    assert len(finding.evidence["borders"]) == 2
-    assert [len(more["nodes"]) for more in finding.evidence["extension"]] == ([operators] if named else [])
-
-
 @each_row(
     ("weight", "bias", "ratio"),
     ([0.2], [0.1], None),
@@ -186,20 +170,6 @@ def test_one_scale_is_for_all_channels(weight: list[float], bias: list[float], r
     kinds = {"x": {**U8, "scale": 0.5}, "w": kind("int8", weight), "b": kind("int32", bias)}
     found = lint(conv(encodings=kinds)).get("QNN243", [])
     assert [finding.evidence["ratio"] for finding in found] == ([] if ratio is None else [pytest.approx(ratio)])
-
-
-@pytest.mark.parametrize("part", ["scale", "zero_point"])
-def test_one_value_with_an_axis_is_the_one_without(part: str, tmp_path: Path) -> None:
-    """ONNX Runtime takes a zero point of shape [1] beside a scale of shape []; the bias rule stumbled over it."""
-    given = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "bq-w4a16.qdq.onnx"
-    model = onnx.load(given)
-    (stored,) = (item for item in model.graph.initializer if item.name == f"/relu/Relu_output_0_{part}")
-    assert not stored.dims
-    stored.dims[:] = [1]
-    onnx.save(model, tmp_path / given.name)
-    asked: dict[str, Any] = {"target": "sm8650", "sdk": "2.33", "precision": "fp16"}
-    found, wanted = (deploykit.check(path, **asked) for path in (tmp_path / given.name, given))
-    assert [finding.code for finding in found] == [finding.code for finding in wanted]
 
 
 @pytest.mark.parametrize(("high", "told"), [(22.6, False), (22.7, True)])

@@ -43,12 +43,6 @@ def test_a_version_as_typed(request_: str, table: str, found: list[str]) -> None
     assert codes(request_) == (table, found)
 
 
-def test_without_a_version_the_newest_with_known_tools() -> None:
-    assert codes(None) == ("2.50.0", []) and codes("") == ("2.50.0", [])
-    assert codes(None, uses_tools=False) == ("2.51.0", [])
-    assert codes("2.48", uses_tools=False) == ("2.48.40", [])
-
-
 @each_row(
     ("request_", "why"),
     *((text, "no argument list older than 2.29.0") for text in ("2.28", "2.20.0.240223")),
@@ -87,13 +81,6 @@ def test_a_target_carries_what_was_found_about_both() -> None:
     assert resolve_target("sm8650", "2.33", "qnn-htp").findings == ()
     with pytest.raises(UnknownTargetError, match="does not serve"):
         resolve_target("sm8650", "2.33", "vitis-ai")
-
-
-def test_the_provider_needs_no_tools_and_no_dsp_arch() -> None:
-    target = resolve_target("sc7280x", "2.51", "ort-qnn")
-    assert [(finding.code, str(finding.severity)) for finding in target.findings] == [("QNN010", "warning")]
-    (error,) = [f for f in resolve_target("sc7280x", "2.50", "qnn-htp").findings if f.code == "QNN010"]
-    assert error.blocks
 
 
 @each_row("sdk", "2.22.0", "2.22.10", "2.20.0")

@@ -11,11 +11,9 @@ import pytest
 from packaging.version import Version
 
 from deploykit.errors import InputError
-from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
+from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag
-from deploykit.tables.reading import structure
 from deploykit.tables.sources import extent_of
-from deploykit_qualcomm.rules.constraints import ConstraintTable, constraint, rated
 from deploykit_qualcomm.tables import DATA, Tables, tables
 from schemas import SCHEMAS
 from tables import each_row
@@ -137,34 +135,3 @@ def test_every_data_file_fits_its_schema_and_a_wrong_row_does_not() -> None:
     wrong["feature"][0]["confidence"] = "sure"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, SCHEMAS["qualcomm-sdk"][1])
-
-
-def test_a_table_reads_no_later_release() -> None:
-    shelf = Tables()
-    shelf.table("2.31.0")
-    assert shelf.versions.index(max(shelf._files, key=shelf.versions.index)) == shelf.versions.index("2.31.0")
-
-
-@each_row(
-    ("more", "where"),
-    ({"chek": "y"}, "constraint[0].chek: unknown key"),
-    ({"severity": "fatal", "rules": [], "source": [], "confidence": "reported"}, "constraint[0].severity"),
-    ({}, "constraint[0].source: missing"),
-)
-def test_a_wrong_row_is_answered_with_its_place(more: dict[str, object], where: str) -> None:
-    row = {"id": "x", **({} if "chek" in more else {"check": "y"}), **more}
-    with pytest.raises(InputError) as caught:
-        structure(ConstraintTable, {"schema": 1, "constraint": [row]}, where="constraints.toml")
-    assert where in caught.value.what
-
-
-def test_what_the_core_finds_is_as_severe_as_the_table_says() -> None:
-    def found(code: str, severity: Severity) -> Finding:
-        subject = Subject(kind=SubjectKind.NODE, name="n")
-        return Finding(code=code, slug="s", severity=severity, subject=subject, message="m", sources=("core",))
-
-    raised = rated(found("DK003", Severity.WARNING))
-    assert raised.severity is Severity.ERROR
-    assert raised.sources == ("core", *constraint("no-control-flow").source)
-    assert rated(found("DK001", Severity.ERROR)) == found("DK001", Severity.ERROR)
-    assert rated(found("DK013", Severity.INFO)) == found("DK013", Severity.INFO), "no row speaks of it"

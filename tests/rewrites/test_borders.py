@@ -17,7 +17,7 @@ from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import UsageError
 from deploykit.model.collect import facts_of
 from deploykit.rewrites.borders import asked_borders, turn_borders
 from sample_models.feeds import random_feeds
@@ -89,13 +89,6 @@ def test_every_value_stays_and_only_four_axes_are_turned(model: onnx.ModelProto,
         assert facts_of(made).tensors[name].shape == (n, h, w, c)
 
 
-def test_what_reads_a_border_in_a_body_reads_the_turned_one() -> None:
-    branches = "y = If (p) <then_branch = t () => (float[1,3,2,5] r) { r = Relu (x) }, "
-    branches += "else_branch = e () => (float[1,3,2,5] s) { s = Neg (x) }>"
-    model = text_model("float[1,3,2,5] x, bool p", branches, "float[1,3,2,5] y")
-    assert_same(model, *turned(model))
-
-
 @each_row(
     ("asked", "words"),
     ("nchw", "nhwc or NAME=nhwc"),
@@ -107,12 +100,6 @@ def test_what_cannot_be_turned_is_refused(asked: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         asked_borders([asked], facts_of(conv()))
     assert words in str(caught.value)
-
-
-def test_what_is_channels_last_already_is_left() -> None:
-    made, names = turned(conv())
-    assert names == {"x", "y"}
-    assert asked_borders(["nhwc"], facts_of(made)) == frozenset()
 
 
 def grids() -> EncodingSet:
@@ -146,13 +133,6 @@ def test_samples_may_have_the_layout_of_the_model_as_it_was_given(tmp_path: Path
     made, _ = turned(conv(size))
     samples = gather(made, facts_of(made), calibration=tmp_path / "data.npz")
     np.testing.assert_array_equal(np.concatenate([feed["x"] for feed in samples.feeds]), last(values))
-
-
-def test_samples_of_neither_layout_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "data.npy", np.zeros((4, 6, 3, 6), np.float32))
-    made, _ = turned(conv())
-    with pytest.raises(InputError, match="does not fit the input"):
-        gather(made, facts_of(made), calibration=tmp_path / "data.npy")
 
 
 def test_the_verdict_is_that_of_the_model_as_it_was_given_and_a_wrong_layout_is_a_no() -> None:

@@ -37,9 +37,6 @@ def set_of(entries: dict[str, Affine | Float], **more: Any) -> EncodingSet:
     return EncodingSet(version="2", entries={n: Encoding(name=n, value=v) for n, v in entries.items()}, **more)
 
 
-GRID = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
-
-
 def conv_bn(gamma: Any, *, bias: bool = False, made: str = "y", groups: int = 0) -> onnx.ModelProto:
     """``groups`` are those of a ConvTranspose, 0 makes a Conv."""
     rng = np.random.default_rng(1)
@@ -107,26 +104,6 @@ def test_a_folded_weight_stays_of_its_kind(value: Any) -> None:
         scale = getattr(value, name)
         np.testing.assert_allclose(getattr(carried, name), scale * size.reshape(scale.shape), rtol=1e-5)
     assert type(carried) is type(value) and carried.dtype == value.dtype
-
-
-def test_a_result_that_is_used_elsewhere_is_not_folded_and_entries_of_what_vanished_go() -> None:
-    fold = load_transform("fold-batchnorm")
-    found = fold.match(conv_bn([1, 1, 1, 1], made="y, c"))
-    assert not found and "read elsewhere" in found.refusals[0].reason
-    model = conv_bn([1, 2, 3, 4])
-    done = fold.apply(model, set_of(dict.fromkeys(("x", "c", "gamma", "y"), GRID)), fold.match(model))
-    assert done.encodings is not None and set(done.encodings.entries) == {"x", "y"}
-
-
-def test_data_movement_and_relu_take_their_neighbours_grid() -> None:
-    body = "c = Conv (x, w)  r = Relu (c)  t = Transpose <perm = [0, 2, 3, 1]> (r)  y = Sigmoid (t)"
-    model = text_model("float[1,2,3,3] x", body, w=np.ones((2, 2, 1, 1), np.float32))
-    done, origin = complete_encodings(model, set_of({"r": GRID}))
-    assert origin == {"t": "r", "c": "r"} and set(done.entries) == {"r", "t", "c"}
-    floating = set_of({"r": GRID}, float_tensors=frozenset({"t"}))
-    assert "t" not in complete_encodings(model, floating)[0].entries
-    named = set_of({"r": GRID, "t": Float(dtype="float16")})
-    assert complete_encodings(model, named)[0].entries["t"].dtype == "float16"
 
 
 @each_row("variant", "bq-w4a16", "bq-asym-w4a16", "lpbq-w4a16")

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.rewrites.contract import load_transform
 from tables import each_row
 from text_models import text_model
@@ -129,39 +128,5 @@ def test_operator_sets_that_cannot_be_raised_and_graphs_without_one_say_so() -> 
         assert FUSE.match(model).reason == "no Sqrt belongs to a normalization"
 
 
-def test_a_factor_that_is_not_the_last_axis_stays_outside() -> None:
-    model = decomposed((2, 4, 4))
-    tensor = next(t for t in model.graph.initializer if t.name == "gamma")
-    tensor.CopyFrom(numpy_helper.from_array(np.arange(4, dtype=np.float32).reshape(4, 1), "gamma"))
-    for each in (model, decomposed(outputs=("div",))):
-        done = FUSE.apply(each, None, FUSE.match(each)).model
-        assert [node.op_type for node in done.graph.node] == ["LayerNormalization", "Mul", "Add", "Identity"]
-
-
-def test_the_grids_of_the_result_and_the_parameters_stay() -> None:
-    grid = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
-    model = decomposed()
-    names = {name for node in model.graph.node for name in (*node.input, *node.output)}
-    entries = {name: Encoding(name=name, value=grid) for name in names - {"mean"}}
-    given_set = EncodingSet(version="2", entries=entries, float_tensors=frozenset({"mean", "y"}))
-    done = FUSE.apply(model, given_set, FUSE.match(model))
-    assert done.encodings is not None and not done.touched
-    assert set(done.encodings.entries) == {"x", "gamma", "beta", "shifted", "y"}
-    assert done.encodings.float_tensors == {"y"}
-    model = decomposed(gamma=False)  # a made scale asks for a grid
-    assert FUSE.apply(model, None, FUSE.match(model)).touched == {"shifted_scale"}
-
-
 BRANCH = "z = If (flag) <then_branch = a () => (float p) {{ p = Identity ({0}) }}, "
 BRANCH += "else_branch = b () => (float q) {{ q = Neg ({0}) }}>"
-
-
-def test_what_subgraphs_and_inputs_need_stays_and_what_they_read_is_not_fused_away() -> None:
-    model = decomposed(extra=BRANCH.format("kept"), outputs=("float z",))
-    model.graph.input.append(helper.make_tensor_value_info("eps", onnx.TensorProto.FLOAT, []))
-    done = FUSE.apply(model, None, FUSE.match(model)).model
-    onnx.checker.check_model(done)
-    assert {tensor.name for tensor in done.graph.initializer} == {"gamma", "beta", "flag", "kept", "eps"}
-    run(done, {"x": np.ones((2, 3, 8), np.float32)})
-    found = FUSE.match(decomposed(extra=BRANCH.format("mean")))
-    assert not found and "read elsewhere" in found.refusals[0].reason

@@ -77,29 +77,8 @@ def test_what_hands_on_or_is_constant_goes(given_: str, body: str, before: str, 
     assert after is None or (done.encodings is not None and set(done.encodings.entries) == {*after.split()})
 
 
-QUANTIZED = "wq = QuantizeLinear (w, scale, zero)  wd = DequantizeLinear (wq, scale, zero)  y = MatMul (x, wd)"
 WORK = "copy = Identity (x)  turned = Transpose <perm = [1, 0]> (x)  narrow = Cast <to = 10> (turned)"
 WORK += "  wide = Cast <to = 1> (narrow)  y = Relu (wide)"
-
-
-@each_row(
-    "model",
-    text_model("float[2,3] x", WORK, "y, float[2,3] copy"),
-    text_model("float[2,4] x", QUANTIZED, w=STORED["w"], scale=0.1, zero=np.uint8(0)),  # grids of a QDQ model
-    text_model("float[2] x", "y = Add (x, a)", a=[1.0, 2.0]),
-)
-def test_outputs_grids_and_real_work_stay(model: onnx.ModelProto) -> None:
-    matched = MATCH(model)
-    assert not matched and matched.reason
-    shown = simplified(text_model("float[4,3] x", ANGLES, "y, float[4,3] angles", **STORED))
-    assert "angles" in {name for node in shown.model.graph.node for name in node.output}
-
-
-def test_a_large_result_stays_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploykit.rewrites.fold.LARGEST_BYTES", 1 << 16)
-    fits, body = (1 << 16) // 4 // 1024, "warm = Sigmoid (seed)  wide = Expand (warm, size)  y = Add (x, wide)"
-    for columns, left in ((fits, "Add"), (fits + 1, "Expand Add")):
-        assert ops(simplified(text_model("float[1024,1] x", body, seed=[[0.5]], size=[1024, columns]))) == left
 
 
 def test_a_node_that_does_not_run_stays_and_the_rest_is_folded() -> None:

@@ -7,8 +7,6 @@ import numpy as np
 import onnx
 
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.cure import Rewriting, rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
@@ -88,25 +86,6 @@ def test_where_each_cut_ends_and_head_and_tail_give_the_original(names: str, how
         assert {node.op_type for node in done.model.graph.node} == {"Relu", "MatMul", "Add"}
 
 
-def test_a_bias_behind_identity_stays_with_its_matmul() -> None:
-    body = "product = MatMul (x, w)  alias = Identity (b)  logits = Add (product, alias)  scores = Sigmoid (logits)"
-    model = text_model("float[1,4,8] x", body, "scores", w=np.ones((8, 3), np.float32), b=[1.0, 2.0, 3.0])
-    done = rewrite(model, None, ["cut-tail"], random_feeds(model))
-    assert [item.name for item in done.model.graph.output] == ["logits"]
-    _check(model, done, random_feeds(model))
-
-
-def test_new_outputs_get_entries_and_lost_tensors_lose_theirs() -> None:
-    model = _detector(5, 3, 0).model("detections")
-    kind = GridKind(bits=16, signed=False)
-    names = {"detections": (0, 640), "relu": (0, 4), "scores": (0, 1)}
-    entries = {n: Encoding(name=n, value=affine_for_range(low, high, kind)) for n, (low, high) in names.items()}
-    done = rewrite(model, EncodingSet(version="2.0.0", entries=entries), ["scale-last"], random_feeds(model))
-    assert done.encodings is not None and set(done.encodings.entries) == {"relu", "scores", "boxes"}
-    boxes = done.encodings.entries["boxes"].value
-    assert isinstance(boxes, Affine) and boxes.dtype == "uint16"
-
-
 LOOP = """
     steps = Constant <value = int64 {9}> ()  go = Constant <value = bool {1}> ()
     l = MatMul (x, w)  r = Relu (l)
@@ -152,8 +131,3 @@ def test_what_is_left_alone_with_the_reason(name: str, more: str, made: str, sai
     model = text_model("float[1,2,8] x", f"{FC}  {more}", made, w=np.ones((8, 3), np.float32), b=[1.0, 2.0, 3.0], s=1.1)
     matched = load_transform(name).match(model)
     assert not matched and said in (matched.refusals[0].reason if said else matched.reason) and matched.reason
-
-
-def test_a_small_factor_is_one_to_be_scaled_by_last() -> None:
-    model = text_model("float[1,2,8] x", f"{FC}  y = Mul (l, s)", w=np.ones((8, 3), np.float32), b=[1.0] * 3, s=0.01)
-    assert load_transform("scale-last").match(model)

@@ -10,7 +10,7 @@ import pytest
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.tables.devices import Device, Fact, load_device, load_devices, search_devices
+from deploykit.tables.devices import Device, Fact, load_device, load_devices
 from deploykit.tables.reading import schema_of, structure
 from tables import each_row
 
@@ -31,15 +31,6 @@ def test_a_device_is_published_with_what_is_said_of_each_fact() -> None:
     assert replace(DEVICE, facts={"memory": replace(PLAIN, value="")}).to_json()["memory"] == "", (
         "an empty value is one"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "found"), [("One  gen", ["b"]), ("gen one", ["a", "b"]), ("GEN", ["a", "b"]), ("two", ["c"]), ("no", [])]
-)
-def test_words_side_by_side_come_first(words: str, found: list[str]) -> None:
-    names = {"a": "gen 2 one", "b": "one gen", "c": "two"}
-    devices = [replace(DEVICE, id=key, name="", marketing=name) for key, name in names.items()]
-    assert [device.id for device in search_devices(devices, words)] == found
 
 
 def test_a_file_is_named_as_its_device(tmp_path: Path) -> None:
@@ -96,12 +87,4 @@ def test_both_refuse_the_same(change: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, schema_of(File))
     with pytest.raises(InputError):
-        structure(File, wrong, where="file")
-
-
-def test_what_is_missing_is_refused_by_both() -> None:
-    wrong = {"schema": 1}
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(wrong, schema_of(File))
-    with pytest.raises(InputError, match=r"file\.confidence: missing"):
         structure(File, wrong, where="file")
