@@ -11,9 +11,10 @@ import pytest
 from packaging.version import Version
 
 from deploykit.errors import InputError
-from deploykit.findings import Confidence
+from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag
 from deploykit.tables.sources import extent_of
+from deploykit_qualcomm.rules.constraints import constraint, rated
 from deploykit_qualcomm.tables import DATA, Tables, tables
 from schemas import SCHEMAS
 from tables import each_row
@@ -135,3 +136,15 @@ def test_every_data_file_fits_its_schema_and_a_wrong_row_does_not() -> None:
     wrong["feature"][0]["confidence"] = "sure"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, SCHEMAS["qualcomm-sdk"][1])
+
+
+def test_what_the_core_finds_is_as_severe_as_the_table_says() -> None:
+    def found(code: str, severity: Severity) -> Finding:
+        subject = Subject(kind=SubjectKind.NODE, name="n")
+        return Finding(code=code, slug="s", severity=severity, subject=subject, message="m", sources=("core",))
+
+    raised = rated(found("DK003", Severity.WARNING))
+    assert raised.severity is Severity.ERROR
+    assert raised.sources == ("core", *constraint("no-control-flow").source)
+    assert rated(found("DK001", Severity.ERROR)) == found("DK001", Severity.ERROR)
+    assert rated(found("DK013", Severity.INFO)) == found("DK013", Severity.INFO), "no row speaks of it"
