@@ -76,6 +76,23 @@ def test_of_two_runs_at_one_place_one_is_told_no(more: Command, cnn: Command, tm
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_file_that_comes_while_the_package_is_made_is_kept(cnn: Command, tmp_path: Path) -> None:
+    from deploykit.backend.backend import TextFile
+    from deploykit.errors import PackageError
+    from deploykit.packages.writing import PackageWriter
+
+    for force in (False, True):
+        out = tmp_path / f"out-{force}"
+        with pytest.raises(PackageError, match="something else came"), PackageWriter(out, force=force) as writer:
+            writer.add([TextFile(path="a", text="a")])
+            writer.seal({"schema": 1, "deploykit": "0.1.0"})
+            out.mkdir()
+            (out / "mine").write_text("mine")
+            writer.publish()
+        assert content(out) == {"mine": b"mine"}
+    assert len([*tmp_path.iterdir()]) == 2
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("largest", [4 << 10, 20 << 10])
 @pytest.mark.parametrize("over", [False, True])
