@@ -7,7 +7,6 @@ that read them. Nothing is packaged here.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -30,7 +29,7 @@ from deploykit.fleet.description import Described, Included, Shared
 from deploykit.model.load import load_model
 from deploykit.packages.manifests import hash_file
 from deploykit.system.aliases import Json
-from deploykit.system.files import regular_size
+from deploykit.system.files import paths_below, regular_size
 
 __all__ = [
     "Cell",
@@ -271,11 +270,7 @@ def _files_at(path: Path) -> Iterator[Path]:
         regular_size(path)
         yield path
         return
-    count = 0
-    for folder, folders, names in os.walk(path):
-        folders.sort()
-        for name in sorted(names):
-            count += 1
-            if count > _MOST_FILES:
-                raise InputError(f"{path}: holds more than {_MOST_FILES:,} files")
-            yield Path(folder, name)
+    for count, name in enumerate(paths_below(path)):
+        if count >= _MOST_FILES:
+            raise InputError(f"{path}: holds more than {_MOST_FILES:,} files")
+        yield path / name

@@ -19,6 +19,7 @@ from deploykit.accuracy.samples.calibration import KINDS
 from deploykit.errors import DeploykitError, InputError
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
+from deploykit.system.files import paths_below
 
 __all__ = ["Scouted", "scout", "toml_text"]
 
@@ -57,7 +58,7 @@ def scout(folder: Path) -> Scouted:
     """The ONNX models below a folder. InputError where it is none or holds none."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    found = sorted(path.relative_to(folder) for path in folder.rglob("*.onnx"))
+    found = sorted(Path(name) for name in paths_below(folder) if name.endswith(".onnx"))
     paths = [path for path in found if not any(part.startswith(".") for part in path.parts)]
     if len(paths) > _MOST:
         raise InputError(f"{folder}: holds more than {_MOST:,} models", next="name a folder with fewer")

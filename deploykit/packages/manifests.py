@@ -23,7 +23,7 @@ import msgspec
 
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.system.aliases import Json
-from deploykit.system.files import open_regular, read_regular
+from deploykit.system.files import open_regular, paths_below, read_regular
 
 __all__ = [
     "BUILD_FOLDERS",
@@ -112,19 +112,10 @@ def hash_file(path: Path, *, size: int | None = None, follow: bool = True) -> tu
 def list_files(package: Path, *, with_empty: bool = False) -> tuple[str, ...]:
     """Every file of a package by its POSIX path, sorted; links are listed, not followed.
 
-    The manifest and its signature are left out. A folder that cannot be looked into is listed with a slash at the end;
-    so are empty ones ``with_empty``.
+    The manifest and its signature are left out. A folder that cannot be looked into is listed with a slash at the end,
+    for it may hide any number of files; so are empty ones ``with_empty``.
     """
-    found: list[str] = []
-    closed: list[str] = []
-    for folder, folders, names in os.walk(package, followlinks=False, onerror=lambda e: closed.append(e.filename)):
-        relative = Path(folder).relative_to(package)
-        linked = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        found += ((relative / name).as_posix() for name in (*names, *linked))
-        if with_empty and not folders and not names and relative.parts:
-            found.append(f"{relative.as_posix()}/")
-    # What lies in them nobody can say; passed over, they would hide any number of files.
-    found += (f"{Path(folder).relative_to(package).as_posix()}/" for folder in closed)
+    found = paths_below(package, with_empty=with_empty)
     return tuple(sorted(path for path in found if path not in (MANIFEST, SIGNATURE)))
 
 

@@ -10,14 +10,14 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from deploykit.errors import InputError, PackageError
 
-__all__ = ["copy_hashed", "is_own", "open_regular", "read_regular", "regular_size", "write_files"]
+__all__ = ["copy_hashed", "is_own", "open_regular", "paths_below", "read_regular", "regular_size", "write_files"]
 
 # Without waiting for the other end of a pipe, should the name have become one since it was looked at.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -64,6 +64,27 @@ def regular_size(path: Path) -> int:
         raise _unreadable(path, error) from None
     _check(path, status, None, None)
     return status.st_size
+
+
+def paths_below(folder: Path, *, with_empty: bool = False) -> Iterator[str]:
+    """Every file below a folder by its POSIX path from there, however deep; links are given, not followed.
+
+    A folder that cannot be looked into is given with a slash at the end, and so are empty ones ``with_empty``.
+    """
+    todo = [""]
+    for start in todo:  # it grows meanwhile: a call in a call for each level would end at a thousand
+        try:
+            entries = sorted(os.scandir(folder / start), key=lambda entry: entry.name)
+        except OSError:
+            yield start or "./"
+            continue
+        if with_empty and start and not entries:
+            yield start
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                todo.append(f"{start}{entry.name}/")
+            else:
+                yield f"{start}{entry.name}"
 
 
 def is_own(path: Path) -> bool:

@@ -41,7 +41,7 @@ _SHARE = 0.6  # of free memory: the rest is for ONNX Runtime's own buffers, whic
 _CHECKING = 2 << 30  # nothing that a check does with a real model comes near
 _COPIES = 4
 _UNKNOWN = 4 << 30  # what counts as free where the system does not say
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -145,7 +145,7 @@ def read_size(text: str) -> int:
     """The bytes of ``3G``, ``512M`` or ``1.5GiB``; powers of 1024. Raises UsageError for anything else."""
     found = _SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * 1024 ** _POWERS[found[2].upper()]) if found else 0
-    if size <= 0:
+    if not 0 < size < 1 << 60:  # no machine has more
         raise UsageError(f"{text!r} is no amount of memory", next="give bytes, or a number with K, M, G or T: 3G")
     return size
 

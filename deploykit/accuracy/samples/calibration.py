@@ -41,7 +41,7 @@ from deploykit.accuracy.samples.images import (
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
-from deploykit.system.files import open_regular, read_regular, regular_size
+from deploykit.system.files import open_regular, paths_below, read_regular, regular_size
 
 __all__ = [
     "KINDS",
@@ -95,7 +95,8 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
     The model's ``inputs`` say what a recipe of images leaves out.
     """
     if source.is_dir():
-        found = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
+        paths = (source / name for name in paths_below(source))
+        found = sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
         home = source.resolve()
         for path in found:  # a link out of the folder would put some other file of this machine into the package
             if not path.resolve().is_relative_to(home):
