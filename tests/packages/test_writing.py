@@ -163,6 +163,15 @@ def test_what_is_killed_at_any_change_leaves_a_whole_package(
     assert change > 10 and done == ([True, False, True] if work is a_run else [False, True, False])
 
 
+def test_folders_are_listed_however_deep_they_are(tmp_path: Path) -> None:
+    places = [tmp_path / ("d/" * depth) for depth in range(1, 1100)]
+    for place in places:
+        place.mkdir()
+    assert list_files(tmp_path, with_empty=True) == ("d/" * 1099,)
+    for place in reversed(places):
+        place.rmdir()
+
+
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="elsewhere the system does not count what is read")
 def test_weights_are_read_to_look_and_to_copy_and_not_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their hashes come from the copying: what was written is not read back."""

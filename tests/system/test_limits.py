@@ -95,7 +95,7 @@ def test_sizes_are_read(text: str, size: int) -> None:
     assert read_size(text) == size
 
 
-@each_row("text", "", "0", "-1", "3X", "G", "1e9", "nan", "0.1")
+@each_row("text", "", "0", "-1", "3X", "G", "1e9", "nan", "0.1", "9" * 400, "9999999T")
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no amount of memory"):
         read_size(text)
