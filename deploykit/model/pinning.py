@@ -87,15 +87,15 @@ def _settle(item: ValueInfoProto, symbols: Mapping[str, int]) -> None:
 
 
 def settle_outputs(model: ModelProto) -> None:
-    """Write the shapes of outputs that follow from the inputs, in place: an open declaration may have a wrong rank.
+    """Write the shapes of outputs that follow from the inputs, in place.
 
-    What inference cannot tell stays as it was declared.
+    An open declaration may have a wrong rank, a fixed one the sizes of the inputs that an exporter traced. What
+    inference cannot tell stays as it was declared.
     """
     asking = GraphCopy(model).model
-    open_ = [item for item in asking.graph.output if _is_stale(item)]
-    for item in open_:
+    for item in asking.graph.output:
         item.type.tensor_type.ClearField("shape")
-    types = infer(asking).types if open_ else {}
+    types = infer(asking).types
     for item in model.graph.output:
         shape = types.get(item.name, ("", None))[1]
         if shape is None or not all(isinstance(size, int) for size in shape):

@@ -58,6 +58,13 @@ LINES = "g (float[n,3,h,w] x) => (float[n,3,a,b] y) { y = AveragePool <kernel_sh
     (DENSE.replace("3,h", "3,32"), (), (1, 3, 32, 320), "the usual size of models that read lines"),
     (DENSE.replace("3,h,w", "1,t,80"), (), (1, 1, 100, 80), "a usual number of frames at which it runs"),
     (DENSE.replace("3,h,w", "80,t"), (), (1, 80, 3000), "a usual number of frames at which it runs"),
+    ("g (float[1,s,256] x) => (float[1,3,256] y) { y = Relu (x) }", (), (1, 1, 256), "one sample at a time"),  # a state
+    (
+        "g (float[1,length,80] x) => (float[1,3,80] y) { y = Relu (x) }",
+        (),
+        (1, 3000, 80),
+        "a usual number of frames at which it runs",
+    ),
     (DENSE.replace("3,h,w", "h,w,3"), (), (1, 640, 640, 3), DENSE_WHY),
     (LINES, (), (1, 3, 48, 320), "the usual size of text lines at which it runs"),
 )
@@ -67,6 +74,7 @@ def test_each_size_has_its_reason(
     made = pinned(save(tmp_path / "m.onnx", graph), *inputs)
     assert [(item.shape, item.why) for item in made.sizes] == [(shape, why)]
     assert made.facts.tensors["x"].shape == shape and made.inputs == ()
+    assert "Relu" not in graph or made.facts.tensors["y"].shape == shape  # whatever sizes an exporter traced
 
 
 def test_the_maker_s_metadata_outranks_the_habit(tmp_path: Path) -> None:

@@ -178,10 +178,11 @@ def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> None:
     outputs = {tuple(d if isinstance(d, int) else None for d in facts.tensors[n].shape or ()) for n in facts.outputs}
     for spec in draft.specs:
         for axis in draft.open_axes(spec):
-            symbol = draft.symbols.get((spec.name, axis), "")
+            symbol = draft.symbols.get((spec.name, axis), "").lower()
             first = axis == 0 and len(spec.shape) > 1
             state = len(spec.shape) == 3 and axis == 1 and isinstance(spec.shape[2], int) and spec.shape[0] in (1, 2, 4)
-            if first or "batch" in symbol.lower() or (state and (spec.shape in outputs or spec.is_float)):
+            state = state and (spec.shape in outputs or (spec.is_float and not re.search("len|seq|time|frame", symbol)))
+            if first or state or "batch" in symbol:
                 draft.known.setdefault(draft.key(spec, axis), 1)
 
 
