@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import deploykit
-from deploykit.accuracy.judge.compare import ComparedOutputs, OutputSet, compare, evaluate, read_outputs, read_pair
+from deploykit.accuracy.judge.compare import ComparedOutputs, OutputSet, compare, evaluate, read_outputs
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged, Thresholds
 from deploykit.accuracy.judge.verdict import Context, Measure, Verdict
@@ -20,7 +20,7 @@ from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.package import command as package_command
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity
 from rule_cases import check_pairs
 from tables import each_row
@@ -203,15 +203,6 @@ def test_two_models_run_on_the_same_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "result_9.npz", a=MIXED, b=MIXED)
     with pytest.raises(InputError, match="no array for the input"):
         evaluate(QUARK / "fp32.onnx", QUARK / "vint8.onnx", data=tmp_path)
-
-
-def test_a_model_without_data_or_beside_a_folder_is_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="data"):
-        read_pair(QUARK / "fp32.onnx", QUARK / "vint8.onnx", None)
-    with pytest.raises(UsageError, match="folder"):
-        read_pair(QUARK / "fp32.onnx", tmp_path, None)
-    with pytest.raises(UsageError, match="folder with a folder"):  # which needs no data
-        read_pair(tmp_path, tmp_path, tmp_path)
 
 
 def test_flags_cannot_swap_the_sides(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,14 +71,6 @@ def test_the_count_is_that_of_a_count_by_hand() -> None:
     assert 0.3 < found.share < 0.95
 
 
-def test_corners_are_known_as_such() -> None:
-    """Read as centres and sizes the two would overlap by nearly all."""
-    one, two = side([[80, 80, 90, 90]], [0.9], [1]), side([[86, 86, 96, 96]], [0.9], [1])
-    assert count((one, two)).kept == (0,)
-    centred = side([[80, 80, 10, 10]], [0.9], [1])
-    assert count((centred, side([[82, 80, 10, 10]], [0.9], [1]))).kept == (1,)
-
-
 def test_rows_of_nothing_are_no_detections() -> None:
     """A head with a class for nothing: 90 such rows are kept whatever happens to the ten objects."""
     boxes = [[place, place, place + 9, place + 9] for place in range(100)]
@@ -176,12 +168,6 @@ def test_values_of_a_known_range_come_back_as_they_were(scale: float) -> None:
     assert found is not None and (found.input, found.size, found.is_stretched) == ("image", (60, 40), False)
     wanted = PHOTO.transpose(1, 2, 0) * scale * (1 if scale == 1.0 else 255)
     assert np.abs(found.pixels - wanted).max() <= 0.51
-
-
-def test_normalised_values_are_spread_and_said_to_be() -> None:
-    found = picture_in({"image": ((PHOTO - 60) / 30).astype(np.float32)[None]})
-    assert found is not None and found.is_stretched
-    assert found.pixels.min() == 0 and found.pixels.max() == 255
 
 
 @each_row(

@@ -166,28 +166,23 @@ def test_what_is_huge_hides_nothing(left: list[float], right: list[float], culpr
 
 
 def test_a_model_that_is_quantized_itself_is_held_against_its_float_form(tmp_path: Path) -> None:
-    found = locate_files(AIMET / "detr" / "w8a16.qdq.onnx", data=_samples(tmp_path))
+    with np.load(AIMET / "detr" / "w8a16.io.npz") as kept:
+        given = {k.split(":", 1)[1]: kept[k] for k in kept.files if k.startswith("input.0:")}
+    np.savez(tmp_path / "x.npz", **given)
+    found = locate_files(AIMET / "detr" / "w8a16.qdq.onnx", data=tmp_path / "x.npz")
     assert found.first is not None and found.first.culprit is not None
     assert found.first.output.name == "/decoder/Add_2_output_0"
     assert abs(found.first.culprit.value) > 1e29
-
-
-def _samples(folder: Path) -> Path:
-    with np.load(AIMET / "detr" / "w8a16.io.npz") as data:
-        np.savez(folder / "x.npz", **{k.split(":", 1)[1]: data[k] for k in data.files if k.startswith("input.0:")})
-    return folder / "x.npz"
 
 
 def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
     model = _network(20, 3)
     onnx.save(model, tmp_path / "a.onnx")
     onnx.save(_tampered(model, 7), tmp_path / "b.onnx")
-    done = CliRunner().invoke(command, [str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")], standalone_mode=False)
-    assert done.return_value == 1 and "output t7" in done.output
-    same = CliRunner().invoke(
-        command, [str(tmp_path / "a.onnx"), str(tmp_path / "a.onnx"), "--time-limit", "60"], standalone_mode=False
-    )
-    assert same.return_value == 0 and "no output is below" in same.output
+    for other, status, said in (("b", 1, "output t7"), ("a", 0, "no output is below")):
+        words = [str(tmp_path / "a.onnx"), str(tmp_path / f"{other}.onnx"), "--time-limit", "60"]
+        done = CliRunner().invoke(command, words, standalone_mode=False)
+        assert done.return_value == status and said in done.output
 
 
 def test_one_execution_alone_or_three_are_a_wrong_call(tmp_path: Path) -> None:

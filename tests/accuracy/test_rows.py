@@ -88,22 +88,6 @@ def test_rows_stay_matched_through_operators(pick: str, behind: str) -> None:
     np.testing.assert_allclose(found.left, found.right, rtol=1e-6)
 
 
-def test_what_is_scattered_back_stands_in_its_natural_order() -> None:
-    rows = ChosenRows(facts_of(_model("s = ScatterElements<axis=1>(zeros, w, chosen) y = Tanh(s)")))
-    assert rows.is_behind("chosen") and not rows.is_behind("y")
-
-
-@each_row("batch", 1, 6)
-def test_every_item_of_a_batch_chooses_for_itself(batch: int) -> None:
-    model = text_model(f"float[{batch},9] scores", "v, i = TopK(scores, k) y = Sin(v)", k=[5])
-    rng = np.random.default_rng(1)
-    y = Session(model).run({"scores": rng.random((batch, 9)).astype(np.float32)})["y"]
-    other = np.stack([row[rng.permutation(5)] for row in y])
-    found = ChosenRows(facts_of(shape_inference.infer_shapes(model))).matched("y", y, other)
-    np.testing.assert_array_equal(found.left, found.right)
-    assert found.left.size == y.size and found.reordered
-
-
 def test_boxes_that_survived_suppression_are_matched_whatever_their_number() -> None:
     body = "kept = NonMaxSuppression(boxes, scores, most, iou, least) y = Cast<to=1>(kept)"
     given = "float[1,20,4] boxes, float[1,1,20] scores"

@@ -35,16 +35,11 @@ def decided(path: Path, target: tuple[str, str, str | None]) -> Decision[Any, An
 )
 def test_how_it_was_exported_makes_no_difference(target: tuple[str, str, str | None], names: list[str]) -> None:
     for name in names:
-        _is_decided_alike(name, target)
-
-
-def _is_decided_alike(name: str, target: tuple[str, str, str | None]) -> None:
-    decisions = [decided(path, target) for path in sorted(EXPORTS.glob(f"{name}_*.onnx"))]
-    for decision in decisions:
-        plan = decision.plan
-        assert plan.feasible and not [finding.message for finding in plan.findings if finding.blocks]
-        if name in SIX_DIMENSIONS and target[1] == "sm8650":
-            inferred = onnx.shape_inference.infer_shapes(decision.situation.model.proto)
-            assert max(len(item.type.tensor_type.shape.dim) for item in inferred.graph.value_info) <= 5
-    routes = {decision.plan.route.id for decision in decisions if decision.plan.route is not None}
-    assert len(routes) == 1
+        decisions = [decided(path, target) for path in sorted(EXPORTS.glob(f"{name}_*.onnx"))]
+        for decision in decisions:
+            blocking = [finding.message for finding in decision.plan.findings if finding.blocks]
+            assert decision.plan.feasible and not blocking, name
+            if name in SIX_DIMENSIONS and target[1] == "sm8650":
+                inferred = onnx.shape_inference.infer_shapes(decision.situation.model.proto)
+                assert max(len(item.type.tensor_type.shape.dim) for item in inferred.graph.value_info) <= 5, name
+        assert len({decision.plan.route.id for decision in decisions if decision.plan.route is not None}) == 1, name

@@ -134,11 +134,10 @@ def test_a_name_that_the_backend_does_not_have_is_refused(backend: str, asked: s
         deploykit.plan(CNN, target="sm8650", backend=backend, precision=asked)
 
 
-@pytest.mark.parametrize("spelling", ["float16", "FP16", "Float16"])
-@each_row("backend", "qnn-htp", "ort-qnn")
-def test_a_precision_may_be_spelt_by_its_element_type(backend: str, spelling: str) -> None:
-    plain = deploykit.plan(CNN, target="sm8650", backend=backend, precision="fp16")
-    assert deploykit.plan(CNN, target="sm8650", backend=backend, precision=spelling).route == plain.route
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+def test_a_precision_may_be_spelt_by_its_element_type(backend: str) -> None:
+    routes = [deploykit.plan(CNN, target="sm8650", backend=backend, precision=p).route for p in ("fp16", "Float16")]
+    assert routes[0] is not None and routes[0] == routes[1]
 
 
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])

@@ -232,15 +232,10 @@ LOGS_ITS_FAILURE = LEAVES_NO_ENCODINGS.replace("import sys", "import logging, sy
 def test_a_failed_quantizer_is_an_error(script: str, timeout: float, says: str, frames: Path, tmp_path: Path) -> None:
     """An error that is only logged is one, loggers that keep their records to themselves included."""
     (tmp_path / "bad.py").write_text(script)
+    job, picked = QuantizerJob(script=tmp_path / "bad.py", settings={}), Picked(quantizer=EMBEDDED, environment=None)
+    division = divide(frames, facts_of(CNN))
     with pytest.raises(ToolError, match=says):
-        _run(QuantizerJob(script=tmp_path / "bad.py", settings={}), frames, timeout=timeout)
-
-
-def _run(plan: QuantizerJob, data: Path, timeout: float | None = 120.0) -> Any:
-    model = load_model(CNN)
-    picked = Picked(quantizer=EMBEDDED, environment=None)
-    division = divide(data, collect_facts(model))
-    return making.run_quantizer(picked, plan, model, division, progress=lambda _: None, timeout=timeout)
+        making.run_quantizer(picked, job, load_model(CNN), division, progress=lambda _: None, timeout=timeout)
 
 
 # ---- as a step of packaging --------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The choice among ways: a pure function of simulated numbers, and the same on the real detector's encodings."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.backend.backend import MixedSupport
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
@@ -30,16 +28,17 @@ from text_models import text_model
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
 
-def _way(identity: str, kind: str, db: float, **more: object) -> Way:
+def at(db: float, identity: str = "rewrite", kind: str = "integer", **more: object) -> Way:
+    """A way of this quality, without any change to the model where nothing more is said."""
     return Way(id=identity, kind=kind, overall_db=db, **more)  # type: ignore[arg-type]
 
 
 WAYS = st.lists(
     st.builds(
-        _way,
+        at,
+        st.floats(-20, 120),
         st.sampled_from("abcdef"),
         st.sampled_from(["integer", "fallback", "segments"]),
-        st.floats(-20, 120),
         intrusion=st.integers(0, 3),
         borders=st.integers(0, 9),
         confidence=st.sampled_from(list(Confidence)),
@@ -63,17 +62,16 @@ def test_someone_wins_everyone_hears_why_in_any_order(ways: list[Way], reference
 EVERY_KIND = MixedSupport(kinds=frozenset({"integer", "fallback", "segments"}))
 
 
-def _samples(feeds: Sequence[Feed]) -> Samples:
-    """Inputs that somebody gave."""
-    given = {name: InputSource(label=Label.GIVEN, why="given") for name in feeds[0]}
-    return Samples(feeds=tuple(feeds), of_inputs=given)
-
-
 def _ground(variant: str, **options: Any) -> Ground:
+    """On the recorded inputs, as somebody would give them."""
+    with np.load(DETR / f"{variant.rsplit('.v', 1)[0]}.io.npz") as data:
+        numbers = sorted({key.split(":")[0] for key in data.files if key.startswith("input.")})
+        feeds = [{k.split(":", 1)[1]: data[k] for k in data.files if k.startswith(f"{n}:")} for n in numbers]
+    given = {name: InputSource(label=Label.GIVEN, why="given") for name in feeds[0]}
     model = load_model(DETR / "model.onnx")
     facts = collect_facts(model)
     encodings = place(read_encodings(DETR / f"{variant}.encodings"), facts)
-    return Ground.of(model.proto, encodings, facts, _samples(_feeds(variant)), **options)
+    return Ground.of(model.proto, encodings, facts, Samples(feeds=tuple(feeds), of_inputs=given), **options)
 
 
 @cache
@@ -81,28 +79,19 @@ def _explored(variant: str, mixed: str = "auto") -> Explored:
     return explore(_ground(variant), EVERY_KIND, mixed=mixed, tell=lambda line: None)
 
 
-def _feeds(variant: str) -> list[dict[str, np.ndarray]]:
-    with np.load(DETR / f"{variant.rsplit('.v', 1)[0]}.io.npz") as data:
-        numbers = sorted({key.split(":")[0] for key in data.files if key.startswith("input.")})
-        return [{k.split(":", 1)[1]: data[k] for k in data.files if k.startswith(f"{n}:")} for n in numbers]
-
-
-VARIANTS = [
+@each_row(
+    "variant",
     "w8a16.v1.0.0",
     "w8a16-fp16mix-explicit.v0.6.1",
     "w8a16-fp16mix-omit.v1.0.0",
     "w8a8-fp16mix-omit.v2.0.0",
     "aimet-2.31.0/w8a8-litemp-fp16.v0.6.1",
-]
-
-
-@each_row("variant", *VARIANTS)
+)
 def test_the_detector_needs_no_float16_and_is_no_worse_than_aimets_simulation(variant: str) -> None:
     """The quality of AIMET's own simulation, and at least 70 dB where nothing but 16-bit integers was asked for."""
     explored = _explored(variant)
     prepared, reference = explored.winner, explored.reference
-    assert prepared is not None
-    assert reference is not None
+    assert prepared is not None and reference is not None
     assert prepared.way.kind == "integer" and prepared.way.float16_tensors == 0
     assert prepared.encodings.floats == frozenset()
     assert prepared.way.overall_db >= 70 or not variant.startswith("w8a16.")
@@ -161,11 +150,6 @@ def test_what_is_left_out_by_habit_is_no_wider_than_its_neighbours() -> None:
     assert explored.winner is not None
     made = explored.winner.encodings.entries["moved"].value
     assert isinstance(made, Affine) and (made.bits, made.ends) == (8, grid.ends)
-
-
-def at(db: float, identity: str = "rewrite", kind: str = "integer", **more: object) -> Way:
-    """A way of this quality, without any change to the model where nothing more is said."""
-    return Way(id=identity, kind=kind, overall_db=db, **more)  # type: ignore[arg-type]
 
 
 AS_IS, REWRITE, CUT = at(10.0, "as-is"), at(77.0, intrusion=1), at(78.5, "cut", intrusion=3)

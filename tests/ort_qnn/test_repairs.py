@@ -352,18 +352,12 @@ def test_where_outputs_are_right_only_what_is_often_off_changes(measured: dict[s
     assert suspects_of(audit, is_right=True) == ({"n", "m"} if anyway else set())
 
 
-def wrong_model(folder: Path) -> Path:
-    """A nearest Resize whose kernel takes other neighbours than the model says (QAIRT 2.51), and a layer before it."""
-    model = quantized('Resize <mode = "nearest", nearest_mode = "ceil"> (d, , scales)', STORED["scales"])
-    path = folder / "resized.onnx"
-    onnx.save(model, path)
-    return path
-
-
 @pytest.mark.heavy
 def test_a_wrong_kernel_is_done_in_another_way(tmp_path: Path) -> None:
+    """A nearest Resize whose kernel takes other neighbours than the model says (QAIRT 2.51)."""
     pytest.importorskip("onnxruntime_qnn")
-    path = wrong_model(tmp_path)
+    path, resize = tmp_path / "resized.onnx", 'Resize <mode = "nearest", nearest_mode = "ceil"> (d, , scales)'
+    onnx.save(quantized(resize, STORED["scales"]), path)
     made = deploykit.package(path, target="sm8650", backend="ort-qnn", out=tmp_path / "out")
     (told,) = [one for one in made.findings if one.code == "QNN321"]
     assert made.exit_status == 0 and told.handled and "before up to" in told.handled
