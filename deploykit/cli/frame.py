@@ -188,7 +188,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.ClickException as error:
         asked = getattr(error, "option_name", getattr(getattr(error, "param", None), "name", ""))
-        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "deploykit"
+        path = getattr(getattr(error, "ctx", None), "command_path", "deploykit")
         next_ = _ADVICE.get(asked, f"'{path} --help' shows how it is written")
         return _show_error(arguments, UsageError(error.format_message(), next=next_))
     except click.Abort as abort:

@@ -23,6 +23,7 @@ __all__ = ["copy_hashed", "is_own", "open_regular", "paths_below", "read_regular
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 # Small enough for memory that is at hand: more is asked of the system anew for each piece.
 _CHUNK = 1 << 17
+_DEEPEST = 500  # levels of folders: a thousand cannot be removed again by Python's own means
 
 
 def open_regular(path: Path, *, size: int | None = None, limit: int | None = None, follow: bool = True) -> BinaryIO:
@@ -67,9 +68,10 @@ def regular_size(path: Path) -> int:
 
 
 def paths_below(folder: Path, *, with_empty: bool = False) -> Iterator[str]:
-    """Every file below a folder by its POSIX path from there, however deep; links are given, not followed.
+    """Every file below a folder by its POSIX path from there; links are given, not followed.
 
-    A folder that cannot be looked into is given with a slash at the end, and so are empty ones ``with_empty``.
+    A folder that cannot be looked into is given with a slash at the end, and so are empty ones ``with_empty``; one that
+    lies too deep is given as a file is.
     """
     todo = [""]
     for start in todo:  # it grows meanwhile: a call in a call for each level would end at a thousand
@@ -81,7 +83,7 @@ def paths_below(folder: Path, *, with_empty: bool = False) -> Iterator[str]:
         if with_empty and start and not entries:
             yield start
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
+            if entry.is_dir(follow_symlinks=False) and start.count("/") < _DEEPEST:
                 todo.append(f"{start}{entry.name}/")
             else:
                 yield f"{start}{entry.name}"

@@ -227,6 +227,7 @@ def test_flags_cannot_swap_the_sides(capsys: pytest.CaptureFixture[str]) -> None
     ("one", "two", "said"),
     ({"y": np.zeros(3, "S4")}, {"y": np.zeros(3)}, None),
     ({"y": np.zeros(3, [("a", "<f4"), ("b", "<i2")])}, {"y": np.zeros(3)}, None),
+    ({"y": np.ones(3, complex)}, {"y": np.zeros(3)}, None),
     ({"y": MIXED}, {"y": MIXED[:, :3]}, "shapes differ: (1, 4, 64) and (1, 3, 64)"),
     ({"y": MIXED}, {"z": MIXED}, "only the baseline has this output"),
     ({"y": MIXED[:0]}, {"y": MIXED[:0]}, "the output is empty"),

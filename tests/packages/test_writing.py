@@ -163,11 +163,14 @@ def test_what_is_killed_at_any_change_leaves_a_whole_package(
     assert change > 10 and done == ([True, False, True] if work is a_run else [False, True, False])
 
 
-def test_folders_are_listed_however_deep_they_are(tmp_path: Path) -> None:
-    places = [tmp_path / ("d/" * depth) for depth in range(1, 1100)]
+def test_a_package_with_a_thousand_folders_in_each_other_is_kept(tmp_path: Path) -> None:
+    write(tmp_path / "out", FILES[0])
+    places = [tmp_path / "out" / ("d/" * depth) for depth in range(1, 1100)]
     for place in places:
         place.mkdir()
-    assert list_files(tmp_path, with_empty=True) == ("d/" * 1099,)
+    with pytest.raises(PackageError, match="not everything in it was written by deploykit"):
+        write(tmp_path / "out", FILES[1], force=True)
+    assert ("d/" * 501)[:-1] in list_files(tmp_path / "out")
     for place in reversed(places):
         place.rmdir()
 

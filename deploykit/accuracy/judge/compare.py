@@ -230,8 +230,8 @@ def _add_sample(
 
 def _doubles(name: str, values: Numbers) -> Doubles:
     try:
-        return values.astype(np.float64)
-    except (TypeError, ValueError):
+        return values.astype(np.float64, casting="same_kind")
+    except TypeError:
         why = f"it holds values of the type {values.dtype}"
         raise InputError(f"output {name!r}: cannot be compared", why=why, next="save plain numbers") from None
 
