@@ -195,3 +195,9 @@ def test_a_png_holds_the_pixels_made_smaller_by_whole_factors(channels: int) -> 
         wanted = np.rint(cut.reshape(height, factor, width, factor, channels).mean(axis=(1, 3)))
         read = np.asarray(image.open(io.BytesIO(data))).reshape(wanted.shape)
         assert np.array_equal(read, wanted)
+
+
+def test_normalised_values_are_spread_and_said_to_be() -> None:
+    found = picture_in({"image": ((PHOTO - 60) / 30).astype(np.float32)[None]})
+    assert found is not None and found.is_stretched
+    assert found.pixels.min() == 0 and found.pixels.max() == 255

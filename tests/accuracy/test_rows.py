@@ -144,3 +144,14 @@ def test_detections_in_another_order_are_the_same(decoder_detector: Any, hidden:
     boxes = [number for number in verdict.numbers if number.limit.measure is Measure.BOX_ERROR]
     assert boxes and all(number.passes for number in boxes)
     assert hidden or verdict.right
+
+
+@each_row("batch", 1, 6)
+def test_every_item_of_a_batch_chooses_for_itself(batch: int) -> None:
+    model = text_model(f"float[{batch},9] scores", "v, i = TopK(scores, k) y = Sin(v)", k=[5])
+    rng = np.random.default_rng(1)
+    y = Session(model).run({"scores": rng.random((batch, 9)).astype(np.float32)})["y"]
+    other = np.stack([row[rng.permutation(5)] for row in y])
+    found = ChosenRows(facts_of(shape_inference.infer_shapes(model))).matched("y", y, other)
+    np.testing.assert_array_equal(found.left, found.right)
+    assert found.left.size == y.size and found.reordered

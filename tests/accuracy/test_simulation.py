@@ -49,26 +49,18 @@ def _model(run: str) -> onnx.ModelProto:
     return onnx.load(AIMET / Path(run).parts[0] / "model.onnx")
 
 
-def _feeds(data: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    numbers = sorted({key.split(":")[0] for key in data if key.startswith("input.")})
-    return [{k.split(":", 1)[1]: v for k, v in data.items() if k.startswith(f"{number}:")} for number in numbers]
-
-
-def _load(run: str) -> dict[str, np.ndarray]:
-    with np.load(AIMET / f"{run}.io.npz") as stored:
-        return {key: stored[key] for key in stored.files}
-
-
 MADE_WITH = json.loads((AIMET / "manifest.json").read_text())["made_with"]
 SAME_KERNELS = onnxruntime.__version__ == MADE_WITH["onnxruntime"]
 
 
 @each_row("run", *RUNS)
 def test_quantizers_and_outputs_equal_aimet(run: str) -> None:
-    data = _load(run)
+    with np.load(AIMET / f"{run}.io.npz") as stored:
+        data = {key: stored[key] for key in stored.files}
     names = [key[len("qdq.0:") :] for key in data if key.startswith("qdq.0:")]
     simulator = Simulator(_model(run), _encodings(run), capture=names)
-    feeds = _feeds(data)
+    numbers = sorted({key.split(":")[0] for key in data if key.startswith("input.")})
+    feeds = [{k.split(":", 1)[1]: v for k, v in data.items() if k.startswith(f"{number}:")} for number in numbers]
     first = simulator.run(feeds[0])
     for name in names:
         wanted = data[f"qdq.0:{name}"]
@@ -194,10 +186,6 @@ def test_every_tensor_alone_and_left_out(detr: Case, size: int) -> None:
         detr.assert_same(quantized.run({name: None}), rest, f"all but {name}")
 
 
-def _grid(low: float, high: float) -> Affine:
-    return affine_for_range(low, high, GridKind(bits=8, signed=False))
-
-
 CONTROL = """
 <ir_version: 8, opset_import: ["" : 17]>
 agraph (float[1,6] x, bool c) => (float[k,6] y, float[1,6] z)
@@ -226,7 +214,11 @@ def test_bodies_and_sequences(size: int) -> None:
     model = parser.parse_model(CONTROL)
     rng = np.random.default_rng(3)
     feeds: list[Feed] = [{"x": rng.normal(size=(1, 6)).astype("f4"), "c": np.asarray(flag)} for flag in (True, False)]
-    values: dict[str, Value] = {name: _grid(-2, 2) for name in ("x", "a", "b", "d", "joined", "first", "y", "z", "w")}
+    grid, names = (
+        affine_for_range(-2, 2, GridKind(bits=8, signed=False)),
+        ["x", "a", "b", "d", "joined", "first", "y", "z", "w"],
+    )
+    values: dict[str, Value] = dict.fromkeys(names, grid)
     case = Case(model, values, feeds)
     exact, quantized = case.runs(size=size), case.runs(values, size=size)
     for name in values:

@@ -10,7 +10,7 @@ import pytest
 from deploykit import api
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import InputError
 from deploykit.fleet.cluster import packed, unpack
 from deploykit.fleet.pool import batches_of, run_batch
 from deploykit.fleet.results import CellVerdict, Results, read_result, read_results
@@ -125,13 +125,9 @@ def test_commands_that_make_nothing(fleet: Path, tmp_path: Path, capsys: pytest.
         ([fleet, "--dry-run", "--diff", tmp_path], 2),
         ([tmp_path / "none.toml"], 3),
         ([fleet, "--diff", tmp_path], 3),
+        ([fleet, "-o", tmp_path / "out", "--executor", "cloud"], 2),
     ):
         assert run(cli, ["matrix", *map(str, words)]) == status
-
-
-def test_an_executor_that_is_none_is_refused(fleet: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        api.matrix(fleet, out=tmp_path / "out", executor="cloud")
 
 
 def test_what_lies_elsewhere_is_no_result(tmp_path: Path) -> None:

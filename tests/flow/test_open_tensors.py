@@ -95,13 +95,9 @@ def test_without_them_it_is_an_error_that_names_the_input_and_the_ways_out() -> 
     assert all(finding.severity is Severity.ERROR and finding.handled is None for finding in found.values())
     assert "sizes" in found["cast"].message
     assert found["cast"].hint == "give --calibration DATA or --input sizes=VALUE"
-
-
-def test_the_way_out_works() -> None:
-    made = chosen(result=False, mixed="refuse", inputs=("sizes=640,480",))
-    assert made.prepared is not None and not list(CHOICE_RULES["DK207"].run(made))
-    assert _reach(made, "cast") == pytest.approx(640, rel=1e-3)
-    assert _reach(made, "pixels") == pytest.approx(640, rel=1e-3)
+    followed = chosen(result=False, mixed="refuse", inputs=("sizes=640,480",))
+    assert followed.prepared is not None and not list(CHOICE_RULES["DK207"].run(followed))
+    assert [_reach(followed, name) for name in ("cast", "pixels")] == pytest.approx([640] * 2, rel=1e-3)
 
 
 def test_where_the_backend_can_it_stays_float_and_nothing_is_made_up() -> None:

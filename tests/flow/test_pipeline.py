@@ -83,11 +83,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_target_that_is_unknown_stops_before_anything_is_written(tmp_path: Path) -> None:
-    assert package(tmp_path / "out", "sm8550", "sm9999") == 4
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_precision_that_nobody_asked_for_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["package", str(CNN / "model.onnx"), "--backend", "qnn-htp", "--target", "sm8550", "-o"]
     assert run(cli, [*words, str(tmp_path / "assumed")]) == 0

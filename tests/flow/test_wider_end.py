@@ -41,18 +41,6 @@ def folder(tmp_path: Path) -> Path:
     return data
 
 
-def ground_of(name: str, data: Path, *, bits: int = 8, banned: tuple[str, ...] = ()) -> Ground:
-    model = DETECTORS[name]()
-    facts = facts_of(model)
-    encodings = place(min_max_encodings(model, scenes(COUNT), bits=bits), facts)
-    samples = gather(model, facts, calibration=data, encodings=encodings)
-    return Ground.of(model, encodings, facts, samples, banned=banned)
-
-
-def explored(ground: Ground) -> Explored:
-    return explore(ground, INTEGERS, mixed="auto", tell=lambda line: None)
-
-
 def kept(name: str, way: BuiltWay) -> float:
     """The share of detections that a way's simulation keeps on scenes that nothing was calibrated on."""
     fresh = scenes(COUNT, seed=1)
@@ -76,8 +64,12 @@ def gives_what_is_known(way: BuiltWay, known: Known, feeds: Sequence[Feed]) -> b
 
 @pytest.mark.parametrize("name", ["yolo", pytest.param("ssd", marks=pytest.mark.heavy)])
 def test_the_end_gets_wider_grids_and_keeps_nearly_everything(name: str, folder: Path) -> None:
-    ground = ground_of(name, folder)
-    made = explored(ground)
+    model = DETECTORS[name]()
+    facts = facts_of(model)
+    encodings = place(min_max_encodings(model, scenes(COUNT)), facts)
+    samples = gather(model, facts, calibration=folder, encodings=encodings)
+    ground = Ground.of(model, encodings, facts, samples)
+    made = explore(ground, INTEGERS, mixed="auto", tell=lambda line: None)
     ways = {way.way.id: way for way in made.built}
     assert made.winner is ways[WIDER_END]
     assert all(gives_what_is_known(way, made.known, ground.samples.feeds[:3]) for way in made.built)

@@ -15,11 +15,9 @@ import deploykit
 from deploykit.backend.opinions import Audit, AuditedKernel, settled_findings
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model.graph import view_of
-from deploykit_ort_qnn.bench import together
 from deploykit_ort_qnn.bench.audit import affordable, in_place_of, mended, settled_by
 from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids
 from deploykit_ort_qnn.bench.together import deviation
-from deploykit_ort_qnn.compiler.jobs import execute_both
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
 from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
 from deploykit_qualcomm.rules.atlas import suspects_in
@@ -367,15 +365,6 @@ def test_a_check_runs_kernels_where_it_may(tmp_path: Path, log_model: Path) -> N
     assert ask(kernels="auto", compile=False) == ask(second_opinion=False) == found["off"]  # type: ignore[call-arg]
     mended = {one.code: one for one in deploykit.check(log_model, target="sm8650", backend="ort-qnn")}
     assert mended["QNN321"].subject.name == "the_log" and "another form" in str(mended["QNN321"].handled)
-
-
-@pytest.mark.heavy
-def test_a_kernel_too_slow_for_all_its_inputs_was_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = execute_both
-    monkeypatch.setattr(together, "execute_both", lambda *given, **more: [side[:2] for side in real(*given, **more)])
-    kernels = [within_grids(one) for one in kernels_of(quantized("Relu ({})", "Sigmoid ({})"))]
-    for ran in together.run_together(kernels, host=None, soc_model=57, progress=lambda _: None):
-        assert ran.answer == "taken" and not ran.ran and "not run" in ran.why
 
 
 @pytest.mark.heavy

@@ -157,7 +157,6 @@ CROSSED = "Gather <axis = 1> (x, crossed)"
         for way, node, why in (
             ("max-inside", "MaxPool <kernel_shape = [2, 2]> (x)", "its windows lie inside"),
             ("max-inside", "MaxPool <kernel_shape = [2, 2], dilations = [2, 2]> (x)", "its window has gaps"),
-            ("mean-inside", "AveragePool <kernel_shape = [2, 2]> (x)", "its windows lie inside"),
             ("by-places", "Identity (x)", "it moves nothing"),
             ("by-places", CROSSED, "it changes the number of axes"),
             ("by-places", "SpaceToDepth <blocksize = 2> (x)", "what goes where along one axis depends on another"),
@@ -165,8 +164,6 @@ CROSSED = "Gather <axis = 1> (x, crossed)"
             ("by-places-in-a-row", 'Resize <mode = "nearest"> (x, , large)', "it makes more than 65536 values"),
             ("by-sums", "Identity (x)", "it changes nothing"),
             ("by-sums", "Log (x)", "it is no sum"),
-            ("by-sums", "Reciprocal (x)", "it is no sum"),
-            ("by-sums", CROSSED, "it changes the number of axes, or is too large"),
             ("no-groups", "v = Relu (w)  " + CONV.replace("w)", "v)"), "its weights are not stored"),
             ("in-float16", "Tanh (x)", "its result has no grid"),
         )
@@ -176,9 +173,7 @@ CROSSED = "Gather <axis = 1> (x, crossed)"
     ("by-places", float_model("Tanh (x)", shape="1,4,2048,1024"), "it reads more than 4194304 values"),
     ("by-places", float_model("Tanh (x)", shape="N,4,6,6"), "the shape of x is not known"),
     ("by-places", quantized("Tanh (d)"), "only move"),
-    ("by-sums", quantized("Tanh (d)"), "no sum"),
     ("by-sums", quantized("v = Abs (d)  CumSum (v, axis)", STORED["axis"]), "v has no grid of one scale"),
-    ("max-inside", quantized("Tanh (d)"), "no MaxPool"),
     ("in-16-bits", quantized("Tanh (d)", kind="uint16"), "its result has no 8 bits"),
     ("in-float16", quantized("Celu (d)"), "it has no form in float16"),
 )

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from deploykit.accuracy.judge.verdict import Against, Context, KeptCount, Measure, Verdict
-from deploykit.backend.backend import Aids, Instead, Request, Situation
+from deploykit.backend.backend import Aids, Execution, Instead, Request, Situation
 from deploykit.backend.status import Right
 from deploykit.backend.targets import find_device
 from deploykit.errors import ToolError, UsageError
@@ -45,14 +45,19 @@ WRONG, RIGHT = lost(0.9), lost(0.0)
 Choose: TypeAlias = Callable[..., tuple[SearchResult, list[Any]]]
 
 
+def prepared(target: str = "vek385", **asked: Any) -> QuarkPrepared:
+    model, resolved = load_model(MODEL), resolve(find_device(backend.devices(), target), None)
+    request = Request(model=MODEL, target=target, calibration=Path("data"), **asked)
+    given = Situation(request=request, model=model, facts=collect_facts(model), encodings=None, target=resolved)
+    return QuarkPrepared(draft=make_draft(given))
+
+
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Choose:
     """What is found when the trials measure these, one after the other; and the nodes of each trial's recipe."""
     (tmp_path / "config").mkdir()
     (tmp_path / configs.RECIPE).write_text(json.dumps({"calibration": {"kind": "arrays", "files": []}}))
     run = QuarkRun(output="artifacts/m.onnx", result={}, log=Path("log"), seconds=1.0)
-    model = load_model(MODEL)
-    facts = collect_facts(model)
 
     def chosen(
         seen: tuple[Seen, ...], precision: str = "auto", goal: str | None = None, target: str = "vek385", **options: Any
@@ -69,11 +74,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Choose:
             return Measured(run=run, quality=judged)
 
         monkeypatch.setattr(search, "measure", measure)
-        asked = {"precision": precision, "goal": goal, "calibration": Path("data"), "adapter_options": options}
-        request = Request(model=MODEL, target=target, **asked)  # type: ignore[arg-type]
-        resolved = resolve(find_device(backend.devices(), target), None)
-        situation = Situation(request=request, model=model, facts=facts, encodings=None, target=resolved)
-        details = QuarkPrepared(draft=make_draft(situation))
+        details = prepared(target, precision=precision, goal=goal, adapter_options=options)
         given = Measured(run=run, quality=seen[0])
         return find_better(None, tmp_path, details, given, lambda line: None), recipes  # type: ignore[arg-type]
 
@@ -173,41 +174,36 @@ def test_whether_it_is_reached_may_be_unknown_and_a_goal_about_a_measure_is_refu
         choose((RIGHT,), goal="drop<=1%")
 
 
-def test_endless_equalization_is_left_out_if_not_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Execution]:
+    """A run in vint8 whose quantizer is there and measures what a function gives."""
+
+    def execute(measure: Callable[..., Measured], **asked: Any) -> Execution:
+        ready = SimpleNamespace(state=lambda **_: SimpleNamespace(state="ready"))
+        monkeypatch.setattr(execution, "quark_environment", lambda _name: ready)
+        monkeypatch.setattr(execution, "measure", measure)
+        aids = Aids(progress=print, samples=lambda: None)  # type: ignore[arg-type, return-value]
+        return execution.execute(MODEL.parent, prepared(precision="vint8", **asked), None, aids)  # type: ignore[arg-type]
+
+    return execute
+
+
+def test_endless_equalization_is_left_out_if_not_asked_for(executed: Callable[..., Execution]) -> None:
     def fail(*_given: object) -> Measured:
         raise EndlessError("quark made no model", why="array is too big")
 
-    ready = SimpleNamespace(state=lambda **_: SimpleNamespace(state="ready"))
-    monkeypatch.setattr(execution, "quark_environment", lambda _name: ready)
-    monkeypatch.setattr(execution, "measure", fail)
-    aids = Aids(progress=print, samples=lambda: None)  # type: ignore[arg-type, return-value]
-    model = load_model(MODEL)
-    resolved = resolve(find_device(backend.devices(), "vek385"), None)
-    asked: dict[str, Any] = {"model": MODEL, "target": "vek385", "precision": "vint8", "calibration": Path("data")}
-    for options in ((("include_sq", "false"),), (("include_cle", "true"),)):
-        request = Request(**asked, options=options)
-        given = Situation(request=request, model=model, facts=collect_facts(model), encodings=None, target=resolved)
-        details = QuarkPrepared(draft=make_draft(given))
-        if ("include_cle", "true") in options:
-            with pytest.raises(EndlessError):
-                execution.execute(tmp_path, details, None, aids)  # type: ignore[arg-type]
-            continue
-        instead = execution.execute(tmp_path, details, None, aids).instead  # type: ignore[arg-type]
-        assert instead is not None and instead.request.options == (*options, ("include_cle", "false"))
-        assert [finding.code for finding in instead.findings] == ["VAI303"]
+    instead = executed(fail, options=(("include_sq", "false"),)).instead
+    assert instead is not None
+    assert instead.request.options == (("include_sq", "false"), ("include_cle", "false"))
+    assert [finding.code for finding in instead.findings] == ["VAI303"]
+    with pytest.raises(EndlessError):
+        executed(fail, options=(("include_cle", "true"),))
 
 
 @each_row(("share", "words"), (0.05, "; --precision bf16 is wider, and is judged in the same way"), (0.01, ""))
 def test_a_yes_that_keeps_less_than_it_might_names_the_wider_precision(
-    monkeypatch: pytest.MonkeyPatch, share: float, words: str
+    executed: Callable[..., Execution], share: float, words: str
 ) -> None:
-    ready = SimpleNamespace(state=lambda **_: SimpleNamespace(state="ready"))
     run = QuarkRun(output="vint8.onnx", result={}, log=Path("log"), seconds=1.0)
-    monkeypatch.setattr(execution, "quark_environment", lambda _name: ready)
-    monkeypatch.setattr(execution, "measure", lambda *_args: Measured(run=run, quality=lost(share)))
-    request = Request(model=MODEL, target="vek385", precision="vint8", calibration=Path("data"))
-    model, resolved = load_model(MODEL), resolve(find_device(backend.devices(), "vek385"), None)
-    given = Situation(request=request, model=model, facts=collect_facts(model), encodings=None, target=resolved)
-    aids = Aids(progress=print, samples=lambda: None)  # type: ignore[arg-type, return-value]
-    right = execution.execute(MODEL.parent, QuarkPrepared(draft=make_draft(given)), None, aids).right  # type: ignore[arg-type]
+    right = executed(lambda *_given: Measured(run=run, quality=lost(share))).right
     assert right is not None and right.state is Right.YES and right.why.endswith(f"40.0 dB{words}")

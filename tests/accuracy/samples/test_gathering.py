@@ -239,23 +239,15 @@ def test_integers_that_do_not_fit_are_refused_and_not_wrapped(tmp_path: Path) ->
     assert [s["a"].tolist() for s in samples_of(tmp_path / "x.npy", (small,))] == [[[0, 255, 1]]]
 
 
-def _npz(path: Path, name: str, content: bytes) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, content)
-    return path
-
-
-def _npy(shape: tuple[int, ...], content: bytes = b"") -> bytes:
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    return stream.getvalue() + content
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
 def test_a_header_that_claims_more_than_there_is_allocates_nothing(tmp_path: Path, suffix: str) -> None:
-    claim = _npy((1 << 40, 1 << 10), b"1234")
-    path = tmp_path / f"x{suffix}"
-    path.write_bytes(claim) if suffix == ".npy" else _npz(path, "a.npy", claim)
+    stream, path = io.BytesIO(), tmp_path / f"x{suffix}"
+    claim = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 1 << 10)}
+    np.lib.format.write_array_header_1_0(stream, claim)
+    path.write_bytes(stream.getvalue() + b"1234")
+    if suffix == ".npz":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.npy", stream.getvalue() + b"1234")
     with pytest.raises(InputError, match="cut off or damaged") as caught:
         read_arrays(path)
     assert "4,503,599,627,370,496 bytes, there are 4" in caught.value.why

@@ -233,16 +233,11 @@ def _samples(count: int, label: Label = Label.GIVEN, ids: Label = Label.GIVEN) -
     return Samples(feeds=feeds, of_inputs=sources, available=count)
 
 
-def _numbers(data: bytes | None, tmp_path: Path) -> list[int]:
-    assert data is not None
-    (tmp_path / "s.npz").write_bytes(data)
-    return [int(feed["a/b"][0, 0]) for feed in read_recorded(tmp_path / "s.npz", SPECS)]
-
-
 def test_fewer_where_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = 3 * 4 + 2 * 8
     monkeypatch.setattr(gathering, "_MOST_BYTES", 3 * one)
-    assert _numbers(record(_samples(50)).data, tmp_path) == [0, 24, 49]
+    (tmp_path / "s.npz").write_bytes(record(_samples(50)).data or b"")
+    assert [int(feed["a/b"][0, 0]) for feed in read_recorded(tmp_path / "s.npz", SPECS)] == [0, 24, 49]
     monkeypatch.setattr(gathering, "_MOST_BYTES", one - 1)
     none = record(_samples(50))
     assert none.data is None and "one sample has" in none.why_not and len(none.hashes) == 8
