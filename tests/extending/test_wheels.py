@@ -4,14 +4,16 @@ Only what deploykit depends on is lent by the Python that runs the tests, so tha
 """
 
 import json
+import os
 import subprocess
 import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from wheels import Installed, installed_wheels
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [ROOT / "docs/examples" / name for name in ("my_npu", "openvino_npu")]
@@ -20,9 +22,47 @@ QDQ = ROOT / "tests/data/aimet/cnn/w8a8.qdq.onnx"
 pytestmark = pytest.mark.heavy
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """An environment with wheels in it, whose programs run away from the checkout."""
+
+    root: Path
+
+    def run(self, program: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        env["PATH"] = f"{self.root / 'bin'}{os.pathsep}{env['PATH']}"
+        command = [str(self.root / "bin" / program), *argv]
+        return subprocess.run(command, cwd=self.root, env=env, capture_output=True, encoding="utf-8", check=False)
+
+    def ask(self, *argv: str, status: int = 0) -> str:
+        """What deploykit answers, which must end so."""
+        done = self.run("deploykit", *argv)
+        assert done.returncode == status, done.stderr + done.stdout
+        return done.stdout
+
+    def python(self, code: str) -> str:
+        """What a program prints that must end well."""
+        done = self.run("python", "-c", code)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return installed_wheels([ROOT, *EXAMPLES], tmp_path_factory.mktemp("wheels"))
+    """Wheels by the build backend at hand where there is one; what they depend on is lent by this Python."""
+    folder = tmp_path_factory.mktemp("wheels")
+    root, isolation = folder / "environment", ["--no-isolation"] if find_spec("hatchling") else []
+    for source in (ROOT, *EXAMPLES):
+        command = [sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", str(folder), str(source)]
+        built = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+        assert built.returncode == 0, built.stdout + built.stderr
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(root)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(root / "bin/python")]
+    install = ["install", "-q", "--no-deps", "--no-index", *map(str, folder.glob("*.whl"))]
+    subprocess.run([*pip, *install], check=True, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+    (own,) = root.glob("lib/python*/site-packages")
+    (own / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    return Installed(root=root)
 
 
 def test_what_runs_is_what_was_installed(installed: Installed) -> None:
