@@ -60,13 +60,6 @@ def test_an_all_clear_needs_evidence(log: str, said: str) -> None:
     assert said in diagnosis_text(diagnosis)
 
 
-def test_lines_that_differ_in_a_number_only_are_each_read() -> None:
-    fine = b"step: 0 errors\n" * 3000
-    assert diagnose(io.BytesIO(b"press 1.0\n" + fine + b"pressed, all of it\n"), PRESS).conclusion == "finished"
-    broken = fine + b"step: 3 errors\n"
-    assert diagnose(io.BytesIO(b"press 1.0\n" + broken + b"pressed, all of it\n"), PRESS).conclusion != "finished"
-
-
 def test_a_known_wording_behind_a_flood_of_trouble_is_found_and_counted() -> None:
     """Past so many lines words of trouble are not sought any more; the wordings of causes and marks of tools are."""
     flood = "".join(f"layer {a}{b}{c} failed\n" for a in ascii_lowercase for b in ascii_lowercase for c in "abcdefghij")
@@ -96,21 +89,6 @@ def test_a_known_wording_behind_a_flood_of_trouble_is_found_and_counted() -> Non
 def test_trouble_is_seen(line: str) -> None:
     assert trouble_of(line) == "failure"
     assert LEVELS.search(line.encode()) or any(fragment in line for fragment in FAILURES)
-
-
-@each_row(
-    "line",
-    "converted, 0 errors",
-    "mean absolute error of layer 3: 0.002",
-    "exit code: 0",
-    "status 0",
-    "errors: 0, layers: 12",
-    "run with --log_level error",
-    "Finalizing Graph Sequence (300 us)",
-    "see frame  #12 0xabcd1234",
-)
-def test_plain_success_is_no_trouble(line: str) -> None:
-    assert trouble_of(line) is None
 
 
 def first_of(log: str) -> str:

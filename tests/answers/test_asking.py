@@ -58,13 +58,6 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oracle, "device_named", lambda name: find_device(devices, name))
 
 
-def test_comparing_two_releases() -> None:
-    found = oracle.compare("1.0", "2.0")
-    assert [(d.row.feature, d.row.arch) for d in found.differences] == [("speed", "a2")]
-    assert found.to_json()["differences"][0]["before"] is None
-    assert oracle.compare("1.0", "2.0", target="chip1").differences == ()
-
-
 def test_binaries_are_asked_of_those_who_know() -> None:
     (row,) = oracle.ask_binary("1.0", "a1", "2.0", target="chip1").rows
     assert (row.backend, row.note) == ("two", "1.0 a1 2.0 a1")
@@ -100,12 +93,6 @@ def by_id(lines: object) -> dict[str, CheckLine]:
 def test_packages_that_do_not_load_are_a_problem(tmp_path: Path) -> None:
     line = by_id(examine_core(around(tmp_path, code=1)))["packages"]
     assert line.state == "problem" and "boom" in line.detail and line.next
-
-
-@pytest.mark.parametrize(("programs", "state"), [(("g++",), "ok"), ((), "absent")])
-def test_the_compiler_is_found_by_any_of_its_names(tmp_path: Path, programs: tuple[str, ...], state: str) -> None:
-    line = by_id(examine_core(around(tmp_path, programs=programs)))["c++"]
-    assert line.state == state and bool(line.next) == (state != "ok")
 
 
 def test_probes_run_once_and_backends_without_them_are_left_out(tmp_path: Path) -> None:

@@ -58,13 +58,6 @@ def test_a_cascade_is_one_cause_with_its_names_types_and_codes() -> None:
     assert meaning is not None and "not finalized" in meaning.meaning
 
 
-def test_a_code_alone_names_no_cause() -> None:
-    diagnosis = diagnose(io.BytesIO(b"[ ERROR ] validation of mul ended, error code 0xc26"), known_errors())
-    assert not diagnosis.causes and [code.code for code in diagnosis.codes] == [3110]
-    bare = diagnose(io.BytesIO(b"-2147482611"), known_errors())
-    assert not bare.causes and [code.meaning and code.meaning.area for code in bare.codes] == ["FastRPC"]
-
-
 def test_a_flood_of_one_failure_is_counted_to_the_last_line() -> None:
     lines = (f"DspTransport.openSession qnn_open failed, 0x0000000e, try {at}\n" for at in range(9000))
     (cause,) = diagnose(io.BytesIO("".join(("begin\n", *lines)).encode()), known_errors()).causes

@@ -17,8 +17,8 @@ from deploykit.errors import DefectError, InputError, UsageError
 from deploykit.findings import Finding
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import core_registries
-from deploykit.tables.known_errors import Catalog, general_errors, load_catalog, merge_catalogs, search_errors
-from reference import cell, every_option, option_page, pages
+from deploykit.tables.known_errors import Catalog, general_errors, load_catalog
+from reference import option_page, pages
 from stub_backend import StubBackend
 from tables import each_row
 
@@ -56,15 +56,6 @@ def test_a_code_or_name_used_twice_is_a_defect(code: str, slug: str) -> None:
 
     with pytest.raises(DefectError, match="DK999 twin"):
         rules_of((registry("DK999", "twin"), registry(code, slug)))
-
-
-def test_the_page_names_every_option_and_its_owner() -> None:
-    owned = every_option()
-    page = option_page(owned)
-    for spec in owned:
-        assert f"`{spec.flag}`" in page and f"`{spec.name}`" in page and cell(spec.help) in page
-    assert "## Options of every backend" in page
-    assert "## Options of vitis-ai" in page
 
 
 def test_a_shared_option_names_both_owners() -> None:
@@ -134,14 +125,6 @@ def test_backends_are_asked_only_when_they_know_something(tmp_path: Path) -> Non
             return catalog
 
     assert catalog_of([Knows(), StubBackend(), Knows()]).errors == (*general_errors().errors, *catalog.errors)
-
-
-def test_merging_keeps_shared_rows_once_and_searching_takes_every_word(tmp_path: Path) -> None:
-    one = load_catalog([write(tmp_path, f"schema = 1\n{ROW}")])
-    other = load_catalog([write(tmp_path, "schema = 1\n" + ROW.replace('"x"', '"y"'), "other.toml")])
-    assert [row.id for row in merge_catalogs([one, other, one]).errors] == ["x", "y"]
-    assert search_errors(one, "BROKE something") and search_errors(one, "")
-    assert not search_errors(one, "broke otherwise")
 
 
 PAGE = Path(__file__).parents[2] / "tests/data/compat_words.md"

@@ -108,18 +108,6 @@ def test_a_warning_alone_is_answered_as_one() -> None:
     assert not of("WARNING - no compatible EP found.\nerror: it stands", ALONE).causes
 
 
-def test_a_row_that_says_why_is_not_talked_over() -> None:
-    row = KnownError(id="x", cause="c", workaround="w", match=("no flour",), late=True, **WORDS)  # type: ignore[arg-type]
-    mild = dataclasses.replace(row, id="y", match=(), mild=("coarse corn",))
-    catalog = dataclasses.replace(BOTH, errors=(row, mild))
-    for log, found in (
-        ("[MILL] KeyError: 'flour'\nno flour", ["x"]),
-        (f"{STOOD}\nno flour", ["mill/stopped"]),
-        (f"coarse corn\n{STOOD}", ["mill/stopped", "y"]),
-    ):
-        assert [cause.error.id for cause in of(log, catalog).causes] == found
-
-
 def test_a_failure_beside_the_chain_is_named_as_its_own() -> None:
     foreign = dataclasses.replace(MILL, foreign=True)
     catalog = Catalog(tools=(foreign,), kinds=(LOOKUP,))
@@ -132,13 +120,6 @@ def test_a_failure_beside_the_chain_is_named_as_its_own() -> None:
     assert of("[MILL] KeyError: 'flour'", catalog).conclusion == "failed"
     for name, found in (("amdgpu", "foreign/kernel"), ("fastrpc", "fastrpc/kernel-crashed")):
         assert of(f"[ 1.5]  kthread+0x1/0x2\n[ 1.5]  put+0xb/0x12 [{name}]", EVERY).causes[0].error.id == found
-
-
-def test_where_no_tool_of_the_chain_speaks_the_answer_says_so() -> None:
-    diagnosis = of("error: the moon is full", EVERY)
-    assert not diagnosis.causes and not diagnosis.recognised
-    assert "no tool on the way of a model onto the NPU is recognised" in diagnosis_text(diagnosis)
-    assert of("qnn-net-run pid:3\nerror: the moon is full", EVERY).recognised
 
 
 def test_what_the_wording_keeps_is_said() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploykit.backend.options import OptionSpec, OptionValue, check_value, read_value
+from deploykit.backend.options import OptionSpec, OptionValue, check_value
 from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli.options import SpecOption
@@ -123,12 +123,6 @@ LIST = OptionSpec(name="list", kind="texts", help="Some.")
 def test_a_wrong_value_is_a_usage_error_that_says_what_is_right(spec: OptionSpec, value: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         check_value(spec, value)
-
-
-@pytest.mark.parametrize(("spec", "text"), [(COUNT, "1_0"), (COUNT, "٣"), (COUNT, "1.0"), (SPEED, "x"), (FLAG, "2")])
-def test_a_wrong_text_is_a_usage_error(spec: OptionSpec, text: str) -> None:
-    with pytest.raises(UsageError, match="is expected"):
-        read_value(spec, text)
 
 
 def test_two_backends_with_other_limits_share_a_name() -> None:

@@ -10,10 +10,10 @@ import pytest
 import deploykit
 from deploykit.backend.backend import Request
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
-from deploykit.backend.plugins import all_options, checked_request, load_backend, load_backends, own_options
+from deploykit.backend.plugins import all_options, checked_request, load_backend
 from deploykit.backend.requests import CORE_OPTIONS, RESERVED_NAMES, RequestOptions, make_request
 from deploykit.errors import UsageError
-from deploykit.findings import Answerer, Claim, Confidence, Severity
+from deploykit.findings import Answerer, Claim, Confidence
 from made_findings import a_finding
 from tables import each_row
 
@@ -87,17 +87,6 @@ def test_the_option_of_another_backend_is_refused_by_its_owners_name() -> None:
     assert "qnn-htp" in refusal(target="vek385", parts=2).why
 
 
-@pytest.mark.parametrize("backend", load_backends(), ids=lambda backend: backend.id)
-def test_a_checked_request_has_every_option_of_its_backend_and_no_other(backend: Any) -> None:
-    checked = checked_request(Request(model=Path("m"), target="t"), backend)
-    assert set(checked.adapter_options) == {spec.name for spec in backend.options()}
-    assert checked_request(checked, backend) == checked
-    for spec in all_options():
-        if spec.name not in checked.adapter_options:
-            with pytest.raises(UsageError, match=spec.flag):
-                own_options(backend, {spec.name: spec.unset})
-
-
 @pytest.mark.parametrize("asked", [{"mixed": "segments"}, {"mixed": "fallback"}])
 def test_a_backend_that_mixes_nothing_says_so(asked: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="not for vitis-ai"):
@@ -136,20 +125,3 @@ def test_confirmed_it_is_observed() -> None:
     made, other = opinions(OpinionState.CONFIRMED), Compiler(name="another", release="3.0")
     (found,) = replace(made, opinions=(replace(made.opinions[0], by=other),)).applied([FINDING])
     assert found.message.endswith("(confirmed by another)") and found.claim and found.claim.seen_with == "3.0"
-
-
-@pytest.mark.parametrize("state", OpinionState)
-def test_twice_is_as_good_as_once_and_nothing_else_changes(state: OpinionState) -> None:
-    made = opinions(state)
-    once = made.applied([FINDING])
-    assert made.applied(once) == once
-    for change in (
-        {"claim": None},
-        {"handled": "rewritten"},
-        {"code": "XX002"},
-        {"subject": replace(FINDING.subject, name="m")},
-        {"severity": Severity.WARNING},
-    ):
-        other = replace(FINDING, **change)
-        assert made.applied([other]) == (other,)
-    assert opinions(state, missing="not installed").applied([FINDING]) == (FINDING,)

@@ -64,14 +64,6 @@ def test_limits_of_the_verdict_can_be_asked_for(tmp_path: Path, capsys: pytest.C
     assert "px where at most 20 px is asked" in capsys.readouterr().out
 
 
-def test_data_that_does_not_fit_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for side, second, told in ((32, "other", "orig_target_sizes"), (8, "orig_target_sizes", "images float32[1,3,32")):
-        arrays: dict[str, Any] = {"images": np.zeros((1, 3, side, side), np.float32), second: np.ones((1, 2))}
-        np.savez(tmp_path / "x.npz", **arrays)
-        assert run(cli, ["accuracy", "simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3
-        assert told in capsys.readouterr().err
-
-
 def test_the_worst_come_first_and_the_page_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     call = ["accuracy", "layers", DETR, "--encodings", W8A8, "--data", data_of("w8a8", tmp_path)]
@@ -155,17 +147,6 @@ def test_check(capsys: pytest.CaptureFixture[str]) -> None:
     status, value = call(capsys, "check", file("cnn/w8a8.v1.0.0.encodings"), "--model", DETR_OF_ENCODINGS)
     assert status == 1 and value["findings"][0]["code"] == "DK102"
     assert run(cli, ["encodings", "check", file("cnn/w8a8.v1.0.0.encodings")]) == 2
-
-
-def test_check_with_named_float_tensors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    names = read_encodings(AIMET / "detr/w8a8-fp16mix-explicit.v1.0.0.encodings").floats
-    floats = tmp_path / "floats"
-    floats.write_text("\n".join(names))
-    source = file("detr/w8a8-fp16mix-omit.v2.0.0.encodings")
-    _, without = call(capsys, "check", source, "--model", DETR_OF_ENCODINGS)
-    _, named = call(capsys, "check", source, "--model", DETR_OF_ENCODINGS, "--float-tensors", str(floats))
-    assert [f["code"] for f in without["findings"]] == ["DK103"] and without["findings"][0]["severity"] == "warning"
-    assert not named["findings"]
 
 
 def test_convert_and_back_with_the_float_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -5,13 +5,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 
-import deploykit
 from deploykit.cli.frame import Settings
 from deploykit.cli.terminal import elapsed, table
 from deploykit.system.jobs import Begun
@@ -98,20 +95,6 @@ def test_json_and_quiet_are_silent(
 
 def test_time_reads_like_time() -> None:
     assert [elapsed(seconds) for seconds in (0.9, 59.9, 65, 7380)] == ["0 s", "59 s", "1:05", "2:03:00"]
-
-
-def test_packaging_counts_its_steps(tmp_path: Path) -> None:
-    from deploykit.backend.demo_model import write_demo
-
-    model, encodings = write_demo(tmp_path)
-    told: list[str] = []
-    asked: dict[str, Any] = {"target": "sm8650", "sdk": "2.33", "encodings": encodings, "progress": told.append}
-    deploykit.package(model, out=tmp_path / "out", compile=False, **asked)
-    steps = [str(line) for line in told if isinstance(line, Begun)]
-    assert steps == ["[1/3] deciding", "[2/3] writing", "[3/3] verifying"]
-    told.clear()
-    deploykit.plan(model, **asked)
-    assert [str(line) for line in told if isinstance(line, Begun)] == ["[1/1] deciding"]
 
 
 def test_a_table_is_no_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,18 +33,6 @@ def call(capsys: pytest.CaptureFixture[str]) -> Any:
 # ---- compat ----------------------------------------------------------------------------------------------------------
 
 
-def test_rows_as_json(call: Any) -> None:
-    tool = "qnn-onnx-converter"
-    value = json.loads(call("compat", "encodings-2.0.0", "--sdk", "2.33", "--tool", tool, "--json"))
-    assert value["schema"] == 1 and value["sdk"]["answered_by"]["qairt"] == "2.33.0"
-    (row,) = [r for r in value["rows"] if r["feature"] == "encodings-2.0.0"]
-    assert {r["tool"] for r in value["rows"]} == {tool}
-    assert row["status"] == "unsupported" and row["backend"] == "qnn-htp"
-    assert row["confidence"] == "reported"
-    assert row["source"] == ["qualcomm/aimet#4102"]
-    assert row["sdk"] == "2.33.0"
-
-
 def test_text_shows_both_sides_and_the_sources_and_a_flag_may_be_written_as_it_is(call: Any) -> None:
     assert "flag --use_quantize_v2" in call("compat", "--use_quantize_v2")
     text = call("compat", "quantizer-v2")
@@ -119,11 +107,6 @@ def test_one_device_with_facts_and_sources(call: Any) -> None:
 def test_what_is_contradicted_or_unknown_is_said(call: Any) -> None:
     assert "35 (reported, others say 93)" in call("targets", "qcs6490")
     assert "arch: unknown" in call("targets", "sc7280x")
-
-
-def test_a_device_that_is_not_there(call: Any) -> None:
-    error = call("targets", "sm865O0", status=4)
-    assert "unknown target 'sm865O0'" in error and "sm8650" in error
 
 
 # ---- explain and doctor ----------------------------------------------------------------------------------------------
@@ -249,12 +232,6 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FAILURE.encode())))
     assert run(cli, ["diagnose", "-"]) == 1
     assert "op-creation" in capsys.readouterr().out
-
-
-@each_row(("args", "status"), ((), 2), (("no-such.log",), 3), ((".",), 3))
-def test_wrong_calls(args: tuple[str, ...], status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["diagnose", *args]) == status
-    assert "next" in capsys.readouterr().err or status == 3
 
 
 def test_every_known_error_is_reachable_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:

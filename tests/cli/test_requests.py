@@ -107,14 +107,6 @@ def test_the_answer_is_short_and_more_is_said_with_v(tmp_path: Path, capsys: pyt
     assert "info DK201" in told and "handled: " in told and "digest     sha256:" in told
 
 
-def test_a_no_names_its_errors_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, [*ASKED, "--precision", "w8a8", "-o", str(tmp_path / "out")]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "no package was written"
-    assert [line.split()[0] for line in lines[1:3]] == ["error", "next:"]
-    assert not [line for line in lines if line.startswith(("warning", "info"))] and len(lines) <= 12
-
-
 @pytest.mark.parametrize("command", [["--help"], ["package", "--help"]])
 def test_help_fits_and_begins_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, command) == 0

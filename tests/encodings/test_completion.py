@@ -243,13 +243,6 @@ def only(code: str, context: EncodingsOnGraph) -> Finding:
     return finding
 
 
-def test_a_concat_of_unlike_widths_is_told() -> None:
-    both = joined(flat(1.0))
-    wide = {**both.encodings.entries, "scores": Encoding(name="scores", value=flat(1 / 65535, bits=16))}
-    assert not list(ENCODING_RULES["DK111"].run(both))
-    assert list(ENCODING_RULES["DK111"].run(replace(both, encodings=replace(both.encodings, entries=wide))))
-
-
 def test_how_grave_it_is_depends_on_what_is_known() -> None:
     assert not ENCODING_RULES.run(on_graph(**COMPLETE))
     finding = only("DK103", on_graph("2.0.0", **COMPLETE))

@@ -178,18 +178,3 @@ def test_constants_in_effect_have_no_type_and_make_no_border() -> None:
     assert not found.intended and found.predicted == {"bias"} and not found.borders
     assert {border.tensor for border in find_borders(facts, {"squashed"})} == {"sum1", "y"}
     assert {border.tensor for border in find_borders(facts, {"squashed"}, ignored={"sum1"})} == {"y"}
-
-
-def test_what_an_exporter_never_gives_an_entry_means_no_float() -> None:
-    """A cast of integers and a maximum over quantized values are left out by habit, with what moves beside."""
-    facts = text_facts(
-        "cast = Cast <to = 1> (sizes)  moved = Reshape (cast, shape)"
-        "  turned = Transpose <perm = [1, 0]> (x)  largest = ReduceMax <axes = [0]> (turned)"
-        "  meant = Tanh (x)  sum = Add (moved, largest)  y = Add (sum, meant)",
-        given="float[1,4] x, int64[1,4] sizes",
-        shape=[4, 1],
-    )
-    left = predict_float_set(facts, entries("x sum y"))
-    assert left.intended == {"cast", "moved", "largest", "meant"}
-    assert left.by_habit == {"cast", "moved", "largest"} and left.meant == {"meant"}
-    assert predict_float_set(facts, entries("x sum y", listed="cast")).by_habit == frozenset()

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from onnx import ModelProto
 
@@ -66,18 +65,6 @@ def test_a_ratio_that_is_no_size_tells_nothing(highest: float) -> None:
     found = infer(decoder(), entries(logits=(-5, 5), boxes=(0, 1.02), pixels=(0, highest)), *SIZES)
     assert {one.tensor for one in found.open} == set(SIZES)
     assert all(name not in found.encodings for name in SIZES)
-
-
-def test_without_the_result_the_size_stays_open_until_the_input_is_declared() -> None:
-    given = entries(logits=(-5, 5), boxes=(0, 1))
-    found = {one.tensor: one for one in infer(decoder(), given, *SIZES, "pixels").open}
-    assert found.keys() == {*SIZES, "pixels"}
-    assert found["cast"].ways_out == ("--calibration DATA", "--input sizes=VALUE")
-    assert found["cast"].inputs == ("sizes",) == found["pixels"].inputs, "the logits have an entry"
-    evidence = Evidence(inputs=frozenset({"sizes"}), declared={"sizes": (640, 640)})
-    declared = infer(decoder(), given, *SIZES, "pixels", evidence=evidence)
-    assert declared.open == () and declared.concluded["cast"].interval == (640, 640)
-    assert declared.concluded["pixels"].interval == pytest.approx((0, 640), rel=1e-3)
 
 
 @each_row(
@@ -158,13 +145,6 @@ def test_what_neighbours_tell(body: str, given: dict[str, Any], asked: str, expe
     assert [one.tensor for one in found.open] == ([] if expected else [asked])
     if expected is not None:
         assert found.concluded[asked].interval == pytest.approx(expected, rel=1e-3, abs=1e-3)
-
-
-def test_sums_are_bounded_by_weights_only_where_bits_are_spare() -> None:
-    model = text_model("float[2,8] x", "a = MatMul (x, w) b = Relu (a) y = MatMul (b, w)", w=np.eye(8, dtype="f") - 0.5)
-    wide = infer(model, entries(x=(-1, 1), b=(0, 1)), "y").concluded["y"]
-    assert wide.interval == pytest.approx((-3.5, 0.5)) and wide.why.startswith("at most")
-    assert [one.tensor for one in infer(model, entries(x=(-1, 1), b=(0, 1), bits=8), "y").open] == ["y"]
 
 
 def test_constants_proofs_and_kinds() -> None:

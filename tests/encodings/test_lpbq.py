@@ -78,25 +78,6 @@ def test_layers_that_qualify_are_converted(tmp_path: Path, changes: dict[str, An
 
 
 @each_row(
-    ("op", "after", "has_bias"),
-    ("MatMul", "Add", True),
-    ("MatMul", "Sub", False),
-    ("Gemm", "Add", False),
-    ("Gemm", "its own", True),
-)
-def test_a_bias_is_an_input_or_an_add_behind_a_matmul(tmp_path: Path, op: str, after: str, has_bias: bool) -> None:
-    model = block_model(op=op)
-    model.graph.initializer.append(numpy_helper.from_array(np.ones(6, np.float32), "bias"))
-    layer = model.graph.node[3]
-    if after == "its own":
-        layer.input.append("bias")
-    else:
-        layer.output[0] = "before"
-        model.graph.node.insert(4, helper.make_node(after, ["before", "bias"], ["b"]))
-    assert convert(tmp_path, model).has_bias is has_bias
-
-
-@each_row(
     ("changes", "reason"),
     ({"dtype": "int8"}, "int8; LPBQ expands int4"),
     ({"dtype": "uint4", "zero": 8}, "uint4"),

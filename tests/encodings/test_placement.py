@@ -17,7 +17,7 @@ from deploykit.encodings.formats.aimet import parse_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.read import read_placed
-from deploykit.encodings.values import Affine, EncodingSet, Lpbq
+from deploykit.encodings.values import EncodingSet, Lpbq
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.parameters import parameter_uses
@@ -27,12 +27,6 @@ from text_models import text_model
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 GraphOf = Callable[[str], GraphFacts]
 Collect = Callable[[onnx.ModelProto], GraphFacts]
-
-
-def affine(encodings: EncodingSet, name: str) -> Affine:
-    value = encodings.entries[name].value
-    assert isinstance(value, Affine)
-    return value
 
 
 def shorter(entry: dict[str, Any]) -> None:
@@ -93,18 +87,6 @@ def test_axes_of_weights_read_in_unusual_ways(collect: Collect) -> None:
     }
     # A wide constant that is added to a product is no bias.
     assert not {"wide", "table"} & parameter_uses(collect(odd_model())).keys()
-
-
-def test_lists_that_several_axes_would_fit_stay_unplaced(collect: Collect) -> None:
-    item = {"bw": 8, "dtype": "INT", "enc_type": "PER_CHANNEL", "is_sym": True, "offset": [-128] * 6, "scale": [1] * 6}
-    document = {
-        "version": "1.0.0",
-        "activation_encodings": [{**item, "name": "table"}],
-        "param_encodings": [{**item, "name": "shared"}, {**item, "name": "ln_w"}],
-    }
-    placed = place(parse_encodings(document, where="w"), collect(odd_model()))
-    assert not affine(placed, "shared").placed
-    assert (affine(placed, "table").axis, affine(placed, "ln_w").axis) == (1, 0)
 
 
 def test_lpbq_of_a_batched_weight(collect: Collect) -> None:

@@ -74,14 +74,6 @@ def test_what_is_written_to_the_source_later_is_found(source: Path, tmp_path: Pa
     assert not found["files-unchanged"].ok and "model/model.data" in found["files-unchanged"].detail
 
 
-def test_a_link_is_followed(source: Path, tmp_path: Path, told: list[str]) -> None:
-    name = tmp_path / "cache.data"
-    name.symlink_to(source)
-    written(name, tmp_path / "p", told)
-    place = tmp_path / "p" / "model" / "model.data"
-    assert not place.is_symlink() and place.read_bytes() == CONTENT
-
-
 def test_another_disk_is_refused(
     source: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

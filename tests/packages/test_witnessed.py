@@ -73,12 +73,6 @@ def test_times_of_whole_seconds_are_trusted_later(monkeypatch: pytest.MonkeyPatc
     assert Look.at(status).settled
 
 
-def test_a_small_file_is_read_each_time(tmp_path: Path) -> None:
-    path, seen = old(tmp_path / "a", b"abc"), Witnessed()
-    seen.note_written(path, 3, "not the digest")
-    assert seen.hash(path) == (3, hashlib.sha256(b"abc").hexdigest())
-
-
 def test_a_package_tampered_with_before_it_is_checked_does_not_verify(tmp_path: Path) -> None:
     source = old(tmp_path / "weights", b"0123456789")
     with PackageWriter(tmp_path / "out") as writer:

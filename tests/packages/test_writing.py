@@ -68,16 +68,6 @@ def test_an_existing_package_is_kept_unless_forced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("kind", ["file", "link"])
-def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
-    if kind == "file":
-        (tmp_path / "out").write_text("mine")
-    else:
-        (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PackageError, match="not a folder"):
-        write(tmp_path / "out", FILES[0])
-
-
 @pytest.mark.parametrize("path", ["/etc/passwd", "../out", "a/../../b", MANIFEST, ""])
 def test_no_file_gets_out_of_the_package(tmp_path: Path, path: str) -> None:
     with pytest.raises(DefectError):

@@ -62,17 +62,6 @@ def test_the_graphs_of_a_number_share_a_context(package: Path) -> None:
     assert {row["role"]: row["name"] for row in manifest["inputs"]}["also"] == "decode.onnx"
 
 
-def test_weights_are_in_the_package_once_and_every_part_reads_its_own(decoder: Path, package: Path) -> None:
-    from deploykit.model.load import load_model
-
-    assert (package / "model/weights.data").read_bytes() == (decoder / "weights.data").read_bytes()
-    assert {path.name for path in (package / "model").iterdir() if path.suffix != ".onnx"} == {"weights.data"}
-    stored = {path.stem: set(load_model(path).stored) for path in (package / "model").glob("*.onnx")}
-    weights = {name: {item for item in found if item.startswith("layer")} for name, found in stored.items()}
-    assert weights["prefill_1"] == weights["decode_1"] and weights["prefill_2"] == weights["decode_2"]
-    assert not weights["prefill_1"] & weights["prefill_2"]
-
-
 def test_both_graphs_have_the_same_entries_of_a_weight(package: Path) -> None:
     rows = [json.loads((package / f"encodings/{name}_1.json").read_text("utf-8")) for name in ("prefill", "decode")]
     params = [{row["name"]: row for row in found["param_encodings"]} for found in rows]

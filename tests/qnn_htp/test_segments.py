@@ -59,20 +59,6 @@ def test_each_segment_is_an_ordinary_conversion(cut_packages: dict[str, Packaged
     assert [step.id for step in plan.steps if step.where == "device"] == [f"net-run-{index}" for index in range(3)]
 
 
-def test_findings_of_the_uncut_model_are_shown_as_handled_and_each_once(cut_packages: dict[str, Packaged]) -> None:
-    done = cut_packages["explicit"]
-    (crash,) = [finding for finding in done.findings if finding.code == "QNN102"]
-    assert crash.handled is not None and "3 segments" in crash.handled
-    keys = [(finding.code, finding.subject.name, finding.message) for finding in done.findings]
-    assert len(keys) == len(set(keys))
-    # Infinities are judged on the whole graph: a segment alone does not see where a range comes from.
-    assert {finding.subject.name for finding in done.findings if finding.code == "QNN127"} == {
-        "/decoder/Add_2_output_0",
-        "/decoder/Div_output_0",
-        "onnx::Add_4934",
-    }
-
-
 def test_the_three_ways_are_compared(cut_packages: dict[str, Packaged], tmp_path: Path) -> None:
     """Segments that were insisted on are all that is built; left to itself another way wins, and loses no less."""
     style = "omit"

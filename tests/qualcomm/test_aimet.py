@@ -13,7 +13,7 @@ from deploykit.backend.options import check_options
 from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.errors import UsageError
 from deploykit.flow.read import resolve_target
-from deploykit_qualcomm.aimet import AIMET, configuration, encodings_version
+from deploykit_qualcomm.aimet import AIMET, encodings_version
 from real_aimet import install_aimet
 from tables import each_row
 
@@ -21,11 +21,6 @@ from tables import each_row
 def asked(precision: str = "w8a16", target: str = "sm8650", sdk: str | None = None, **options: Any) -> QuantizerAsked:
     _, resolved = resolve_target(Request(model=Path("m.onnx"), target=target, sdk=sdk))
     return QuantizerAsked(precision=precision, target=resolved, options=check_options(AIMET.options(), options))
-
-
-def test_a_chip_without_an_architecture_that_is_simulated_has_no_such_quantizer() -> None:
-    backend, target = resolve_target(Request(model=Path("m.onnx"), target="aic100"))
-    assert configuration(target) == "" and backend.quantizers(target) == ()
 
 
 def test_the_widths_become_types() -> None:

@@ -113,14 +113,6 @@ def test_settings_left_out_and_those_read(node: str, encodings: Mapping[str, Any
     assert [one.evidence["verdict"] for one in found] == [told] * bool(told)
 
 
-def test_what_is_refused_is_not_told_as_wrong(lint: Lint) -> None:
-    """Asymmetric Resizes that round up are not taken; those that are taken were measured to be wrong."""
-    graph = """g (float[1,4,5,5] x) => (float[1,4,10,10] y) <int64[4] s = {1, 4, 10, 10}> { y = Resize
-      <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "%s"> (x, , , s) }"""
-    (found,) = lint({"graph": graph % "ceil", "sdk": "2.51"})["QNN320"]
-    assert found.evidence["verdict"] == "refused"
-
-
 @pytest.mark.parametrize("name", KNOWN)
 @each_row("sdk", "2.51", "2.33")
 def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: str, lint: Lint) -> None:

@@ -14,7 +14,6 @@ from deploykit.findings import Finding, Severity
 from deploykit_qualcomm.carriers import (
     RULES,
     Carried,
-    Fit,
     carrier_for,
     machines,
     probe_hosts,
@@ -56,17 +55,6 @@ def test_each_rule_fires_and_stays_silent() -> None:
 def test_a_runtime_is_served_by_the_newest_wheel_that_is_not_newer(runtime: str, version: str | None) -> None:
     found = carrier_for(runtime)
     assert (None if found is None else found.version) == version
-
-
-@each_row(
-    ("version", "device", "fit"),
-    *(("1.22.0", "sc8380xp", Fit.ITSELF), ("1.22.0", "sm8550", Fit.ACCEPTED), ("1.22.0", "sm8650", Fit.ACCEPTED)),
-    ("1.22.0", "sm8350", Fit.REFUSED),  # v68: a binary for v73 is refused
-    ("1.22.0", "sm7550", Fit.REFUSED),  # v73 with less VTCM than the binary uses
-    *(("1.22.2", "sm8350", Fit.ITSELF), ("1.18.1", "sm8550", Fit.ITSELF), ("2.7.0", "sm8750", Fit.ITSELF)),
-)
-def test_what_a_binary_is_for(version: str, device: str, fit: Fit) -> None:
-    assert carried(version, device).fit is fit
 
 
 def test_another_chip_is_an_error_unless_it_is_insisted_on_and_accepts_it() -> None:

@@ -1,20 +1,16 @@
 """What the tables of chips and SDKs answer, and what of them is published."""
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploykit.answers.capability_answers import Query, answer
 from deploykit.backend.backend import Situation
 from deploykit.errors import InputError
 from deploykit.findings import Finding
-from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import load_device, search_devices
 from deploykit_qualcomm.carriers import binary_rows
-from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.devices import (
     arch_number,
     capability,
@@ -27,53 +23,6 @@ from deploykit_qualcomm.rules import published
 from deploykit_qualcomm.tables import DATA
 from rule_cases import check_pairs
 from tables import each_row
-
-LEGACY = "qnn-onnx-converter"
-
-
-@cache
-def rows(backend: str = "qnn-htp") -> tuple[CompatRow, ...]:
-    return tuple(compat_rows(backend))
-
-
-def ask(
-    words: str, sdk: str = "", *, tool: str = "", arch: str | None = None, backend: str = "qnn-htp"
-) -> list[CompatRow]:
-    query = Query(words=tuple(words.split()), sdk=sdk, tool=tool, archs=None if arch is None else (arch,))
-    return list(answer(rows(backend), query).rows)
-
-
-@each_row(
-    ("feature", "sdk", "expected"),
-    ("fp16", "2.33", "NSSSSS"),
-    ("a16w16", "2.33", "NNSSSS"),
-    ("matmul-16bit", "2.33", "NNSSSS"),
-    ("lpbq", "2.33", "NSSSSS"),
-    ("extended-udma", "2.33", "NNNNNS"),
-    ("bf16", "2.33", "NNNNN?"),
-    ("bf16", "2.44", "NNNNNS"),
-    ("bq", "2.33", "??????"),
-    ("bq", "2.47", "NSSBSS"),
-    ("bq", "2.48", "NSSSSS"),
-    ("htp-arch", "2.33", "SSSSS?"),
-    ("htp-arch", "2.47", "SSSSSS"),
-)
-def test_precisions_per_architecture(feature: str, sdk: str, expected: str) -> None:
-    letters = {"supported": "S", "unsupported": "N", "unknown": "?", "broken": "B"}
-    archs = ("v68", "v69", "v73", "v75", "v79", "v81")
-    for backend in ("qnn-htp", "ort-qnn"):
-        found = [r for r in ask(feature, sdk, backend=backend) if r.feature == feature and not r.tool]
-        assert "".join(letters[str(r.status)] for arch in archs for r in found if r.arch == arch) == expected
-
-
-def test_old_and_never_released_spellings_bring_the_right_one() -> None:
-    assert ask("--act_bw", tool=LEGACY)[0].feature == "flag --act_bitwidth"
-    never, right = ask("--desired_input_shape", "2.50")
-    assert (str(never.status), never.renamed_to) == ("unsupported", "flag --source_model_input_shape")
-    assert (str(right.status), right.feature) == ("supported", "flag --source_model_input_shape")
-    found = ask("key devices[].soc_id", "2.48")
-    assert [(row.feature, str(row.status)) for row in found][-1] == ("key devices[].soc_model", "supported")
-    assert "2.49" in found[0].contradicts
 
 
 @each_row(

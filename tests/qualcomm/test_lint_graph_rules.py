@@ -200,17 +200,6 @@ def test_how_far_each_goes(code: str, case: Case, severity: str, told: str, lint
     assert all(told in finding.message for finding in found)
 
 
-@each_row(
-    ("elements", "target", "fits"),
-    *((1 << 21, "sm8550", True), (5 << 19, "sm8550", False), (1 << 20, "sm8350", True)),
-    *((1 << 21, "sm8350", False), (1 << 19, "qcs6490", True), (1 << 20, "qcs6490", False)),
-    *((1 << 21, "sa8295", True), (5 << 19, "sa8295", False)),
-)
-def test_rows_as_the_compiler_of_2_51_took_them(elements: int, target: str, fits: bool, lint: Lint) -> None:
-    """Sizes at which the HTP compiler of onnxruntime-qnn 2.7.0 did and did not prepare a Softmax."""
-    assert ("QNN204" not in lint(one("Softmax (x)", f"1,{elements}", target=target))) == fits
-
-
 DYNAMIC = (
     "g (float[1,8,64] x, uint8[64,32] w, uint8 z, float s) => (%s) { "
     "q, qs, qz = DynamicQuantizeLinear (x)  sums = MatMulInteger (q, w, qz, z)  f = Cast <to = 1> (sums)  "

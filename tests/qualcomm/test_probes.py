@@ -78,22 +78,6 @@ def test_what_counts_as_starting(tmp_path: Path, body: str, state: str, word: st
     assert line.state == state and word in line.detail
 
 
-@each_row(
-    ("version", "present", "wanted", "state"),
-    ("2.33.0.250327", ("python3.10",), ["3.10"], "ok"),
-    ("2.33.0.250327", ("python3.12",), ["3.10"], "problem"),
-    ("2.47.0", ("python3.12",), ["3.12"], "ok"),
-)
-def test_the_python_that_a_release_needs(
-    tmp_path: Path, version: str, present: tuple[str, ...], wanted: list[str], state: str
-) -> None:
-    """3.10 until 2.46; 3.12 on Linux from 2.47 (QAIRT installation pages)."""
-    root = sdk(tmp_path / "s", tools={"qnn-net-run": "true"}, version=version)
-    surroundings = around(tmp_path, env={"QAIRT_SDK_ROOT": str(root)}, programs=present)
-    line = by_kind(list(probe_sdks(surroundings)))["python"]
-    assert line.state == state and set(wanted) <= set(line.facts["wanted"])
-
-
 def test_sdks_in_the_usual_folders_are_found_by_their_name(tmp_path: Path) -> None:
     sdk(tmp_path / "opt/qcom/aistack/qairt/2.37.0.250724", tools={"qnn-net-run": "true"})
     sdk(tmp_path / "home/qairt/2.41.0.251128", tools={"qnn-net-run": "true"})

@@ -83,15 +83,6 @@ def test_a_target_carries_what_was_found_about_both() -> None:
         resolve_target("sm8650", "2.33", "vitis-ai")
 
 
-@each_row("sdk", "2.22.0", "2.22.10", "2.20.0")
-def test_a_release_below_every_table_is_refused_only_where_its_tools_are_used(sdk: str) -> None:
-    target = resolve_target("sm8650", sdk, "ort-qnn")
-    assert target.sdk is not None and target.sdk.version == "2.29.0"
-    assert [finding.code for finding in target.findings] == ["QNN005"]
-    with pytest.raises(UnknownTargetError):
-        resolve_target("sm8650", sdk, "qnn-htp")
-
-
 def chosen(request: str, table: str, match: SdkMatch, *, uses_tools: bool = True) -> SdkChoice:
     return SdkChoice(request=request, table=load_sdk_table(table), match=match, uses_tools=uses_tools)
 

@@ -131,13 +131,3 @@ def test_blocks_as_matmul_compute_the_same(variant: str) -> None:
     wanted = outputs(insert_qdq(extracted.model, encodings, bias="float").model, feed)[0]
     got = outputs(made.model, feed)[0]
     assert np.abs(got - wanted).max() < 0.01 * np.abs(wanted).max()
-
-
-def test_a_convolution_that_is_not_pointwise_is_refused_with_the_reason() -> None:
-    weights = np.ones((4, 16, 3, 3), np.float32)
-    model = text_model("float[1,16,5,5] x", "y = Conv <kernel_shape = [3, 3]> (x, w)", w=weights)
-    shape: dict[str, Any] = {"scale": np.ones((4, 1, 1, 1)), "zero_point": np.zeros((4, 1, 1, 1))}
-    value = Affine(bits=4, signed=True, axis=0, block_axis=1, block_size=16, **shape)
-    found = blocks_to_matmul.match(model, set_of({"w": value}))
-    assert not found and "1x1" in found.refusals[0].reason
-    assert not blocks_to_matmul.match(model, set_of({}))

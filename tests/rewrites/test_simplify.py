@@ -1,25 +1,20 @@
 """The contract of rewrites, graphs that are made simpler, and those with branches."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.errors import UsageError
 from deploykit.flow.cure import Rewriting, rewrite
 from deploykit.model.graph import GraphCopy
-from deploykit.rewrites.contract import load_transform, transform_names
+from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.fold import fold
 from sample_models.feeds import random_feeds
 from tables import each_row
 from text_models import text_model
-
-MATCH = load_transform("simplify").match
 
 
 def simplified(model: onnx.ModelProto, encodings: EncodingSet | None = None) -> Rewriting:
@@ -88,31 +83,6 @@ def test_a_node_that_does_not_run_stays_and_the_rest_is_folded() -> None:
     copy = GraphCopy(model)
     fold(copy)
     assert "warm" in copy.stored and [node.op_type for node in copy.nodes] == ["Gather", "Sin", "Mul", "Add"]
-
-
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError) as caught:
-        load_transform("no-such-rewrite")
-    assert "no-such-rewrite" in caught.value.what
-
-
-def test_matching_leaves_external_weights_alone(tmp_path: Path) -> None:
-    """Every matcher runs on a model whose weights were not read; nothing is opened, nothing fails."""
-    import numpy as np
-    import onnx
-
-    from sample_models.tiny_graphs import TinyGraph
-
-    graph = TinyGraph()
-    weight = graph.stored("weight", np.ones((64, 64)))
-    product = graph.op("MatMul", [graph.input("x", (1, 8, 64)), weight], "product")
-    total = graph.op("Add", [product, graph.stored("offset", np.full((8, 64), 1e30))], "sum")
-    graph.op("Log", [graph.op("Sigmoid", [total], "s")], "y")
-    onnx.save(graph.model("y"), tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
-    (tmp_path / "w.bin").unlink()
-    model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
-    for name in transform_names():
-        load_transform(name).match(model)
 
 
 NAME = "inline-control-flow"
@@ -194,16 +164,3 @@ def test_what_a_loop_gives_is_what_its_rounds_gave(body: str, made: str, more: s
 def test_branches_of_different_sizes_stay(condition: str, then: str, other: str, made: str) -> None:
     model = _branching(f"sum = ReduceSum <keepdims = 0> (x)  {condition}", then, made, other or then, one=[1])
     assert not load_transform("both-branches").match(model)
-
-
-NUMBERS: dict[str, Any] = {"one": 1, "front": [0], "columns": [4], "nought": 1.0, "never": -np.inf}
-
-
-def test_a_mask_of_static_size_is_stored_and_a_dynamic_one_stays() -> None:
-    done = simplified(text_model("float[2,3,4] x", MASK, "float[2,3,4] y", **NUMBERS))
-    assert ops(done) == "Add Softmax" and [tensor.name for tensor in done.model.graph.initializer] == ["mask"]
-    dynamic = text_model("float[2,rows,4] x", MASK, "float[2,rows,4] y", **NUMBERS)
-    for node in dynamic.graph.node:
-        node.name = node.output[0]
-    assert "shape" not in [label for site in MATCH(dynamic).sites for label in site.nodes]
-    assert "ConstantOfShape" in ops(simplified(dynamic))

@@ -27,12 +27,6 @@ def test_an_answer_is_found_again_by_another_run_unless_it_is_damaged(folder: Pa
         assert Store("kind").get("key") is None
 
 
-def test_a_folder_that_cannot_be_made_keeps_nothing(folder: Path) -> None:
-    folder.write_text("a file in the way", "utf-8")
-    Store("kind").put("key", {"answer": 1})
-    assert Store("kind").get("key") is None
-
-
 def test_a_key_depends_on_the_content_and_on_what_was_asked() -> None:
     keys = {key_of(content, asked) for content in (b"a", b"b") for asked in ({"x": 1}, {"x": 2})}
     assert len(keys) == 4
