@@ -114,22 +114,6 @@ def first_of(log: str) -> str:
         ),
         "smmu-map",
     ),
-    (
-        (
-            "[UNILOG][FATAL][XCOM_UNSUPPORT_QUANTIZATION][The fix info is error or unsupported.] too large.",
-            "*** Check failure stack trace: ***",
-            "Aborted (core dumped)",
-        ),
-        "dpu-scales-differ",
-    ),
-    (
-        (
-            "SNPE build failed: error_code=7005; error_message= QnnGraph_addNode() failed for layer: Unsqueeze_48; "
-            "QNN_GRAPH_ERROR_INVALID_OP_CONFIG: Some elements in the op config data are invalid",
-            "[error] [Init] Can't init snpetask instance.",
-        ),
-        "name-graph-optimize",
-    ),
 )
 def test_the_root_comes_before_what_follows(lines: tuple[str, ...], first: str) -> None:
     """In the order of the log and in any other: logs of several threads are not in order."""

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from deploykit.answers.capability_answers import Query, answer, differences, releases_between, search
+from deploykit.answers.capability_answers import Query, answer, releases_between, search
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
@@ -79,20 +79,6 @@ def test_a_release_that_no_table_covers(sdk: str) -> None:
     with pytest.raises(UnknownTargetError) as caught:
         answer(ROWS, Query(words=("fast-mode",), sdk=sdk))
     assert caught.value.exit_status == 4
-
-
-def test_differences_between_two_releases() -> None:
-    changes = differences(ROWS, "1.0", "1.3", Query())
-    states = {(c.row.feature, c.row.tool): (c.before and c.before.status, c.after and c.after.status) for c in changes}
-    assert states == {
-        ("fast-mode", "maker"): ("unsupported", "supported"),
-        ("fast-mode", "runner"): (None, "broken"),
-        ("fast-mode-deluxe", ""): (None, "supported"),
-    }
-    shape = changes[0].to_json()
-    assert shape["feature"] == "fast-mode"
-    assert (shape["before"]["sdk"], shape["after"]["sdk"]) == (">=1.0,<=1.1", ">=1.3")
-    assert differences(ROWS, "1.3", "1.3", Query()) == ()
 
 
 def test_the_releases_in_between_say_what_they_changed() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 import deploykit
 from deploykit import check
-from deploykit.answers.rule_pages import RuleEntry, find_rule, rule_page
+from deploykit.answers.rule_pages import RuleEntry, rule_page
 from deploykit.answers.rule_pages import all_rules as rules_of
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plugins import catalog_of, load_backends
-from deploykit.errors import DefectError, InputError, UsageError
+from deploykit.errors import DefectError, InputError
 from deploykit.findings import Finding
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import core_registries
@@ -34,13 +34,6 @@ def test_every_page_has_its_parts() -> None:
         assert all(title in page for title in ("## What", "## Why it matters", "## How to fix it", "## Sources"))
         assert all(f"* {source}" in page for source in entry.rule.sources)
         assert all((entry.rule.what, entry.rule.why, entry.rule.fix))
-
-
-def test_rules_are_found_by_code_and_slug() -> None:
-    assert find_rule("qnn200", all_rules()).rule is find_rule("rank-above-5", all_rules()).rule
-    with pytest.raises(UsageError) as caught:
-        find_rule("rank-above-6", all_rules())
-    assert "rank-above-5" in caught.value.next
 
 
 @each_row(("code", "slug"), ("DK999", "other"), ("DK998", "twin"))

@@ -13,7 +13,6 @@ from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli.options import SpecOption
 from deploykit.errors import UsageError
-from tables import each_row
 
 NAMES = st.lists(st.sampled_from(["a", "depth", "x1", "node"]), min_size=1, max_size=3).map("_".join)
 TEXTS = st.text("ab-=_,:. /\\\"'…é\n\t*$", max_size=8)
@@ -103,26 +102,6 @@ def test_a_value_is_in_the_options_type_or_refused(spec: OptionSpec, value: Any)
 
 
 COUNT = OptionSpec(name="count", kind="integer", help="How many.", low=0, high=3)
-SPEED = OptionSpec(name="speed", kind="number", help="How fast.", low=1)
-KIND = OptionSpec(name="kind_of_it", kind="choice", help="Which.", choices=("a", "b"))
-FLAG = OptionSpec(name="flag", kind="flag", help="Whether.")
-LIST = OptionSpec(name="list", kind="texts", help="Some.")
-
-
-@each_row(
-    ("spec", "value", "says"),
-    (COUNT, 4, "--count 4: a whole number from 0 to 3 is expected"),
-    (COUNT, -1, "from 0 to 3"),
-    *((COUNT, value, "a whole number") for value in (True, "3", 1.0)),
-    (SPEED, 0.999, "--speed 0.999: a number of at least 1 is expected"),
-    *((SPEED, value, "a number") for value in (float("nan"), float("inf"), False)),
-    (KIND, "c", "--kind-of-it c: one of a, b is expected"),
-    *((FLAG, value, "true or false") for value in (1, "yes")),
-    *((LIST, value, "text, or several") for value in (["a", 1], 5)),
-)
-def test_a_wrong_value_is_a_usage_error_that_says_what_is_right(spec: OptionSpec, value: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        check_value(spec, value)
 
 
 def test_two_backends_with_other_limits_share_a_name() -> None:

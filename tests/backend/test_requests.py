@@ -79,14 +79,6 @@ def test_a_misspelt_name_is_refused_before_anything_is_read() -> None:
     assert "deploykit package --help-backend" in refusal(zzzzzzzz=1).next
 
 
-def test_the_option_of_another_backend_is_refused_by_its_owners_name() -> None:
-    error = refusal(lpbq=True)
-    assert error.what == "--lpbq: not an option of qnn-htp" and "ort-qnn" in error.why
-    assert "DEPLOYKIT_LPBQ" in error.next
-    assert "vitis-ai" in refusal(exclude_node=("a",)).why
-    assert "qnn-htp" in refusal(target="vek385", parts=2).why
-
-
 @pytest.mark.parametrize("asked", [{"mixed": "segments"}, {"mixed": "fallback"}])
 def test_a_backend_that_mixes_nothing_says_so(asked: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="not for vitis-ai"):

@@ -19,7 +19,7 @@ from deploykit.encodings.formats.differences import (
 )
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts
 from tables import each_row
 
@@ -184,21 +184,6 @@ def test_lpbq_of_other_widths_has_no_200_entry(bits: int, graph_of: GraphOf) -> 
     placed = place(parse_encodings(document, where="w"), graph_of("mlp"))
     refused = convert(placed, "2.0.0", layouts=layouts(graph_of("mlp"))).of(OutcomeKind.IMPOSSIBLE)
     assert len(refused) == 5 and f"decompressed to {bits}" in refused[0].what
-
-
-def test_named_float_tensors_become_entries_where_nothing_contradicts(graph_of: GraphOf) -> None:
-    explicit = read("detr/w8a8-fp16mix-explicit", "1.0.0")
-    source = read("detr/w8a8-fp16mix-explicit", "2.0.0", graph_of)
-    named = EncodingSet(version="2.0.0", entries=source.entries, float_tensors=explicit.floats)
-    for to in ("0.6.1", "1.0.0"):
-        result = convert(named, to, layouts=layouts(graph_of("detr")))
-        assert not result.warnings and not result.float_tensors
-        assert result.encodings.floats == explicit.floats
-        assert parse_encodings(json.loads(result.text), where="back").floats == explicit.floats
-    contradicting = EncodingSet(version="2.0.0", entries=source.entries, float_tensors=frozenset({"images"}))
-    for to in ("1.0.0", "2.0.0"):
-        with pytest.raises(InputError, match="'images' has an uint8 entry"):
-            convert(contradicting, to)
 
 
 def test_versions_are_known_and_200_has_no_place_for_what_is_said_of_the_whole(graph_of: GraphOf) -> None:

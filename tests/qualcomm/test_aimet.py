@@ -13,7 +13,7 @@ from deploykit.backend.options import check_options
 from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.errors import UsageError
 from deploykit.flow.read import resolve_target
-from deploykit_qualcomm.aimet import AIMET, encodings_version
+from deploykit_qualcomm.aimet import AIMET
 from real_aimet import install_aimet
 from tables import each_row
 
@@ -47,17 +47,6 @@ def test_blocks_are_made_for_layers_whose_blocks_are_taken(backend: str, sdk: st
     else:
         with pytest.raises(UsageError, match="lpbq for this release"):
             aimet.plan(QuantizerAsked(precision="w4a16", target=target, options=options))
-
-
-def test_encodings_are_written_in_a_form_that_a_converter_reads() -> None:
-    """What no table is sure of is not chosen, and a form that cannot say blocks is not chosen for blocks."""
-    old = asked(sdk="2.33").target
-    assert old.sdk is not None
-    version = encodings_version(old)
-    statuses = {old.sdk.status(f"encodings-{version}", tool=tool) for tool in ("qairt-converter", "qnn-onnx-converter")}
-    assert "supported" in statuses
-    assert encodings_version(old, lpbq=True) != "0.6.1"
-    assert AIMET.plan(asked(encoding_version="2.0.0")).settings["encoding_version"] == "2.0.0"
 
 
 @each_row(

@@ -78,14 +78,6 @@ def test_what_counts_as_starting(tmp_path: Path, body: str, state: str, word: st
     assert line.state == state and word in line.detail
 
 
-def test_sdks_in_the_usual_folders_are_found_by_their_name(tmp_path: Path) -> None:
-    sdk(tmp_path / "opt/qcom/aistack/qairt/2.37.0.250724", tools={"qnn-net-run": "true"})
-    sdk(tmp_path / "home/qairt/2.41.0.251128", tools={"qnn-net-run": "true"})
-    (tmp_path / "opt/qcom/aistack/qairt/notes").mkdir()
-    versions = [line.facts["version"] for line in probe_sdks(around(tmp_path)) if line.id.startswith("qairt:")]
-    assert versions == ["2.37.0.250724", "2.41.0.251128"]
-
-
 def test_two_variables_name_one_sdk_or_disagree(tmp_path: Path) -> None:
     first = sdk(tmp_path / "opt/qcom/aistack/qairt/2.37.0.250724", tools={"qnn-net-run": "true"})
     lines = list(probe_sdks(named(tmp_path, QAIRT_SDK_ROOT=first, QNN_SDK_ROOT=first)))

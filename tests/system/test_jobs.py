@@ -65,12 +65,6 @@ def test_a_failure_is_seen_in_whatever_way_it_shows(tmp_path: Path, program: str
     assert not (tmp_path / RESULT).exists(), "what failed would be taken for done"
 
 
-def test_a_result_of_before_does_not_stand_for_a_run_that_leaves_none(tmp_path: Path) -> None:
-    run(tmp_path, DONE)
-    with pytest.raises(ToolError, match="left no result"):
-        run(tmp_path, "pass")
-
-
 def test_a_lock_is_waited_for_and_free_again(tmp_path: Path) -> None:
     told, order = threading.Event(), []
     with waiting_for(tmp_path / "a", waiting=lambda: None):
