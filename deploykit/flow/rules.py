@@ -130,12 +130,11 @@ def check_quality(chosen: ChosenWay) -> Iterator[Found]:
     if verdict is None or verdict.right or chosen.samples is None:
         return
     before = "" if chosen.reference is None else f"; the file's own simulation: {chosen.reference.overall_db:.1f} dB"
-    for output in dict.fromkeys(number.output for number in verdict.failures):
-        missed = [number for number in verdict.failures if number.output == output]
+    for output, told, missed in verdict.lost_outputs():
         yield Found(
             SubjectKind.TENSOR,
             output,
-            f"{output}: {'; '.join(n.loss for n in missed)}, on {chosen.samples.described_for_humans}{before}",
+            f"{output}: {told}, on {chosen.samples.described_for_humans}{before}",
             hint="" if chosen.reference is None else chosen.reference.wider,
             evidence={"numbers": plain(missed)},
         )

@@ -201,14 +201,12 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
             f"{odd.output}: {odd.count} values are {odd.what} on the emulator, behind {odd.operator}{where}",
             evidence={**odd.to_json(), **place},
         )
-    for output in dict.fromkeys(number.output for number in verdict.failures):
-        numbers = [number for number in verdict.failures if number.output == output]
-        told = "; ".join(number.loss for number in sorted(numbers, key=lambda number: not number.words))
+    for output, told, missed in verdict.lost_outputs():
         yield Found(
             "tensor",
             output,
             f"{output}: {told}{where}",
-            evidence={"numbers": [number.to_json() for number in numbers], **place},
+            evidence={"numbers": [number.to_json() for number in missed], **place},
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
@@ -433,6 +433,13 @@ class Verdict(Published):
         return "; ".join(dict.fromkeys(told)) or (
             "no difference" if math.isinf(self.overall_db) else f"{self.overall_db:.1f} dB"
         )
+
+    def lost_outputs(self) -> Iterator[tuple[str, str, list[JudgedNumber]]]:
+        """Each output that misses limits, two losses in words at most, the task's own first, and all the numbers."""
+        for output in dict.fromkeys(number.output for number in self.failures):
+            missed = [number for number in self.failures if number.output == output]
+            first = sorted(missed, key=lambda number: not number.words)[:2]
+            yield output, "; ".join(number.loss for number in first), missed
 
     @property
     def described(self) -> str:
