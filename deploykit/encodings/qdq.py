@@ -322,8 +322,12 @@ def extract_qdq(model: ModelProto) -> Extracted:
             if not qdq.makes_scales(node):  # scales are left to their reader
                 value, quantize = qdq.value(node), qdq.first_of_pair(node)
                 if quantize is not None:
-                    name = _name_of_pair(qdq, names, node, quantize, entries)
-                    gone.add(id(quantize))
+                    plain = names.final(quantize.input[0])
+                    known = entries.get(plain)
+                    if known is not None and compare_values(known.value, value):
+                        qdq.fail(node, f"quantizes {plain!r} a second time, onto another grid")
+                    entries.pop(plain, None)  # of a pair before this one
+                    name = names.join(plain, node.output[0])  # one for both ends
                 else:
                     name = _name_of_weight(qdq, node, weights)
                     assert not isinstance(value, Float)  # no DequantizeLinear makes a plain cast
@@ -334,22 +338,14 @@ def extract_qdq(model: ModelProto) -> Extracted:
             gone.add(id(node))
         except InputError as error:
             kept[label(node)] = error.what.removeprefix(f"{_SOURCE}: ")
+    for node in graph.nodes:  # a QuantizeLinear whose integers somebody else reads stays
+        is_hidden = node.op_type == QUANTIZE and node.output[0] not in graph.outputs
+        if is_hidden and gone.issuperset(map(id, graph.readers(node.output[0]))):
+            gone.add(id(node))
     _rewire(graph, names, gone, weights)
     entries |= {copy: replace(entries[name], name=copy) for copy, name in names.copies.items()}
     encodings = EncodingSet(version=QDQ_VERSION, entries=dict(sorted(entries.items())))
     return Extracted(model=graph.model, encodings=encodings, kept=kept)
-
-
-def _name_of_pair(
-    qdq: QdqGraph, names: PlainNames, node: NodeProto, quantize: NodeProto, entries: dict[str, Encoding]
-) -> str:
-    """The one name of both ends of a pair; an entry that a pair before it gave the tensor goes."""
-    name = names.final(quantize.input[0])
-    known = entries.get(name)
-    if known is not None and compare_values(known.value, qdq.value(node)):
-        qdq.fail(node, f"quantizes {name!r} a second time, onto another grid")
-    entries.pop(name, None)
-    return names.join(name, node.output[0])
 
 
 def _name_of_weight(qdq: QdqGraph, node: NodeProto, weights: Mapping[str, Any]) -> str:

@@ -174,8 +174,8 @@ def structure(kind: type[T], value: Any, *, where: str) -> T:
         for word, plain in _PLAIN.items():
             message = message.replace(word, plain)
         raise InputError(f"{_joined(where, path)}: {message}") from None
-    except RecursionError:
-        raise InputError(f"{where}: nested too deeply to be a real file") from None
+    except (RecursionError, UnicodeError):
+        raise InputError(f"{where}: nested too deeply, or with half a letter in it, to be a real file") from None
 
 
 def parse_rows(kind: type[T], rows: Any, *, where: str) -> tuple[T, ...]:

@@ -243,6 +243,13 @@ def test_weights_in_eight_bit_floats_are_their_values() -> None:
     np.testing.assert_array_equal(run(taken.model, feed)[0], run(model, feed)[0])
 
 
+def test_integers_that_somebody_else_reads_stay() -> None:
+    nodes = "q = QuantizeLinear (x, s)  d = DequantizeLinear (q, s)  y = Relu (d)  c = Cast <to = 1> (q)"
+    model = text_model("float[4] x", nodes, "float[4] y, float[4] c", s=0.5)
+    feed = {"x": np.arange(4, dtype=np.float32)}
+    np.testing.assert_array_equal(run(extract_qdq(model).model, feed), run(model, feed))
+
+
 def test_operators_that_changed_are_converted_or_said() -> None:
     old = text_model("float[2,3] x", "y = ReduceSum <axes = [1]> (x)", "float[2,1] y", opset=11)
     assert changed_operators(old, 21) == ("ReduceSum",)

@@ -88,3 +88,8 @@ def test_both_refuse_the_same(change: dict[str, Any]) -> None:
         jsonschema.validate(wrong, schema_of(File))
     with pytest.raises(InputError):
         structure(File, wrong, where="file")
+
+
+def test_half_a_letter_is_no_file() -> None:
+    with pytest.raises(InputError, match="half a letter"):
+        structure(File, "\ud800", where="file")
