@@ -292,9 +292,6 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
     return EncodingSet(version=QDQ_VERSION, entries=found, source=source)
 
 
-_SOURCE = "the model"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extracted:
     """The float model, its encodings (placed), and the nodes that could not be taken out, with the reason."""
@@ -310,11 +307,11 @@ def extract_qdq(model: ModelProto) -> Extracted:
     What is no encoding, such as a grid computed at run time, stays where it is and is reported.
     """
     graph = GraphCopy(model)
-    qdq, names = QdqGraph.of(graph, source=_SOURCE), PlainNames(graph=graph)
+    qdq, names = QdqGraph.of(graph, source="the model"), PlainNames(graph=graph)
     entries: dict[str, Encoding] = {}
     weights: dict[str, Any] = {}
     kept: dict[str, str] = {}
-    gone: set[int] = set()
+    gone = set[int]()
     for node in qdq.quantizers():
         if node.op_type != DEQUANTIZE:
             continue
@@ -337,7 +334,7 @@ def extract_qdq(model: ModelProto) -> Extracted:
                 entries[name] = Encoding(name=name, value=value, is_param=qdq.is_param(quantize or node))
             gone.add(id(node))
         except InputError as error:
-            kept[label(node)] = error.what.removeprefix(f"{_SOURCE}: ")
+            kept[label(node)] = error.what.removeprefix("the model: ")
     for node in graph.nodes:  # a QuantizeLinear whose integers somebody else reads stays
         is_hidden = node.op_type == QUANTIZE and node.output[0] not in graph.outputs
         if is_hidden and gone.issuperset(map(id, graph.readers(node.output[0]))):
