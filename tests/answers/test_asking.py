@@ -58,6 +58,12 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oracle, "device_named", lambda name: find_device(devices, name))
 
 
+def test_a_target_without_words_shows_the_device_too() -> None:
+    for chip, status in (("chip1", "supported"), ("chip2", "unknown")):
+        (row,) = [row for row in oracle.ask(target=chip).rows if row.feature == f"device {chip} arch"]
+        assert row.status == status
+
+
 def test_binaries_are_asked_of_those_who_know() -> None:
     (row,) = oracle.ask_binary("1.0", "a1", "2.0", target="chip1").rows
     assert (row.backend, row.note) == ("two", "1.0 a1 2.0 a1")

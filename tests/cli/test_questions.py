@@ -51,6 +51,13 @@ def test_what_changes_between_two_releases(call: Any) -> None:
     assert "unsupported  supported" in text and "2.36: " in text
 
 
+def test_a_context_binary(call: Any) -> None:
+    asked = ("compat", "binary", "--built-with", "2.51", "--built-for", "v73")
+    value = json.loads(call(*asked, "--sdk", "2.48", "--target", "sm8650", "--json"))
+    assert {row["status"] for row in value["rows"] if "(" not in row["feature"]} == {"unsupported"}
+    call(*asked, status=2)
+
+
 def test_unknown_is_an_answer_and_what_does_not_exist_is_refused(call: Any) -> None:
     text = call("compat", "use_quantise_v2")
     assert text.startswith("unknown: ") and "use_quantize_v2" in text
