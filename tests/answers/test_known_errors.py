@@ -56,11 +56,6 @@ class Block:
     general: frozenset[str]
     text: str
 
-    @property
-    def tracker(self) -> str:
-        found = re.match(r"(?:https://github\.com/)?([\w.-]+/[\w.-]+)", self.url)
-        return found[1].lower() if found else self.url
-
 
 def issues() -> list[Block]:
     blocks = []
@@ -206,18 +201,6 @@ def test_issues_are_answered(part: int) -> None:
 
 def is_foreign(block: Block) -> bool:
     return any(name.startswith("foreign/") for name in block.right)
-
-
-@pytest.mark.heavy
-def test_the_rows_of_other_trackers_answer_most_of_a_tracker() -> None:
-    """Every sixth block of those with most, judged without the causes that only its own tracker speaks of."""
-    inside = [block for block in ISSUES if not is_foreign(block)][::6]
-    found: Counter[str] = Counter()
-    for tracker, _ in Counter(block.tracker for block in inside).most_common(8):
-        rows = tuple(row for row in EVERY.errors if not all(s.lower().startswith(f"{tracker}#") for s in row.source))
-        catalog = replace(EVERY, errors=rows)
-        found.update(judged(block, catalog) for block in inside if block.tracker == tracker)
-    assert found["right"] >= 0.55 * found.total() and not found["all-clear"]
 
 
 def test_a_vendors_witnesses_stand_beside_the_cores_own_sources() -> None:
