@@ -37,13 +37,6 @@ def test_importing_costs_nothing_and_a_function_is_one_even_after_its_module_was
     assert done.returncode == 0, done.stderr
 
 
-def test_no_module_is_called_like_a_function() -> None:
-    """Importing such a module would put it in the function's place."""
-    folder = Path(deploykit.__file__).parent
-    modules = {path.stem if path.suffix else path.name for path in folder.iterdir()}
-    assert not modules & set(deploykit.__all__)
-
-
 def test_a_name_that_is_no_function_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pack'"):
         deploykit.pack  # type: ignore[attr-defined] # noqa: B018
