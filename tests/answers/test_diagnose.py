@@ -58,6 +58,16 @@ def test_a_cascade_is_one_cause_with_its_names_types_and_codes() -> None:
     assert meaning is not None and "not finalized" in meaning.meaning
 
 
+def test_an_unknown_failure_is_called_unknown() -> None:
+    log = b"qnn-net-run pid:3\n" + b"[ ERROR ] flux capacitor 17 is not charged\n" * 40 + b"gave up\n"
+    diagnosis = diagnose(io.BytesIO(log), known_errors())
+    assert not diagnosis.causes and not diagnosis.understood and diagnosis.exit_status == 1
+    assert [(line.line, line.count) for line in diagnosis.unknown] == [(2, 40)]
+    assert diagnosis.tail[-1] == "gave up"
+    text = diagnosis_text(diagnosis)
+    assert "not understood" in text and "flux capacitor" in text and "logcat" in text
+
+
 def test_a_flood_of_one_failure_is_counted_to_the_last_line() -> None:
     lines = (f"DspTransport.openSession qnn_open failed, 0x0000000e, try {at}\n" for at in range(9000))
     (cause,) = diagnose(io.BytesIO("".join(("begin\n", *lines)).encode()), known_errors()).causes

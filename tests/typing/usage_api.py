@@ -1,4 +1,4 @@
-"""How people call the Python API: checked by mypy and pyright, never run.
+"""How people call the Python API and declare a backend's options: checked by mypy and pyright, never run.
 
 A line that must be refused ends with an ignore comment; both checkers complain about such a comment that is not needed.
 """
@@ -9,8 +9,22 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import deploykit
+from deploykit.backend.options import OptionSpec, OptionValue, check_value
 from deploykit.backend.plans import Route
 from deploykit.findings import Finding
+
+
+TILES = OptionSpec(name="tiles", kind="integer", low=1, high=64, default=8, help="How many tiles.", since="9.1")
+MODES = OptionSpec(name="mode", kind="choice", choices=("fast", "small"), default="fast", help="What to prefer.")
+OPTIONS: tuple[OptionSpec, ...] = (TILES, MODES)
+
+assert_type(TILES.default, OptionValue)
+assert_type(check_value(MODES, "small"), OptionValue)
+
+OptionSpec(name="tiles", kind="int", help="x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+OptionSpec(name="tiles", kind="flag")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+OptionSpec("tiles", "flag", "x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+TILES.low = 2  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def packages(out: Path) -> int:
