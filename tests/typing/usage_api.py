@@ -13,7 +13,6 @@ from deploykit.backend.options import OptionSpec, OptionValue, check_value
 from deploykit.backend.plans import Route
 from deploykit.findings import Finding
 
-
 TILES = OptionSpec(name="tiles", kind="integer", low=1, high=64, default=8, help="How many tiles.", since="9.1")
 MODES = OptionSpec(name="mode", kind="choice", choices=("fast", "small"), default="fast", help="What to prefer.")
 OPTIONS: tuple[OptionSpec, ...] = (TILES, MODES)
