@@ -54,9 +54,6 @@ def ones(*shape: int) -> np.ndarray:
 ENDS = {"a": np.float32(0), "b": np.float32(1e10), "d": np.float32(1)}
 TEXTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "doubling shape": (chain("Concat <axis = 0>", "s", 40) + " y = Expand (x, c)", "y", {"s": ints(1)}),
-    "doubling rank": ("s = Shape (x) " + chain("Concat <axis = 0>", "s", 40) + " y = Expand (x, c)", "y", {}),
-    "added to itself": (chain("Add", "x", 60), "c", {}),
-    "doubling floats": (chain("Concat <axis = 1>", "x", 40), "c", {}),
     "doubling constant": (chain("Concat <axis = 0>", "s", 30) + SUM.format("c"), "y", {"s": ones(1)}),
     "tiled": ("t = Tile (s, n) " + SUM.format("t"), "y", {"s": ones(1, 1), "n": ints(30_000, 40_000)}),
     # Three short vectors along axes of their own give a billion products.

@@ -126,21 +126,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_without_an_sdk_nothing_is_to_be_collected(
-    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No tool ran, so that there is nothing to diagnose: the script's own words are all there is."""
-    for name in ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT"):
-        monkeypatch.delenv(name, raising=False)
-    capsys.readouterr()
-    assert run(cli, ["build", str(made), "--json"]) == 5
-    report = json.loads(capsys.readouterr().out)
-    assert report["diagnosis"] is None and any("QAIRT_SDK_ROOT" in line for line in report["said"])
-    assert run(cli, ["-q", "build", str(made)]) == 5
-    said = capsys.readouterr().out
-    assert "export QAIRT_SDK_ROOT" in said and "collect" not in said
-
-
 def sdk_of(folder: Path, package: Path, tool: str) -> str:
     """An SDK all of whose tools are this shell script."""
     tools = folder / "2.33.0" / "bin" / "x86_64-linux-clang"
