@@ -58,6 +58,16 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oracle, "device_named", lambda name: find_device(devices, name))
 
 
+def test_every_backend_answers_or_the_one_that_is_asked() -> None:
+    rows = oracle.ask(["speed"]).rows
+    assert [(row.feature, row.arch) for row in rows] == [
+        *(("speed", a) for a in ("", "a1", "a2")),
+        ("speed-of-two", ""),
+    ]
+    assert [row.backend for row in oracle.ask(["speed"], backend="two").rows] == ["two"]
+    assert [row.backend for row in oracle.ask(["speed"], arch="a2", sdk="1.0").rows] == ["one", "two"]
+
+
 def test_a_target_without_words_shows_the_device_too() -> None:
     for chip, status in (("chip1", "supported"), ("chip2", "unknown")):
         (row,) = [row for row in oracle.ask(target=chip).rows if row.feature == f"device {chip} arch"]

@@ -155,13 +155,3 @@ def test_every_word_has_a_sourced_answer(step: int) -> None:
         rows = deploykit.compat(word).rows
         known = [row for row in rows if row.source and row.confidence is not None and row.status != "unknown"]
         assert any(names(row, word) for row in known), word
-
-
-def test_what_the_quantizer_s_options_run_is_said_with_the_method() -> None:
-    (row,) = [row for row in deploykit.compat("SeqMSE").rows if row.feature == "seq-mse"]
-    assert "--option seq_mse=" in row.note
-    from deploykit_qualcomm.aimet import AIMET
-    from deploykit_qualcomm.tables import tables
-
-    named = {method.option for method in tables().methods} - {""}
-    assert named <= {spec.name for spec in AIMET.options()}

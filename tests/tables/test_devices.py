@@ -93,3 +93,11 @@ def test_both_refuse_the_same(change: dict[str, Any]) -> None:
 def test_half_a_letter_is_no_file() -> None:
     with pytest.raises(InputError, match="half a letter"):
         structure(File, "\ud800", where="file")
+
+
+def test_what_is_missing_is_refused_by_both() -> None:
+    wrong = {"schema": 1}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema_of(File))
+    with pytest.raises(InputError, match=r"file\.confidence: missing"):
+        structure(File, wrong, where="file")
