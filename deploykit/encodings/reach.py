@@ -127,7 +127,7 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
     if node.op_type not in _ARITHMETIC or not present:
         return None
     # A small number beside one of which nothing is known, as in ``x + 1e-5``, tells nothing of their sum.
-    if node.op_type in ("Add", "Sub") and len(present) < len(operands) and present[0].magnitude < 1:
+    if len(present) < len(operands) and present[0].magnitude < 1:
         return None
     first, second = [*(operand or _MODERATE for operand in operands), _MODERATE][:2]
     interval = _arithmetic(node.op_type, (first.low, first.high), (second.low, second.high))

@@ -94,11 +94,12 @@ def settle_outputs(model: ModelProto) -> None:
     """
     asking = GraphCopy(model).model
     for item in asking.graph.output:
-        item.type.tensor_type.ClearField("shape")
+        if item.type.HasField("tensor_type"):
+            item.type.tensor_type.ClearField("shape")
     types = infer(asking).types
     for item in model.graph.output:
         shape = types.get(item.name, ("", None))[1]
-        if shape is None or not all(isinstance(size, int) for size in shape):
+        if shape is None or not all(isinstance(size, int) for size in shape) or not item.type.HasField("tensor_type"):
             continue
         item.type.tensor_type.ClearField("shape")
         for size in shape:

@@ -166,7 +166,7 @@ def rank_four(look: ModelLook, node: NodeProto) -> Match | None:
         return None
     if any(node.output[1:]):
         raise NoMatchError("it gives its statistics too")
-    given, made_sizes = [look.sizes(name) for name in node.input[: 1 + matrices]], look.sizes(node.output[0])
+    given = [look.sizes(name) for name in node.input[: 1 + matrices]]
     if matrices and len(given[1]) == 2:  # one matrix for all
         del given[1]
     if given[-1][:-2] != given[0][:-2]:
@@ -178,15 +178,15 @@ def rank_four(look: ModelLook, node: NodeProto) -> Match | None:
             merged = (-1, *sizes[-2:]) if matrices else (*sizes[: _KERNEL_RANK - 1], -1)
             inputs[at] = to.reshape(inputs[at], merged, f"{made}_merged")
             to.share(to.node.input[at], inputs[at])
-        _on_other_sizes(to, inputs, made_sizes)
+        _on_other_sizes(to, inputs, look.sizes(node.output[0]))
 
     return Match(f"{node.input[0]} has {rank} dimensions", write)
 
 
 def _on_other_sizes(to: NodeSteps, inputs: Sequence[str], sizes: Sequence[int], **changed: Any) -> None:
     """The operator that is replaced, on reshaped inputs, and a Reshape of its result to the sizes that it had."""
-    given, made = to.node, f"{to.made}_computed"
-    computed = to.add(given.op_type, inputs, made, name=given.name, **attributes(given) | changed)
+    changed = attributes(to.node) | changed
+    computed = to.add(to.node.op_type, inputs, f"{to.made}_computed", name=to.node.name, **changed)
     to.reshape(computed, sizes, name=f"{computed}_back")
     to.share(to.made, computed)
 

@@ -139,9 +139,18 @@ def padded(shape: str) -> Case:
     return {"graph": f'{graph} {{ y = Pad <mode = "reflect"> (x, p) }}'}
 
 
+def lengths(given: str, of: str) -> Case:
+    """An LSTM with the lengths of its sequences, or without."""
+    graph = f"g ({given}) => (float[6,1,1,16] y) {{ y = LSTM <hidden_size = 16> (x, w, r, b{of}) }}"
+    sizes = {"w": (1, 64, 8), "r": (1, 64, 16), "b": (1, 128)}
+    return {"graph": graph, "stored": {name: ("float", shape, 1.0) for name, shape in sizes.items()}}
+
+
 @each_row(
     ("code", "case", "severity", "told"),
     # Refused operators and attributes; attributes at their harmless value pass.
+    ("QNN208", lengths("float[6,1,8] x, int32[1] n", ", n"), "error", "pack_padded_sequence"),
+    ("QNN208", lengths("float[6,1,8] x", ""), "", ""),
     ("QNN208", one("MaxPool <kernel_shape = [2,2,2]> (x)", "1,4,8,8,8", "1,4,7,7,7"), "error", ""),
     ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [2,2]> (x)", "1,4,8,8", "1,4,6,6"), "error", ""),
     ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [1,1]> (x)", "1,4,8,8", "1,4,7,7"), "", ""),

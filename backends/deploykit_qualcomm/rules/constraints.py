@@ -44,10 +44,14 @@ class OpRank(SourcedRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(SourcedRow):
-    """An operator that is refused: always, at one rank, or if a value of an attribute is no word of ``unless``."""
+    """An operator that is refused: always, or if a value of an attribute is no word of ``unless``; with ``rank`` there.
+
+    With ``computed`` it is where the input at that position is given and not stored.
+    """
 
     op: str
     why: str
+    computed: int = 0
     attribute: str = ""
     unless: str = ""
     rank: int | None = None

@@ -195,12 +195,11 @@ def check_refused(situation: Situation) -> Iterator[Found]:
             value = node.attributes.get(row.attribute, [])
             values = value if isinstance(value, list | tuple) else [value]
             refused = not row.attribute or any(str(item) not in row.unless.split() for item in values)
-            if refused if row.rank is None else rank == row.rank:
+            if row.computed:
+                given = filter(None, node.inputs[row.computed : row.computed + 1])
+                refused = not all(situation.facts.tensors[name].is_weight for name in given)
+            if refused and row.rank in (None, rank):
                 yield at_node(node, row.why, sources=row.source, claim=claim_of(row))
-    for node in nodes(situation, "Pad"):
-        rank = _rank(situation.facts, node.inputs[0])
-        if node.attributes.get("mode") == "reflect" and rank is not None and rank > 4:
-            yield at_node(node, f"reflecting padding at rank {rank}, at most 4 is taken")
 
 
 @RULES.rule(
