@@ -49,9 +49,8 @@ _ADVICE = {
     "target": _DEVICES,
     "targets": _DEVICES,
     "out": "name a folder that does not exist yet: -o out",
-    # Options of earlier releases.
+    # Options of earlier releases whose name is near to none of today.
     "--audit": "it is now --kernels",
-    "--metric-command": "it is now --metric MODULE:FUNCTION",
     "--preflight": "it is now --second-opinion, which is on by default",
 }
 _LONG_WORD = re.compile(r"(\S{60})\S{80,}(\S{60})")  # more than a line of a terminal: nobody reads it
@@ -141,7 +140,8 @@ class BranchingCommand(Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """The context of the branch that the first word names, else its own."""
-        chosen = self.branches.get(args[0]) if args else None
+        # In earlier releases some were options.
+        chosen = self.branches.get(args[0].removeprefix("--")) if args else None
         if chosen is None:
             return super().make_context(info_name, args, parent, **extra)
         extra["auto_envvar_prefix"] = f"{_ENV}_{info_name}_{chosen.name}".upper()
@@ -187,7 +187,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return error.exit_code
     except click.ClickException as error:
-        asked = getattr(error, "option_name", getattr(getattr(error, "param", None), "name", ""))
+        asked = getattr(error, "option_name", getattr(getattr(error, "param", ""), "name", ""))
         path = getattr(getattr(error, "ctx", None), "command_path", "deploykit")
         next_ = _ADVICE.get(asked, f"'{path} --help' shows how it is written")
         return _show_error(arguments, UsageError(error.format_message(), next=next_))
