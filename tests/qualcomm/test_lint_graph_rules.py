@@ -165,7 +165,7 @@ def lengths(given: str, of: str) -> Case:
     ("QNN320", resized('mode = "cubic"'), "", ""),
     ("QNN206", one("LayerNormalization <axis = 2> (x, s, b)", "1,8,8", stored=NORM), "", ""),
     ("QNN206", {"graph": OF_ANY_RANK, "stored": NORM}, "", ""),
-    ("QNN208", padded("1,2,3,4,5"), "error", "at most 4"),
+    ("QNN208", padded("1,2,3,4,5"), "error", "rank 4 at most"),
     ("QNN208", padded("2,3,4,5"), "", ""),
     # The default of the coordinates of a RoiAlign is another one before set 16.
     ("QNN211", {"graph": ROIS, "opset": 15}, "", ""),
