@@ -110,13 +110,6 @@ def test_the_first_normalization_tells_what_data_is(trained_on: Pictures, given:
     assert told == ({code} if code else set())
 
 
-def test_a_model_that_scales_itself_wants_bytes() -> None:
-    """Its BatchNormalization says the same as its Div: both are told."""
-    model = _network(PLAIN * 255, divides=True)
-    assert _codes(model, PLAIN[::2] * 255) <= {"DK234"}
-    assert _codes(model, PLAIN[::2]) - {"DK234"} == {"DK230", "DK231"}
-
-
 def test_few_samples_of_different_scenes_leave_ranges_open() -> None:
     dark = PLAIN.copy()
     dark[1::2] *= 0.2

@@ -3,7 +3,6 @@
 import io
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from deploykit.accuracy.judge.detections import Detections, count_kept, read_both
@@ -11,8 +10,6 @@ from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
 from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes, picture_in, png
 from tables import each_row
-
-Boxes = npt.NDArray[np.float64]
 
 
 def side(boxes: object, scores: object, labels: object, *, classes: int = 5) -> Detections:
@@ -39,38 +36,6 @@ def counted(kept: tuple[int, ...], wanted: tuple[int, ...], made: tuple[int, ...
     return KeptCount(wanted=wanted, made=wanted if made is None else made, kept=kept)
 
 
-def by_hand(one: Detections, two: Detections) -> int:
-    """Boxes as centres and sizes, one pair after the other."""
-
-    def overlap(a: Boxes, b: Boxes) -> float:
-        low, high = np.maximum(a[:2] - a[2:] / 2, b[:2] - b[2:] / 2), np.minimum(a[:2] + a[2:] / 2, b[:2] + b[2:] / 2)
-        common = float(np.prod(np.clip(high - low, 0, None)))
-        return common / (float(a[2] * a[3]) + float(b[2] * b[3]) - common)
-
-    free = [at for at in range(two.scores.size) if two.scores[at] >= 0.25]
-    kept = 0
-    for at in sorted(range(one.scores.size), key=lambda at: -one.scores[at]):
-        fits = [to for to in free if two.labels[to] == one.labels[at] and overlap(one.boxes[at], two.boxes[to]) >= 0.5]
-        if one.scores[at] >= 0.25 and fits:
-            free.remove(max(fits, key=lambda to: overlap(one.boxes[at], two.boxes[to])))
-            kept += 1
-    return kept
-
-
-def test_the_count_is_that_of_a_count_by_hand() -> None:
-    rng = np.random.default_rng(7)
-    pairs = []
-    for _ in range(8):
-        boxes = np.concatenate([rng.uniform(40, 120, (60, 2)), rng.uniform(8, 40, (60, 2))], axis=1)
-        scores, labels = rng.uniform(0, 0.6, 60), rng.integers(1, 4, 60)
-        other = side(boxes + rng.normal(0, 4, boxes.shape), scores + rng.normal(0, 0.1, 60), labels)
-        pairs.append((side(boxes, scores, labels), other))
-    found = count(*pairs)
-    assert found.kept == tuple(by_hand(one, two) for one, two in pairs)
-    assert found.wanted == tuple(int((one.scores >= 0.25).sum()) for one, _ in pairs)
-    assert 0.3 < found.share < 0.95
-
-
 def test_rows_of_nothing_are_no_detections() -> None:
     """A head with a class for nothing: 90 such rows are kept whatever happens to the ten objects."""
     boxes = [[place, place, place + 9, place + 9] for place in range(100)]
@@ -86,16 +51,6 @@ def test_a_share_is_shown_by_so_many_detections_only() -> None:
     assert counted((52,), (52,)).surely == pytest.approx(0.9505, abs=1e-4)
     assert counted((51,), (51,)).surely < 0.95
     assert counted((186,), (190,)).surely == pytest.approx(0.9541, abs=5e-4)
-
-
-def test_the_worse_direction_counts() -> None:
-    found = counted((100,), (100,), made=(125,))
-    assert found.share == 0.8 and found.surely == pytest.approx(counted((100,), (125,)).surely)
-
-
-def test_losses_in_one_sample_are_less_evidence_than_losses_everywhere() -> None:
-    spread, together = counted((29,) * 6, (30,) * 6), counted((24, *(30,) * 5), (30,) * 6)
-    assert spread.share == together.share and together.surely < spread.surely - 0.02
 
 
 def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
@@ -140,12 +95,6 @@ def test_the_same_boxes_in_every_convention(corners: bool, unit: tuple[int, int]
     # The second lies over the first, of its class; the fourth too, of another; the last is below the working score.
     assert [(box.label, round(box.score, 2)) for box in found] == [(0, 0.9), (1, 0.7), (1, 0.6)]
     assert (found[0].left, found[0].top, found[0].right, found[0].bottom) == pytest.approx((0.05, 0.2, 0.25, 0.6))
-
-
-def test_rows_of_the_background_are_no_boxes() -> None:
-    values = {"boxes": CORNERS[None], "scores": SCORES[None]}
-    found = kept_boxes(GROUP, values, {}, SIZE, corners=True, nothing=0)
-    assert [(box.label, box.score) for box in found] == [(1, 0.7), (1, 0.6)]
 
 
 def test_what_is_seen_by_one_side_only_stays_alone() -> None:

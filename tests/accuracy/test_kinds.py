@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from onnx import shape_inference
 
 from deploykit.accuracy.judge.kinds import OutputKind, Task, detection_sets, kind_of, pieces_of
@@ -143,30 +142,8 @@ def test_boxes_beside_scores_in_one_output_are_detections() -> None:
     assert (group.boxes.axis, group.boxes.stop, group.scores.stop, group.objectness) == (2, 4, 7, None)
 
 
-def test_rows_of_six_are_detections() -> None:
-    body = "p = Sigmoid(x) v, i = TopK(p, k) m = Mod(i, c) n = Cast<to=1>(m) v3 = Unsqueeze(v, last)"
-    body += " n3 = Unsqueeze(n, last) y = Concat<axis=2>(b, v3, n3)"
-    (group,) = detection_sets(facts("float[1,60] x, float[1,10,4] b", body, k=K10, c=3, last=LAST))
-    assert group.labels is not None and (group.boxes.start, group.scores.start, group.labels.start) == (0, 4, 5)
-
-
 @each_row(("rows", "found"), (20, ("boxes", "scores")), (21, None))
 def test_two_outputs_of_one_length_are_detections_and_other_pairs_are_not(rows: int, found: Any) -> None:
     given = f"float[1,20,4] b, float[1,{rows},7] l"
     sets = detection_sets(facts(given, "boxes = Sigmoid(b) scores = Relu(l)", "boxes, scores"))
     assert [(one.boxes.output, one.scores.output) for one in sets] == ([found] if found else [])
-
-
-@pytest.mark.parametrize("made", ["boxes, scores", "scores, boxes"])
-@each_row(
-    "body",
-    "o = MatMul(x, w) n = Add(o, a) boxes = Mul(n, eight) scores = Sigmoid(x)",
-    "r = Relu(x) boxes = Sigmoid(r) scores = MatMul(x, w)",
-    "r = Relu(x) boxes = Sigmoid(r) m = MatMul(x, w) scores = Add(m, a)",
-)
-def test_scores_of_four_classes_are_no_boxes(made: str, body: str) -> None:
-    """Decoded boxes beside probabilities, or logits of a plain projection beside boxes out of a Sigmoid."""
-    known: dict[str, Any] = {"w": np.eye(4, dtype=np.float32), "a": np.ones((1, 30, 4), np.float32), "eight": EIGHT}
-    stored = {name: value for name, value in known.items() if f", {name})" in body}
-    (found,) = detection_sets(facts("float[1,30,4] x", body, made, **stored))
-    assert (found.boxes.output, found.scores.output) == ("boxes", "scores")

@@ -20,7 +20,7 @@ from deploykit.accuracy.judge.measures import (
     relative_error,
     ssim,
 )
-from deploykit.accuracy.judge.verdict import Against, Context, KeptCount, Measure, Verdict
+from deploykit.accuracy.judge.verdict import KeptCount
 from deploykit.accuracy.search.goals import Reached, goal_for, parse_goal
 from deploykit.errors import UsageError
 from tables import each_row
@@ -132,10 +132,3 @@ def test_more_is_better_whatever_is_measured() -> None:
     assert parse_goal("rise<=1%").quality(Reached(metric=5.0)) == -5.0
     assert parse_goal("metric<=3").quality(Reached(metric=5.0)) == -5.0
     assert math.isnan(parse_goal("metric>=3").quality(Reached()))
-
-
-@pytest.mark.parametrize(("label", "met"), [("given", True), ("derived", None)])
-def test_made_up_inputs_reach_no_goal(label: str, met: bool | None) -> None:
-    number = Context(label=label, count=8, against=Against.FLOAT).number("y", "dense", Measure.SQNR, 60.0)
-    verdict = Verdict(right=True, numbers=(number,), overall_db=60.0)
-    assert parse_goal("right").is_met(Reached.of(verdict)) is met

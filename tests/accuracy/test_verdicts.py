@@ -109,22 +109,6 @@ CASES: list[tuple[str, str, dict[str, Any], np.ndarray, Change, bool]] = [
 ]
 
 
-def test_scores_from_one_to_five_are_amounts_and_moved_probabilities_are_told() -> None:
-    rng = np.random.default_rng(4)
-    values = [rng.uniform(2.5, 4.5, (1, 3)) for _ in range(8)]
-    verdict = _judged(_one("Relu", (1, 3)), values, [value[:, ::-1] * 0.5 + value * 0.5 for value in values])
-    assert verdict.right is True and "relative error" in verdict.words, verdict.lines()
-    near = [2.3 + value * 0.02 for value in values]
-    verdict = _judged(_one("Relu", (1, 3)), near, [np.full_like(near[0], np.mean(near))] * 8)
-    assert verdict.right is None and "hardly varies, and the values differ" in verdict.reason, (
-        "a constant is near enough"
-    )
-    flat = [np.eye(5)[None, at % 5] * 0.4 + 0.12 for at in range(8)]
-    moved = [value * 0.8 + 0.04 for value in flat]
-    words = _judged(_one("Softmax", (1, 5)), flat, moved).words
-    assert words == "8 of 8 classes equal, 6.4% of the probability lies elsewhere"
-
-
 @each_row(
     ("base", "change", "right"),
     (0, lambda y: min(y, 0.2), None),

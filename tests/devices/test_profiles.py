@@ -12,8 +12,6 @@ import pytest
 from deploykit.backend.on_device import MeasuredOperator
 from deploykit.devices.profiles import Origins, beside_estimate, origins_of, read_session_profile, units_of
 from deploykit.errors import InputError
-from deploykit_ort_qnn.compiler.estimates import compiled_origins
-from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode
 from deploykit_qualcomm.profiles import read_profile_csv
 
 ROOT = Path(__file__).parents[1] / "data"
@@ -41,16 +39,6 @@ def test_two_readers_rank_the_operators_alike(path: Path) -> None:
     assert {one.raw: one.value for one in found.operators} == second
     assert found.operators[0].node == "/layer1/0/conv2/Conv"
     assert all(one.unit == "cycles" and one.on == "NPU" for one in found.operators)
-
-
-def test_a_layout_of_the_provider_is_told_by_what_wants_it() -> None:
-    convolution = QnnNode(name="/conv1/Conv_token_1", type="Conv2d", inputs=("turned",), outputs=("c",))
-    transpose = QnnNode(name="Transpose_token_28", type="Transpose", inputs=("input",), outputs=("turned",))
-    graph = QnnGraph(name="g", nodes=(transpose, convolution), tensors={})
-    origins = compiled_origins([graph], origins_of(MODEL).nodes)
-    nodes = {one.raw: one.node for one in read_profile_csv(CONTEXT, origins).operators}
-    assert nodes["Transpose_token_28"] == "layout of /conv1/Conv"
-    assert (nodes["Input"], nodes["Output"]) == ("graph input", "graph output")
 
 
 def test_forms_of_other_releases_are_read(tmp_path: Path) -> None:

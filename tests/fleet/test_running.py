@@ -1,5 +1,4 @@
 import json
-import os
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -128,18 +127,6 @@ def test_commands_that_make_nothing(fleet: Path, tmp_path: Path, capsys: pytest.
         ([fleet, "-o", tmp_path / "out", "--executor", "cloud"], 2),
     ):
         assert run(cli, ["matrix", *map(str, words)]) == status
-
-
-def test_what_lies_elsewhere_is_no_result(tmp_path: Path) -> None:
-    place = tmp_path / "cells" / "a" / "b"
-    place.mkdir(parents=True)
-    assert read_result(tmp_path, "a/b") is None
-    for text in ("", "[]", "{}", '{"outcome": 3, "error": null}', "[" * 100_000):
-        (place / "result.json").write_text(text, "utf-8")
-        assert read_result(tmp_path, "a/b") is None
-    (place / "result.json").unlink()
-    os.mkfifo(place / "result.json")
-    assert read_result(tmp_path, "a/b") is None
 
 
 def test_what_a_worker_sends_is_checked(made_once: Path, tmp_path: Path) -> None:

@@ -43,16 +43,6 @@ def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650", rewrite:
     return choose_way(backend, situation, SharedWork(), lambda line: None)
 
 
-def test_who_insists_on_a_mix_gets_nothing_compared_unless_a_rewrite_is_asked_for_too() -> None:
-    assert chosen(W8A16, "fallback").explored is None
-    assert chosen(W8A16, "fallback", rewrite=("simplify",)).explored is not None
-    for without, steps in (((), 1), (("linear-to-conv",), 0)):  # who says no to a rewrite besides is heard
-        given = {"rewrite": ("linear-to-conv",), "no_rewrite": without, "backend": "qnn-htp", "target": "sm8650"}
-        read = read_situation(Request(model=DETR.parent / "cnn/model.onnx", **given))  # type: ignore[arg-type]
-        made = choose_way(*read, SharedWork(), lambda line: None).rewriting
-        assert made is not None and len(made.steps) == steps
-
-
 def plain(*rewrite: str) -> ChosenWay:
     """A network that no rewrite touches unless it is asked for by name."""
     cnn = DETR.parent / "cnn"
@@ -168,12 +158,6 @@ def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> N
         skipped = replace(chosen(OMIT, mixed), explored=None, skipped="too large")
         (finding,) = CHOICE_RULES["DK203"].run(skipped)
         assert finding.severity == severity
-
-
-def test_v68_has_no_float_ways() -> None:
-    ways = {way["id"]: way for way in chosen(OMIT, device="sm8350").candidates}
-    assert "no float16" in ways["fallback"]["why"]
-    assert next(way["id"] for way in ways.values() if way["won"]).startswith("rewrite")
 
 
 def test_the_packaged_model_and_tail_equal_the_original(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.flow.cure import Cured, cure, judge
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import core_registries
-from deploykit.rewrites import CURES, STRUCTURAL
+from deploykit.rewrites import CURES
 from deploykit.rewrites.contract import transform_names
 from made_findings import a_finding
 from sample_models.tiny_graphs import TinyGraph
@@ -112,24 +112,6 @@ def test_a_simplified_model_is_taken_where_less_is_wrong_with_it(
 ) -> None:
     done = _cured(Rules(before, after), tmp_path)
     assert bool(done.steps) is taken and (done.judged is done.given) is not taken
-
-
-@each_row(
-    ("changes", "taken"),
-    ({"rewrite": ("merge-axes",)}, True),
-    ({"rewrite": ("integer-remainder",)}, False),
-    ({"rewrite": ("merge-axes",), "no_rewrite": STRUCTURAL}, False),
-    ({}, False),
-)
-def test_asked_for_by_name_nothing_has_to_be_wrong(changes: dict[str, Any], taken: bool, tmp_path: Path) -> None:
-    assert bool(_cured(Rules((), ()), tmp_path, **changes).steps) is taken
-
-
-def test_a_clean_model_is_prepared_once_and_a_cured_one_twice(tmp_path: Path) -> None:
-    clean, mended = Rules((), ()), Rules((ERROR,), ())
-    _cured(clean, tmp_path)
-    _cured(mended, tmp_path)
-    assert (clean.prepared, mended.prepared) == (1, 2)
 
 
 def test_a_cure_that_takes_nothing_away_is_undone(tmp_path: Path) -> None:

@@ -166,12 +166,3 @@ def test_every_command_says_what_is_wrong_with_them(model: Path, tmp_path: Path)
     assert wanted <= {row["code"] for row in told}
     # In float16 no range comes from them: their scale still matters to whoever judges on them, their number does not.
     assert codes(deploykit.check(model, **{**asked, "precision": "fp16"})) == {"DK252"}
-
-
-def test_where_the_target_calibrates_it_is_said_as_well(model: Path, tmp_path: Path) -> None:
-    """Nothing is quantized here, and the same data goes to the quantizer of the target."""
-    data = in_folders(tmp_path / "data", pictures(32), rare=4)
-    found = deploykit.check(model, target="vek385", precision="vint8", calibration=data)
-    assert "DK235" in codes(found)
-    native = deploykit.check(model, target="sm8650", sdk="2.37", precision="w8a8", quantizer="none", calibration=data)
-    assert "DK235" in codes(native)

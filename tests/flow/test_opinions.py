@@ -92,19 +92,6 @@ def test_what_only_the_tools_can_tell_is_asked_of_their_own_backend(monkeypatch:
     assert giver.asked == ["of the compiler", "of tools", "of the compiler"]
 
 
-def test_no_other_devices_compiler_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    giver = Giver()
-    assert ask(giver, [finding("n")], monkeypatch, backend="vitis-ai", target="strix") is None
-    assert giver.asked == []
-
-
-def test_the_sdk_that_was_not_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    older = ask(Giver(), [finding("n")], monkeypatch, sdk="2.33")
-    same = ask(Giver(), [finding("n")], monkeypatch, backend="ort-qnn")
-    assert older is not None and "2.33" in older.unasked
-    assert same is not None and same.unasked == ""
-
-
 @dataclass
 class Two(Giver):
     """A backend with the compilers of two releases, of which the nearer leaves open what is not named ``sure``."""

@@ -16,14 +16,12 @@ from deploykit.accuracy.samples.inputs import Label
 from deploykit.backend.backend import MixedSupport
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
-from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Confidence
 from deploykit.flow.choose import Explored, choose, explore, is_proven
 from deploykit.flow.ways import Ground, Way
-from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from tables import each_row
-from text_models import text_model
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
@@ -113,43 +111,6 @@ def test_banned_rewrites_are_not_used() -> None:
     assert not used & {"logit-of-sigmoid", "cut-tail"}
     assert {"saturating-constant", "log-of-ratio"} <= used
     assert explored.winner is not None and explored.winner.way.overall_db >= 70
-
-
-@each_row(
-    ("variant", "safe", "wanted"),
-    ("w8a16.v1.0.0", False, "rewrite"),
-    ("w8a16-fp16mix-omit.v1.0.0", False, "segments"),
-    ("w8a16-fp16mix-omit.v1.0.0", True, "fallback"),
-)
-def test_without_judgement_ways_are_chosen_on_structure(variant: str, safe: bool, wanted: str) -> None:
-    """What was meant as float stays float, for nobody knows what integers would cost there.
-
-    Segments are not built beside a mixing of the SDK's own that is safe.
-    """
-    ground = _ground(variant)
-    arbitrary = {name: InputSource(label=Label.ARBITRARY, why="nobody said") for name in ground.samples.feeds[0]}
-    samples = Samples(feeds=ground.samples.feeds, of_inputs=arbitrary)
-    unjudged = Ground.of(ground.model, ground.encodings, ground.facts, samples)
-    surer = replace(EVERY_KIND, confidence={"segments": Confidence.REPORTED, "fallback": Confidence.INFERRED})
-    explored = explore(unjudged, replace(surer, safe=safe), mixed="auto", tell=lambda line: None)
-    assert explored.winner is not None and explored.winner.way.id == wanted
-    assert ("segments" in {item.way.id for item in explored.built}) is (wanted == "segments")
-    assert explored.winner.verdict is None
-    assert all(row["overall_db"] is None and row["right"] is None for row in explored.choice.to_json())
-
-
-def test_what_is_left_out_by_habit_is_no_wider_than_its_neighbours() -> None:
-    """AIMET gives the result of a Pad no entry: 16 bits in a w8a8 model would mix widths at the convolution."""
-    weight = np.ones((4, 3, 3, 3), np.float32)
-    body = 'moved = Pad <mode = "reflect"> (x, pads)  y = Conv (moved, w)'
-    model = text_model("float[1,3,8,8] x", body, "float[1,4,8,8] y", w=weight, pads=[0, 0, 1, 1, 0, 0, 1, 1])
-    grid = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
-    held = EncodingSet(version="1.0.0", entries={name: Encoding(name=name, value=grid) for name in ("x", "y", "w")})
-    samples = Samples(feeds=({"x": np.ones((1, 3, 8, 8), np.float32)},), of_inputs={})
-    explored = explore(Ground.of(model, held, facts_of(model), samples), EVERY_KIND, mixed="auto", tell=print)
-    assert explored.winner is not None
-    made = explored.winner.encodings.entries["moved"].value
-    assert isinstance(made, Affine) and (made.bits, made.ends) == (8, grid.ends)
 
 
 AS_IS, REWRITE, CUT = at(10.0, "as-is"), at(77.0, intrusion=1), at(78.5, "cut", intrusion=3)

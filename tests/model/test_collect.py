@@ -18,7 +18,6 @@ from deploykit.model.facts import (
     setting_of,
 )
 from deploykit.model.load import wrap_proto
-from deploykit.model.parameters import QUANTIZERS, integer_type, quantizer_of, stored_behind_pairs
 from deploykit.model.rules import RULES as GRAPH_RULES
 from rule_cases import check_pairs
 from sample_models.networks import dynamic_net
@@ -66,17 +65,6 @@ def test_sizes_that_are_no_numbers() -> None:
     assert facts_of(negative).tensors["x"].shape == (None, 3)
 
 
-def test_initializers_that_are_listed_as_inputs_and_sparse_ones() -> None:
-    facts = facts_of(text_model("float[2] x, float[2] w", "y = Add (x, w)", w=[1.0, 1.0]))
-    assert facts.inputs == ("x",) and facts.tensors["w"].role is TensorRole.INITIALIZER
-    values = numpy_helper.from_array(np.ones(2, np.float32), "w")
-    indices = numpy_helper.from_array(np.array([0, 3], np.int64), "w indices")
-    proto = text_model("float[5] x", "y = Add (x, w)")
-    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [5]))
-    fact = facts_of(proto).tensors["w"]
-    assert (fact.role, fact.shape, fact.dtype) == (TensorRole.INITIALIZER, (5,), "float")
-
-
 def test_constants_on_demand() -> None:
     stored: Any = {"odd": [np.nan, -np.inf, 3.0], "nothing": np.zeros((0, 2), np.float32), "nan": [np.nan]}
     stored |= {"text": np.array(["a"], dtype=object), "flags": np.array([False, True])}
@@ -97,30 +85,6 @@ def test_constants_on_demand() -> None:
     proto.graph.initializer.append(helper.make_tensor("v", TensorProto.INT4, [2], [-8, 7]))
     loaded = wrap_proto(proto, path=PATH)
     assert constant_range(loaded, "w") == (-3.0, 0.5) and constant_range(loaded, "v") == (-8.0, 7.0)
-
-
-def test_looking_through_pairs() -> None:
-    """x -> Relu -> Q -> DQ -> MatMul with a stored int8 weight behind DQ and Identity."""
-    facts = facts_of(
-        text_model(
-            "float[1,2] x",
-            "a = Relu (x)  a_q = QuantizeLinear (a, scale, zero)  a_dq = DequantizeLinear (a_q, scale, zero)"
-            "  w_dq = DequantizeLinear (w_q, scale)  w = Identity (w_dq)  y = MatMul (a_dq, w)",
-            opset=21,
-            scale=0.1,
-            zero=np.asarray(3, np.uint16),
-            w_q=np.ones((2, 2), np.int8),
-        )
-    )
-    found = {name: node.outputs[0] for name in facts.tensors if (node := quantizer_of(facts, name)) is not None}
-    assert found == {"a": "a_q", "a_dq": "a_dq", "w_dq": "w_dq"} and quantizer_of(facts, "unknown") is None
-    types = {node.outputs[0]: integer_type(facts, node) for node in facts.nodes if node.op_type.endswith("Linear")}
-    assert types == {"a_q": "uint16", "a_dq": "uint16", "w_dq": "int8"}
-    assert stored_behind_pairs(facts, "w") == "w_q" == stored_behind_pairs(facts, "w_q")
-    assert stored_behind_pairs(facts, "a_dq") is None is stored_behind_pairs(facts, "unknown")
-    maker = facts.maker_behind("a_dq", QUANTIZERS)
-    assert maker is not None and maker.op_type == "Relu"
-    assert facts.maker_behind("w_dq", QUANTIZERS) is None is facts.maker_behind("x", QUANTIZERS)
 
 
 def changed(body: str) -> GraphFacts:

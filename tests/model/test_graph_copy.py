@@ -5,42 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
 
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.graph import GraphCopy
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.patterns import FusedBlock, find_blocks
 from tables import each_row
 from text_models import text_model
-
-
-def branching() -> onnx.ModelProto:
-    """Each branch reads from outside: one through a node, the other by giving the outer tensor out itself."""
-    then = "then_branch = t () => (float[2] own) { own = Add (x, shift) }, else_branch = e () => (float[2] given) { }"
-    body, vectors = f"dead = Relu (x)  y = If (flag) <{then}>", {"shift": 1, "given": 0, "unread": 7, "default": 5}
-    stored = {name: np.full(2, value, np.float32) for name, value in vectors.items()}
-    model = text_model("float[2] x, float[2] default", body, "float[2] y", flag=np.asarray(True))
-    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
-    model.graph.node[0].name, model.graph.node[1].name = "dead", "choice"
-    return model
-
-
-@each_row("as_node", False, True)
-def test_dropping_what_nothing_reads_leaves_an_index_that_is_right(as_node: bool) -> None:
-    given = branching()
-    if as_node:
-        value = numpy_helper.from_array(np.full(2, 3, np.float32))
-        given.graph.node.insert(0, helper.make_node("Constant", [], ["two"], name="constant", value=value))
-    graph = GraphCopy(given)
-    graph.drop_unused(["unread", "shift", "default", *(["two"] if as_node else [])])
-    again = GraphCopy(graph.model)
-    assert graph.stored.keys() == again.stored.keys() == {"flag", "shift", "given", "default"}
-    assert graph.makers.keys() == again.makers.keys() == {"dead", "y"} and graph.fresh("unread") == "unread"
-
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 STORED: dict[str, Any] = {"two": 2.0, "eps": 1e-6, "one": 1.0, "half": 0.5, "mhalf": -0.5, "root2": 2**0.5, "six": 6.0}
@@ -85,13 +57,6 @@ def test_a_norm_is_found_in_every_spelling(form: str) -> None:
     assert (block.scale, block.bias) == ("scale", "bias") and "eps" in block.settings
 
 
-@each_row("read", "c", "var", "root", "n")
-def test_what_is_read_outside_is_no_inside(read: str) -> None:
-    body = f"{CENTRED}{normalized('c', 'div')}y = Mul (n, scale)"
-    for more, made in ((f"  z = Abs ({read})", "y, z"), ("", f"y, {read}")):
-        assert all(read not in block.inside for block in blocks(body + more, made))
-
-
 @each_row(
     ("kind", "body"),
     ("Gelu", "d = Div (x, root2)  e = Erf (d)  p = Add (e, one)  m = Mul (x, p)  y = Mul (m, half)"),
@@ -111,15 +76,6 @@ def test_gated_activations_are_found_in_their_forms(kind: str, body: str) -> Non
     assert len(block.nodes) == len(facts_of(body).nodes)
     if kind == "Gelu" and "Mul (m, half)" in body:  # what is an output as well is where the block ends
         assert [block.result for block in blocks(body, "y, m")] == ["m"]
-
-
-@each_row(
-    "body",
-    "cubed = Pow (x, three)  m = ReduceMean <axes = [-1]> (cubed)  p = Add (m, eps)  q = Sqrt (p)  y = Div (x, q)",
-    "s = Sigmoid (other)  y = Mul (x, s)",  # the two branches of a gated linear unit
-)
-def test_other_powers_and_gates_of_something_else_are_no_block(body: str) -> None:
-    assert blocks(body) == ()
 
 
 def test_softmax_and_group_norm() -> None:

@@ -9,13 +9,8 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from deploykit.model.facts import NodeFact
-from deploykit.model.operators import RANGES, ROLES, Trait, data_outputs, has, is_standard, ops, settings
+from deploykit.model.operators import RANGES, ROLES, Trait, data_outputs, ops
 from tables import each_row
-
-
-def node(op_type: str, *inputs: str, domain: str = "") -> NodeFact:
-    return NodeFact(index=0, name="n", op_type=op_type, domain=domain, inputs=inputs, outputs=("y",))
 
 
 def test_every_name_is_an_operator_of_onnx() -> None:
@@ -25,18 +20,6 @@ def test_every_name_is_an_operator_of_onnx() -> None:
     running = {schema.name for schema in schemas if graphs & {one.type for one in schema.attributes.values()}}
     assert running == ops(Trait.CONTROL_FLOW)
     assert named - known <= {"RMSNormalization"}  # of opset 23, which older onnx packages do not know
-
-
-def test_own_operators_have_no_trait_and_outputs_that_hold_values_are_told() -> None:
-    assert has(node("Reshape", "x"), Trait.REARRANGES) and has(node("Reshape", "x", domain="ai.onnx"), Trait.REARRANGES)
-    own = node("Reshape", "x", domain="own")
-    assert not has(own, *Trait) and not is_standard(own) and not settings(node("Clip", "x", domain="own"))
-    assert data_outputs(node("TopK", "x", domain="own"), ["values", "places"]) == ("values", "places")
-    made = helper.make_node("MaxPool", ["x"], ["y", "places"])  # protobuf nodes are asked like facts
-    assert has(made, Trait.SELECTS) and data_outputs(made, made.output) == ("y",)
-    assert data_outputs(node("Split", "x"), ["a", "", "b"]) == ("a", "b")
-    assert data_outputs(node("Dropout", "x"), ["y", "mask"]) == ("y",)
-    assert data_outputs(node("NonZero", "x"), ["places"]) == ()
 
 
 # What follows runs every operator of which the table claims something about values.

@@ -20,7 +20,6 @@ from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids
 from deploykit_ort_qnn.bench.together import deviation
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
 from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
-from deploykit_qualcomm.rules.atlas import suspects_in
 from rule_cases import check_pairs
 from tables import each_row
 
@@ -327,28 +326,6 @@ def test_only_what_was_run_and_is_right_is_called_mended() -> None:
         assert told.handled is None and told.severity is Severity.WARNING
     (told,) = said(paired(pair("y", "x")), {"last": "right"})
     assert told.handled is None, "it is left out"
-
-
-def test_of_equal_kernels_every_one_must_be_right() -> None:
-    """Only the first of them is named in a finding."""
-    body = f"{pair('a', 'x')} [one] r = Tanh (a) {pair('b', 'r')} [two] t = Tanh (b) {pair('y', 't')}"
-    given = paired(body)
-    assert said(given, {"one": "right", "two": "wrong"}, given) == []
-    (told,) = said(given, {"one": "right", "two": "right"}, given)
-    assert told.handled
-
-
-POOL = "AveragePool <kernel_shape = [2, 2], pads = [1, 1, 1, 1], count_include_pad = 1>"
-
-
-def test_the_atlas_suspects_all_nodes_or_those_that_are_asked_about() -> None:
-    model = parsed(f"g (float[1,8,8,8] x) => (float[1,8,10,10] y) {{ [first] a = {POOL} (x) [second] y = {POOL} (a) }}")
-    assert suspects_in(model, verdicts=("wrong",)) == {"first", "second"}
-    assert suspects_in(model, verdicts=("wrong",), only={"second", "third"}) == {"second"}
-    assert suspects_in(model, verdicts=("refused",)) == frozenset()
-    model.graph.node[1].attribute[1].ints[:] = [0, 0, 0, 0]  # a model that was changed is read again
-    model.graph.node[1].attribute[2].i = 0
-    assert suspects_in(model, verdicts=("wrong",)) == {"first"}
 
 
 @pytest.mark.heavy

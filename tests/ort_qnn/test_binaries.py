@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import deploykit
 from deploykit.cli import cli
@@ -53,22 +53,6 @@ def test_the_package_holds_it_and_verifies_it(compiled_package: Path) -> None:
     assert DLC in manifest["files"]
 
 
-def test_it_is_the_graph_that_was_compiled(compiled_package: Path) -> None:
-    dlc = read_dlc(compiled_package / DLC)
-    assert dlc.graphs == 1
-    kinds = [kind for _, kind in dlc.operators]
-    assert kinds.count("Conv2d") == 4 and "FullyConnected" in kinds
-    weights = dlc.tensors["conv1.weight_q"]
-    assert (weights.dtype, weights.axis, len(weights.scales)) == ("int8", 3, 16)
-    assert dlc.tensors["input"].dtype == "float32"
-    with zipfile.ZipFile(compiled_package / DLC) as archive:  # with check sums and without the time of day
-        assert archive.testzip() is None
-        metadata = [archive.read(name) for name in archive.namelist() if name.startswith("dlc.metadata")]
-    assert metadata and all(
-        b"1980-01-01" in one and b"2026" not in one.split(b'"converterVersion"')[0] for one in metadata
-    )
-
-
 def test_another_type_and_another_grid_are_seen(compiled_package: Path) -> None:
     model, dlc = onnx.load(compiled_package / "model/model.onnx"), read_dlc(compiled_package / DLC)
     tensor = "/relu/Relu_output_0_QuantizeLinear"
@@ -87,17 +71,6 @@ def test_another_type_and_another_grid_are_seen(compiled_package: Path) -> None:
     moved = replace(dlc.tensors[tensor], zero_points=(7,))
     (row,) = (row for row in compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: moved})) if not row.ok)
     assert (row.tensor, row.found, row.grid) == (tensor, "uint16", False)
-
-
-def test_a_changed_model_does_not_agree_and_parameters_beside_are_not_compared(compiled_package: Path) -> None:
-    model, dlc = onnx.load(compiled_package / "model/model.onnx"), read_dlc(compiled_package / DLC)
-    node = next(node for node in model.graph.node if node.input[0] == "/relu/Relu_output_0")
-    scale, whole = next(one for one in model.graph.initializer if one.name == node.input[1]), compare_dlc(model, dlc)
-    count = len(list(whole))
-    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * 2, scale.name))
-    assert "/relu/Relu_output_0_QuantizeLinear" in [row.tensor for row in compare_dlc(model, dlc) if not row.ok]
-    scale.data_location = onnx.TensorProto.EXTERNAL
-    assert 0 < len(list(compare_dlc(model, dlc))) < count
 
 
 def damaged(source: Path, target: Path, change: Callable[[dict[str, bytes]], None]) -> Path:

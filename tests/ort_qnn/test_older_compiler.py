@@ -19,7 +19,7 @@ from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler.contexts import inspect_context
-from deploykit_ort_qnn.compiler.hosts import Host, Worker, installed_wheel, toolchain_host
+from deploykit_ort_qnn.compiler.hosts import Host, Worker, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.carriers import host_toolchain
 from tables import each_row
@@ -132,15 +132,6 @@ def test_a_detector_is_taken_wholly_and_is_right(tmp_path: Path) -> None:
     assert packaged.status.right.state is Right.YES, packaged.status.right
     assert "QNN001" not in {finding.code for finding in packaged.findings}
     assert {"without-mod", "without-sigmoid-before-linear"} <= steps(tmp_path / "p")
-
-
-def test_the_installed_wheel_needs_no_toolchain_and_one_that_is_not_ready_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = installed_wheel()
-    assert installed is not None and toolchain_host(wheel_for(installed["wheel"])) is None
-    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))
-    assert toolchain_host(wheel_for("2.48")) is None
 
 
 def test_a_worker_abroad_sees_no_other_module_of_deploykit(tmp_path: Path) -> None:

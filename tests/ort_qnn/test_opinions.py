@@ -181,17 +181,6 @@ def test_switched_off_nobody_is_asked(
     assert "switched off" in next(f["message"] for f in by_option["findings"] if f["code"] == "DK211")
 
 
-def test_numbers_and_sizes_that_values_decide_are_not_asked_about(tmp_path: Path, compiled: list[str]) -> None:
-    body, big = "[m] t = Mul (x, big) [r] y = Relu (t)", np.full(4, 1e9, np.float32)
-    path = save(tmp_path / "m.onnx", "float[1,4] x", body, "float[1,4] y", big=big)
-    plan = deploykit.plan(path, target="sm8650", sdk="2.33")
-    assert of_code(plan, "QNN127") and not compiled and not of_code(plan, "DK211")
-    body = "[where] n = NonZero (x) [c] y = Cast <to = 1> (n)"
-    path = save(tmp_path / "n.onnx", "float[2,2] x", body, "float[2,3] y")
-    plan = deploykit.plan(path, target="sm8650", backend="ort-qnn")
-    assert of_code(plan, "DK002")[0].blocks and not compiled
-
-
 @each_row(
     ("sdk", "releases"),
     ("2.33.0", ["2.36.1", "2.51.0"]),

@@ -18,19 +18,17 @@ import deploykit_ort_qnn.provider_model as provider
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import Original
-from deploykit.backend.backend import Request, SharedWork
+from deploykit.backend.backend import Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq_files import convert_file
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.pipeline import make_package, make_plan
-from deploykit.flow.read import read_situations
 from deploykit.model.collect import facts_of
 from deploykit.packages.building import build_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler.emulation import EmulationJob, compare
-from deploykit_ort_qnn.prepare import prepare
 from deploykit_ort_qnn.provider_model import provider_model
 from sample_models.cell_detectors import cell_detector, cell_pictures
 from sample_models.min_max import min_max_encodings
@@ -185,20 +183,6 @@ def test_a_narrowed_operand_is_told_and_no_route_where_precision_is_strict() -> 
     strict = {"strict_precision": True}
     assert make_plan(request("vit/w8a16.qdq.onnx", "sm8450", adapter_options=strict)).route is None
     assert make_plan(request("vit/w8a16.qdq.onnx", "sm8650", adapter_options=strict)).route is not None
-
-
-def test_chips_of_one_request_share_the_preparation() -> None:
-    requests = [request("vit/w8a16.qdq.onnx", target) for target in ("sm8550", "sm8650", "sm8750", "sm8450")]
-    shared = SharedWork()
-    drafts = [prepare(situation, shared) for _, situation in read_situations(requests)]
-    assert drafts[0].prepared is drafts[1].prepared is drafts[2].prepared
-    assert drafts[3].prepared is not drafts[0].prepared  # another form: no int16 on HTP v69
-    kinds = []
-    for made in (drafts[0].prepared, drafts[3].prepared):
-        assert made is not None
-        held = {tensor.data_type for tensor in made.model.graph.initializer}
-        kinds.append((onnx.TensorProto.INT16 in held, bool(made.narrowed)))
-    assert kinds == [(True, False), (False, True)], "a product of two activations in 16 bits, or one that loses 8"
 
 
 @pytest.mark.heavy

@@ -298,17 +298,6 @@ def test_what_the_outputs_name_is_done_better_where_it_can_be() -> None:
         assert repair.way == "in-float16" and find_repairs(chain(), {"the"}, near.bench) == ()
 
 
-def test_what_was_found_is_kept_and_what_did_not_help_too() -> None:
-    """A second time nothing is run; a way that died there may be asked again."""
-    for device in (Device("in-float16"), Device()):
-        found = find_repairs(chain(), {"the"}, device.bench)
-        assert device.asked and bool(found) == bool(device.right)
-        device.asked.clear()
-        assert find_repairs(chain(), {"the"}, device.bench) == found and not device.asked
-        ways = [one for (_, want), one in device.notes.kept.items() if want != "numbers"]
-        assert {"none", "taken"} == {one["answer"] for one in ways}
-
-
 def test_what_died_is_asked_again_and_what_is_refused_is_not() -> None:
     class Dying(Device):
         answers: Mapping[str, str]

@@ -29,7 +29,7 @@ from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.bench.together import deviation
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp
 from deploykit_ort_qnn.compiler.jobs import CompileOutcome, RefusedNode
-from deploykit_ort_qnn.compiler.precision import PrecisionScope, float_nodes
+from deploykit_ort_qnn.compiler.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import ProviderDraft, prepare, wheel_for
 from deploykit_ort_qnn.provider_keys import Chosen
 from deploykit_ort_qnn.provider_model import PreparationStep
@@ -303,20 +303,6 @@ def test_a_float_island_says_what_was_meant_and_what_became_of_it(made_type: str
 )
 def test_what_else_is_left_in_silence(code: str, case: Case) -> None:
     assert not list(rules()[code].run(case()))
-
-
-def test_strict_makes_a_change_of_precision_an_error() -> None:
-    for code in ("ORT101", "ORT102", "ORT103", "ORT104"):
-        scope = CASES[code][0]()
-        relaxed = list(rules()[code].run(scope))
-        strict = list(rules()[code].run(replace(scope, strict=True)))
-        assert not any(finding.blocks for finding in relaxed) and all(finding.blocks for finding in strict)
-
-
-def test_what_is_asked_for_in_float16_is_taken_to_be_made_so() -> None:
-    """Where the compiler does not tell what it made."""
-    scope = types(graph(("float16", "float16", "int8")), intended="float16")
-    assert [node.made for node in float_nodes(scope)] == ["float16"]
 
 
 @each_row(("kind", "in_float32"), ("q::fp16_flat_output_scalar_fm.tcm", False), ("q::Mul", True))

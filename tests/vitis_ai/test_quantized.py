@@ -10,8 +10,8 @@ import pytest
 
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.load import load_model, wrap_proto
-from deploykit_vitis_ai.inspection import InspectedModel, actual_types, inspect_quantized
+from deploykit.model.load import load_model
+from deploykit_vitis_ai.inspection import InspectedModel, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
@@ -124,12 +124,6 @@ def test_the_factor_of_a_pooling_is_no_float_operator(factor: str, found: list[s
     )
     made = inspected(tmp_path, body, "float[1,3,4,4] x, float[1,3,4,4] other", precision="vint8")
     assert [finding.subject.name for finding in QUANTIZED_RULES["VAI205"].run(made)] == found
-
-
-def test_the_type_in_front_of_a_fused_activation_is_open_unless_others_read_it() -> None:
-    for more, told in (("", False), ("  s = Sigmoid (c)", True)):
-        model = text_model("float[1,3,8,8] x", f"c = Conv (x, w) y = Relu (c){more}", w=np.ones((4, 3, 1, 1), "f4"))
-        assert ("c" in actual_types(collect_facts(wrap_proto(model, path=Path("m.onnx"))), ())) is told
 
 
 @pytest.mark.parametrize(("source", "made", "changed"), [("float16", "float", 0), ("float16", "int8", 1)])

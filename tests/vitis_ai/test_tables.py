@@ -14,10 +14,8 @@ from deploykit.tables.capabilities import Status
 from deploykit_vitis_ai import backend, tables
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options, quark_keys, quark_recipes
 from deploykit_vitis_ai.configs import config_problems
-from deploykit_vitis_ai.draft import meant_by
 from deploykit_vitis_ai.exclusions import activation_types, resolve_exclusions
 from deploykit_vitis_ai.inspection import actual_types, inspect_quantized
-from deploykit_vitis_ai.tables import products
 from tables import each_row
 from text_models import text_model
 
@@ -32,13 +30,6 @@ def test_names_that_are_ignored_or_dead_say_so_and_who_says_it() -> None:
     assert status["quark option nodes_to_exclude"] is Status.SUPPORTED
     told = {row.feature: row.contradicts for row in rows if row.contradicts}
     assert "encryptionKey" in told["provider option encryption_key"] and "4" in told["vaiml_config optimize_level"]
-
-
-def test_every_toolchain_of_a_release_exists() -> None:
-    known = {spec.id for spec in backend.toolchains()}
-    assert {release.toolchain for release in tables.releases()} - {""} <= known
-    for spec in backend.toolchains():
-        assert spec.needs_cxx and len(spec.constraints) > 60
 
 
 PARTITION: dict[str, object] = {"name": "vaiml_partition", "plugin": "vaip-pass_vaiml_partition"}
@@ -67,19 +58,6 @@ def test_bad_configurations_have_paths(change: dict[str, object], keys: dict[str
     given = {key: value for key, value in {**config, **change}.items() if value is not None}
     problems = list(config_problems(given, product="versal_ai_edge_gen2"))
     assert bool(problems) is bool(told) and all(words in " ".join(problems) for words in told)
-
-
-def test_every_format_of_a_device_has_a_route() -> None:
-    formats = {row.format for row in tables.rows(tables.FormatRow)}
-    for device in backend.devices():
-        offered = device.fact("precisions") or ()
-        assert device.fact("product") not in products() or set(offered) <= formats, device.id
-    presets = {
-        one.feature.split()[-1] for one in tables.rows(tables.ToldFact) if one.feature.startswith("quark preset")
-    }
-    assert {row.preset for row in tables.rows(tables.FormatRow) if row.maker == "quark"} <= presets
-    assert meant_by("w8a8") == ("vint8", "a8w8", "xint8") and meant_by("int8") == ("vint8", "xint8")
-    assert meant_by("nothing") == ("nothing",)
 
 
 DATA = Path(__file__).parents[1] / "data" / "quark"

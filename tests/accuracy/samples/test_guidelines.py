@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploykit.accuracy.samples.calibration import load_calibration, samples_of
+from deploykit.accuracy.samples.calibration import load_calibration
 from deploykit.accuracy.samples.data_quality import survey
 from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
 from deploykit.accuracy.samples.images import inspect_image
@@ -64,13 +64,6 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert found.samples == 119
 
 
-def test_film_frames_are_noticed_by_value(tmp_path: Path) -> None:
-    scene = RNG.random((1, 3, 4, 4), dtype=np.float32)
-    for i in range(110):
-        np.save(tmp_path / f"{i:04}.npy", scene + RNG.normal(0, 0.02, scene.shape).astype(np.float32))
-    assert codes(tmp_path) == {"DK625"}
-
-
 def test_frames_of_images_are_noticed_by_name(tmp_path: Path) -> None:
     (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")
     for number in range(120):
@@ -93,19 +86,6 @@ def test_labels_count(tmp_path: Path) -> None:
     rows = [f"s{i:03}.npy,{'rare' if i < 4 else 'often'}" for i in range(120)]
     (tmp_path / "labels.csv").write_text("\n".join(rows))
     assert dict(survey(load_calibration(tmp_path, IMAGES), IMAGES).labels) == {"rare": 4, "often": 116}
-
-
-def test_two_inputs_need_named_arrays(tmp_path: Path) -> None:
-    inputs = (*IMAGES, InputSpec(name="ids", dtype="int64", shape=(1, None)))
-    np.savez(tmp_path / "a.npz", images=np.zeros((1, 3, 4, 4)), ids=np.zeros((1, 9), np.int32))
-    (sample,) = samples_of(tmp_path / "a.npz", inputs)
-    assert sample["ids"].dtype == np.int64
-    np.savez(tmp_path / "b.npz", images=np.zeros((1, 3, 4, 4)), ids=np.zeros((1, 9), np.float32))
-    with pytest.raises(InputError, match="cut to integers"):
-        list(samples_of(tmp_path / "b.npz", inputs))
-    np.save(tmp_path / "c.npy", np.zeros((1, 3, 4, 4)))
-    with pytest.raises(InputError, match="one array"):
-        list(samples_of(tmp_path / "c.npy", inputs))
 
 
 def plain(width: int, height: int) -> bytes:

@@ -99,16 +99,6 @@ def test_bytes_are_fed_where_the_model_takes_bytes(tmp_path: Path) -> None:
         _read(_model(1, 3, 6, 8, dtype="uint8"), _folder(tmp_path, {}, scale=1 / 255))
 
 
-def test_images_are_given_samples_beside_what_is_declared(tmp_path: Path) -> None:
-    model = _model(1, 3, 6, 8, sizes=True)
-    folder = _folder(tmp_path, {f"{number}.png": png(PIXELS) for number in range(3)}, input="image")
-    made = _gathered(model, folder, "sizes=8")
-    assert (made.label, made.count) == (Label.DECLARED, 3)
-    assert made.of_inputs["image"].label is Label.GIVEN
-    with pytest.raises(InputError, match="images feed one input"):
-        _gathered(model, folder)
-
-
 @each_row(
     ("data", "said"),
     (png_of_size(8, 6, b"\0" * 10), "cannot be decoded"),
@@ -247,15 +237,6 @@ def test_of_private_samples_only_the_hashes_are_kept() -> None:
     kept, private = record(_samples(5)), record(_samples(5), keep=False)
     assert private.data is None and private.hashes == kept.hashes
     assert private.to_json()["recorded"] == 0 and "private" in private.to_json()["why_not"]
-
-
-def test_only_what_was_given_or_declared_is_kept(tmp_path: Path) -> None:
-    kept = record(_samples(3, ids=Label.ARBITRARY))
-    assert kept.data is not None
-    (tmp_path / "s.npz").write_bytes(kept.data)
-    assert [set(feed) for feed in read_recorded(tmp_path / "s.npz", SPECS)] == [{"a/b"}] * 3
-    nothing = record(_samples(3, Label.DERIVED, Label.ARBITRARY))
-    assert (nothing.data, nothing.hashes) == (None, ()) and "made again" in nothing.why_not
 
 
 def test_samples_of_another_model_are_refused(tmp_path: Path) -> None:
