@@ -64,11 +64,6 @@ def test_the_state_at_a_release(sdk: str, status: str, by: str) -> None:
     assert found.to_json()["sdk"] == {"requested": sdk, "answered_by": {"kit": by}}
 
 
-def test_a_series_is_answered_by_its_newest_release() -> None:
-    rows = (row("x", "unsupported", "1.2.0", "1.2.3"), row("x", "supported", "1.2.4"), row("x2", since="1.3"))
-    assert [r.status for r in answer(rows, Query(words=("x",), sdk="1.2")).rows] == ["supported"]
-
-
 def test_rows_without_releases_hold_at_every_release_and_all_of_one_release_are_kept() -> None:
     assert [r.feature for r in answer(ROWS, Query(words=("always",), sdk="1.2")).rows] == ["always"]
     assert [r.note for r in answer(ROWS, Query(words=("release",), sdk="1.2")).rows] == ["a change", "another change"]

@@ -153,6 +153,9 @@ def test_the_account_is_told_in_words() -> None:
     assert told["options"] == "scheme min_max, cle, candidates 0"
     assert told["samples"] == "8 to calibrate, 2 held out to judge" and told["took"] == "10 s"
     assert told["in the quantizer's own simulation"] == "35.0 dB, the same to the bit"
+    none = {"sqnr_db": None, "agreement_db": None, "exact": False}
+    without = shown(numbers={**ACCOUNT["numbers"], "quantizers_own": none})
+    assert without["in the quantizer's own simulation"] == "it has none"
     section = quantized_section(ACCOUNT)
     assert section["notes"] == ACCOUNT["notes"]
     assert section["outputs"] == [("y", "no difference", "1", "0")]

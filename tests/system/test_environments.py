@@ -3,6 +3,7 @@
 import fcntl
 import re
 import sys
+import venv
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -100,6 +101,15 @@ def test_an_interrupted_installation_is_resumed_and_ends_ready(tiny: ToolchainSp
 
     assert remove(tiny) is True and environment_of(tiny).state().state == "absent"
     assert remove(tiny) is False
+
+
+def test_one_that_was_interrupted_while_it_was_made_is_made_again(root: Path) -> None:
+    """Its interpreter is there before pip is: the same command has to go on from that."""
+    tiny = a_toolchain(NO_PACKAGES)
+    place = environment_of(tiny)
+    venv.create(place.path / "venv", with_pip=False, symlinks=True)
+    assert place.python.exists() and place.state().state == "incomplete"
+    assert install(tiny, silent).state == "ready"
 
 
 def test_the_second_of_two_processes_waits_and_says_so_in_a_log_too(
