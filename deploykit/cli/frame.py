@@ -140,8 +140,10 @@ class BranchingCommand(Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """The context of the branch that the first word names, else its own."""
-        # In earlier releases some were options.
-        chosen = self.branches.get(args[0].removeprefix("--")) if args else None
+        name = args[0] if args else ""
+        chosen = self.branches.get(name)
+        if chosen is None and name.removeprefix("--") in self.branches:  # in earlier releases some were options
+            raise click.UsageError(f"{name}: it is now 'deploykit {info_name} {name.removeprefix('--')}'")
         if chosen is None:
             return super().make_context(info_name, args, parent, **extra)
         extra["auto_envvar_prefix"] = f"{_ENV}_{info_name}_{chosen.name}".upper()

@@ -45,7 +45,7 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "misspelt option": (["package", "m.onnx", "--taget", "sm8650", "-o", "out"], 2, "'--target'"),
     "misspelt command": (["pakage", "m.onnx"], 2, "Did you mean 'package'?"),
     "former command": (["evaluate", "a", "b"], 2, "deploykit accuracy compare"),
-    "former way to compare releases": (["compat", "--diff", "2.33"], 2, "Missing argument 'B'"),
+    "former way to compare releases": (["compat", "--diff", "2.33"], 2, "it is now 'deploykit compat diff'"),
     "former option": (packaged(audit="full"), 2, "it is now --kernels"),
     "misspelt precision": (packaged(precision="int8"), 2, "one of fp32, fp16, w8a8"),
     "release of the future": (packaged(sdk="9.99"), 4, "did you mean 2.51.0?"),
