@@ -7,7 +7,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from deploykit.accuracy.samples.data_quality import data_fit, range_growth
+from deploykit.accuracy.samples.data_quality import data_fit, range_growth, takes_pictures
 from deploykit.accuracy.samples.data_rules import FIT_RULES, DataFit, FirstLayer, Preparation, RangeGrowth
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.collect import facts_of
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[DataFit, DataFit]] = {
         replace(GOOD, growth=RangeGrowth(samples=8, tensors=50, unseen=0.21)),
         replace(GOOD, growth=RangeGrowth(samples=8, tensors=50, unseen=0.2)),
     ),
-    "DK235": (replace(GOOD, labels={"cat": 7, "dog": 2}), replace(GOOD, labels={"cat": 3, "dog": 1})),
+    "DK235": (replace(GOOD, labels={"cat": 7, "dog": 2}), replace(GOOD, labels={"cat": 4, "dog": 1})),
     "DK236": (replace(GOOD, unused=["a.webp"]), GOOD),
     "DK252": (replace(BYTES, first_layer=FirstLayer(node="c", deviation=50.0)), BYTES),
 }
@@ -88,6 +88,12 @@ def _fit(model: onnx.ModelProto, pictures: Pictures) -> DataFit:
 
 def _codes(model: onnx.ModelProto, pictures: Pictures) -> set[str]:
     return {finding.code for finding in FIT_RULES.run(_fit(model, pictures))}
+
+
+@each_row(("shape", "is_picture"), ((1, 1, 8, 8), True), ((1, 3, 8, 8), True), ((1, 2, 8, 8), False), ((1, 3), False))
+def test_a_picture_has_one_colour_or_three(shape: tuple[int, ...], is_picture: bool) -> None:
+    graph = TinyGraph()
+    assert takes_pictures(facts_of(graph.model(graph.op("Relu", [graph.input("x", shape)], "y")))) is is_picture
 
 
 PLAIN = _pictures(24)

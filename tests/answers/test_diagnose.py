@@ -68,6 +68,12 @@ def test_an_unknown_failure_is_called_unknown() -> None:
     assert "not understood" in text and "flux capacitor" in text and "logcat" in text
 
 
+def test_a_name_is_told_as_the_log_spells_it() -> None:
+    log = b"[QNN EP]\nOperators of type `GridSample` are not supported by QNN EP\n"
+    (cause,) = diagnose(io.BytesIO(log), known_errors()).causes
+    assert cause.fields == {"op": "GridSample"}
+
+
 def test_a_flood_of_one_failure_is_counted_to_the_last_line() -> None:
     lines = (f"DspTransport.openSession qnn_open failed, 0x0000000e, try {at}\n" for at in range(9000))
     (cause,) = diagnose(io.BytesIO("".join(("begin\n", *lines)).encode()), known_errors()).causes

@@ -130,6 +130,7 @@ def test_show_of_a_file_a_qdq_model_and_one_placed_on_its_model(capsys: pytest.C
     assert {"name", "kind", "dtype", "bitwidth"} <= value["tensors"][0].keys()
     status, out = text(capsys, "show", file("cnn/w8a8.v1.0.0.encodings"))
     assert status == 0 and out.startswith("version 1.0.0, by aimet-onnx 2.42.0: 18 tensors")
+    assert "not stated  0.003195 .. 0.007765  0           -0.993976 .. 0.98621   conv1.weight" in out
     status, value = call(capsys, "show", file("mlp/w8a8.qdq.onnx"), "logits", "--values")
     assert status == 0 and value["version"] == "qdq"
     assert [row["name"] for row in value["tensors"]] == ["logits"] and "values" in value["tensors"][0]

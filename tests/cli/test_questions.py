@@ -40,6 +40,8 @@ def test_text_shows_both_sides_and_the_sources_and_a_flag_may_be_written_as_it_i
     assert "but: the argument list of 2.35.0 has use_quantize_v2" in text
     assert "source: " in text and "qualcomm/aimet#4102" in text
     assert "v81 (others say v75)" in call("compat", "sc8480xp")
+    assert "known bad: 2.44: compiled" in call("compat", "missing-encoding")
+    assert "    use flag --json_file\n" in call("compat", "qnn-context-binary-utility")
 
 
 def test_what_changes_between_two_releases(call: Any) -> None:

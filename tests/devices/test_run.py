@@ -20,7 +20,7 @@ import pytest
 
 import deploykit
 from adb_device import AdbDevice
-from deploykit.backend.on_device import DeviceRequest, Place
+from deploykit.backend.on_device import DeviceRequest, MeasuredOperator, Place
 from deploykit.backend.plugins import load_backend
 from deploykit.backend.status import Correctness, Right
 from deploykit.cli import cli
@@ -53,7 +53,7 @@ def test_on_this_machine_the_processor_runs_what_has_nothing_else(
     assert record["times"] == "no device: the times mean nothing"
     assert record["right"]["right"] == "yes" and record["right"]["samples"] == {"label": "given", "count": 12}
     assert record["latency"]["count"] == 12 == len(record["latency"]["samples_us"])
-    assert str(plain.parent) not in json.dumps(record)
+    assert 10 < record["peak_mb"] < 100_000 and str(plain.parent) not in json.dumps(record)
     # It is in the package, which is as sound as before, and in its report; a second run adds one.
     assert deploykit.verify(plain).ok
     before = (plain / "report.html").read_bytes()
@@ -81,7 +81,8 @@ def test_what_a_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     judged |= dict.fromkeys(("started", "power"), "")
     beside = OutputBeside(output="y", device_db=20.0, emulator_db=40.0, beside_db=20.0)
     yes = Correctness(state=Right.YES)
-    record = RunRecord(**judged, device=place, right=yes, emulator=yes, outputs=(beside,))
+    spent = tuple(MeasuredOperator(node=f"n{n}", raw="", value=float(n), unit="us") for n in range(1, 100))
+    record = RunRecord(**judged, device=place, right=yes, emulator=yes, outputs=(beside,), operators=spent)
     known = deploykit.diagnose(io.BytesIO(b"DspTransport.openSession qnn_open failed, 0x0000000e"))
     reports = [RunReport(record=record, path="here"), RunReport(record=None, status=14, said=("no",), diagnosis=known)]
     monkeypatch.setattr("deploykit.api.run", lambda *_, **__: reports.pop(0))
@@ -89,6 +90,7 @@ def test_what_a_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert run_command(cli, asked) == 0
     said = capsys.readouterr().out
     assert "y: 20.0 dB here, 40.0 dB on the emulator" in said and "/data/here, on the device" in said
+    assert "n99: 99 us\ndearest    n98: 98 us" in said and "n1: " not in said
     assert (tmp_path / "drafts" / "sm9999.toml").is_file()
     assert run_command(cli, [*asked, "--junit", str(tmp_path / "j.xml")]) == 5
     assert "the program on the device failed (status 14)" in capsys.readouterr().out

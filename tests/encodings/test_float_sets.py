@@ -145,6 +145,11 @@ def test_float_copies_and_what_serves_only_floats(floats: str, rest: str) -> Non
     assert found == {"x": "encoded", "scale": rest, "a": rest, "b": rest, "y": "encoded"}
 
 
+def test_what_is_stated_as_float_stays_so_beside_an_integer_copy() -> None:
+    facts = text_facts("a = Transpose (x)  y = Relu (a)")
+    assert predict_float_set(facts, entries("x y", floats="a")).predicted == {"a"}
+
+
 def chain(*ops: str) -> GraphFacts:
     names = ["x", *(f"t{index}" for index in range(len(ops)))]
     steps = [f"{made} = {op} ({read})" for read, made, op in zip(names, names[1:], ops, strict=False)]

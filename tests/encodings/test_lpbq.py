@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.lpbq import lpbq_encodings
 from deploykit.encodings.lpbq_files import WeightReport, convert_file
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.model.weights import integer_tensor
@@ -75,6 +76,12 @@ def test_layers_that_qualify_are_converted(tmp_path: Path, changes: dict[str, An
     assert blocks.dtype == np.uint8 and blocks.min() >= 1 and blocks.max() == 16
     axis = next(a.i for a in scale_node.attribute if a.name == "axis")
     assert channel.shape == (6,) and blocks.shape[axis] == 6 and "w_s" not in stored
+    for node in made.graph.node:  # 1 is what ONNX takes for an axis that is not stated
+        given = [item for item in node.attribute if (item.name, item.i) != ("axis", 1)]
+        del node.attribute[:]
+        node.attribute.extend(given)
+    (value,) = (one.value for one in extract_qdq(made).encodings if isinstance(one.value, Lpbq))
+    assert (value.axis, value.block_axis) == (axis, 1 - axis)
 
 
 @each_row(

@@ -17,7 +17,7 @@ from deploykit.encodings.formats.aimet import parse_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.read import read_placed
-from deploykit.encodings.values import EncodingSet, Lpbq
+from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.parameters import parameter_uses
@@ -87,6 +87,18 @@ def test_axes_of_weights_read_in_unusual_ways(collect: Collect) -> None:
     }
     # A wide constant that is added to a product is no bias.
     assert not {"wide", "table"} & parameter_uses(collect(odd_model())).keys()
+
+
+def test_the_axis_is_not_guessed_where_two_are_as_long_as_the_list(collect: Collect) -> None:
+    step = {"bitwidth": 8, "dtype": "int", "is_symmetric": "True", "max": 1.27, "min": -1.28, "scale": 0.01}
+    axes = {}
+    for name, count in (("shared", 6), ("turned", 10)):
+        lists = {name: [{**step, "offset": -128}] * count}
+        given = {"version": "0.6.1", "activation_encodings": {}, "param_encodings": lists}
+        value = place(parse_encodings(given, where="w"), collect(odd_model())).entries[name].value
+        assert isinstance(value, Affine)
+        axes[name] = value.axis
+    assert axes == {"shared": None, "turned": 0}
 
 
 def test_lpbq_of_a_batched_weight(collect: Collect) -> None:

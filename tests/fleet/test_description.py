@@ -70,6 +70,8 @@ precision = "w8a8"
 """
     )
     assert described(tmp_path, text) == ["a/phone-qnn-htp", "a/phone-small", "b/phone-qnn-htp", "b/phone-ort-qnn"]
+    of_two = [f"{model}/phone-{sdk}" for model in "ab" for sdk in ("2.33", "2.51")]
+    assert described(tmp_path, BASE + 'sdks = ["2.33", "2.51"]\n') == of_two
 
 
 def test_nothing_left_and_two_of_one_name_are_said(tmp_path: Path) -> None:

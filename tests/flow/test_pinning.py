@@ -131,6 +131,12 @@ def test_an_input_that_chooses_a_branch_is_built_in(tmp_path: Path, inputs: tupl
     assert np.array_equal(Session(lean_weights(made.model)).run({"x": x})["y"], factor * x)
 
 
+def test_the_only_input_is_kept_whatever_it_chooses(tmp_path: Path) -> None:
+    alone = BRANCHES.replace("float[n,4] x, int64 sr", "int64 sr")
+    made = pinned(save(tmp_path / "m.onnx", alone, rate=np.int64(16000), x=np.ones((1, 4), np.float32)))
+    assert made.facts.inputs == ("sr",)
+
+
 def test_outputs_that_are_sequences_are_compared_item_by_item(tmp_path: Path) -> None:
     """A branch that gives a sequence is taken out like any other."""
     graph = """g (float[n,3] x, bool c) => (seq(float[1,3]) y) {

@@ -100,6 +100,7 @@ def request(tmp_path: Path, data: Path | None, **options: Any) -> Request:
 def test_the_plan_says_what_was_done_and_what_it_brought(tmp_path: Path, folder: Path) -> None:
     plan = make_plan(request(tmp_path, folder))
     told = {finding.code: finding for finding in plan.findings}
+    assert "get 16-bit grids, 26 tensors, 64% of the nodes (unlike" in told["DK251"].message  # 21 of 33
     assert "get 16-bit grids" in told["DK251"].message and "unlike-ranges" in told["DK251"].message
     assert told["DK250"].handled is not None and "scores (0..0.99" in told["DK250"].message
     assert plan.right.state == "yes" and plan.precision.expected["output0"] == "uint16"

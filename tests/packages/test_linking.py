@@ -16,6 +16,7 @@ import onnx
 import pytest
 
 import deploykit
+from deploykit.accuracy.samples.gathering import Samples
 from deploykit.backend.backend import CopiedFile
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.errors import PackageError
@@ -128,6 +129,14 @@ def _seal(package: Path, path: Path) -> None:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     manifest["files"]["encodings/model.json"] |= {"sha256": digest, "bytes": path.stat().st_size}
     (package / "manifest.json").write_text(sealed(manifest)[0], "utf-8")
+
+
+def test_on_made_up_inputs_there_is_nothing_to_judge_and_nothing_wrong(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Samples, "may_judge", False)
+    (check,) = (check for check in deploykit.verify(package, numerics=True).checks if check.id == "numerics")
+    assert check.ok and "not judged" in check.detail
 
 
 def test_what_cannot_be_judged_again_is_no_pass(package: Path, tmp_path: Path) -> None:

@@ -101,6 +101,10 @@ def test_a_bias_in_steps_of_the_sums_is_added_in_float() -> None:
     (MATRIX.replace("Mul (s, ws)", "Add (s, ws)"), "f is not the product of the scales of its input and its weight"),
     (MATRIX.replace("ws", "few"), "the scales of w are not one for all or for each channel"),
     (BIASED.replace("k = Cast <to = 6> (e)", ""), "k is no bias that is rounded to the steps of its sums"),
+    (
+        "g = Mul (ws, ws)  " + BIASED.replace("(b, f)", "(b, g)"),
+        "k is no bias that is rounded to the steps of its sums",
+    ),
     ("q, s, z = DynamicQuantizeLinear (x)  y = DequantizeLinear (w, few)", "few is not one scale for all"),
     ("y = com.microsoft.DynamicQuantizeMatMul (x, w)", "it has too few inputs"),
     ("y = com.microsoft.DynamicQuantizeLSTM (x, w, w)", "it has too few inputs"),

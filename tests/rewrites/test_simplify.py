@@ -51,13 +51,14 @@ COPIES += "  still = Transpose <perm = [0, 1]> (flat)  y = Relu (still)"
 TURNED = "wt = Transpose <perm = [1, 0]> (w)  y = MatMul (x, wt)"
 SCALED = "scaled = Mul (a, b)  copy = Identity (x)  sum = Add (copy, scaled)  y = Relu (sum)"
 STORED: dict[str, Any] = {"places": [0.0, 1.0, 2.0, 3.0], "rates": [1.0] * 3, "shape": [2, 3], "a": [2.0], "b": [3.0]}
-STORED |= {"lowest": -np.inf, "w": np.ones((4, 3), np.float32)}
+STORED |= {"lowest": -np.inf, "nought": np.float32(0), "yes": np.bool_(True), "w": np.ones((4, 3), np.float32)}
 
 
 @each_row(
     ("given_", "body", "before", "left", "after"),
     ("float[2,3] x", COPIES, "", "Relu", None),
     ("float[2,3] x", "m = Max (lowest, x)  d = Dropout (m)  y = Relu (d)", "", "Relu", None),
+    ("float[2,3] x", "d = Dropout (x, nought, yes)  y = Relu (d)", "", "Dropout Relu", None),  # in training
     # a position embedding is stored with its entry
     ("float[4,3] x", ANGLES, "x angles waves y", "Add", "x waves y"),
     # entries of kept tensors stay, and a named copy too

@@ -163,6 +163,9 @@ def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
     ("VAI122", chain("Relu", opset=12), "strix", "auto", "warning"),
     ("VAI122", chain("Relu", opset=9), "strix", "xint8", "error"),
     ("VAI122", chain("Relu", opset=10), "strix", "xint8", ""),
+    # What one format lacks, another has.
+    ("VAI124", chain("Selu"), "vek385", "bf16", ""),
+    ("VAI124", chain("Abs"), "strix", "a8w8", "warning"),
     # A batch is one of pictures or sequences.
     ("VAI125", chain("Relu", shape=(2, 3, 8)), "phoenix", "xint8", "warning"),
     ("VAI125", chain("Relu", shape=(2, 8)), "phoenix", "xint8", ""),

@@ -227,6 +227,14 @@ def test_a_header_that_claims_more_than_there_is_allocates_nothing(tmp_path: Pat
     assert "4,503,599,627,370,496 bytes, there are 4" in caught.value.why
 
 
+def test_an_array_with_bytes_behind_it_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(4, np.float32))
+    with (tmp_path / "x.npy").open("ab") as stream:
+        stream.write(b"more")
+    with pytest.raises(InputError, match="cut off or damaged"):
+        read_arrays(tmp_path / "x.npy")
+
+
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "_LARGEST", 1 << 20)
     path = tmp_path / "x.npz"
