@@ -77,11 +77,9 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
 def _quantized_from(look: ModelLook, name: str) -> tuple[NodeProto, list[NodeProto]]:
     """The DynamicQuantizeLinear that made integers, and the operators that moved them since."""
     moves: list[NodeProto] = []
-    maker = look.maker(name)
-    while maker is not None and has(maker, Trait.CARRIES_GRID):
+    while (maker := look.maker(name)) is not None and has(maker, Trait.CARRIES_GRID):
         moves.insert(0, maker)
         name = maker.input[0]
-        maker = look.maker(name)
     if maker is None or maker.op_type != "DynamicQuantizeLinear" or maker.output[0] != name:
         raise NoMatchError(f"{name} is not quantized at run time")
     return maker, moves
@@ -124,29 +122,28 @@ def _table(look: ModelLook, node: NodeProto) -> Match:
 
 def _layer(look: ModelLook, node: NodeProto) -> Match:
     """DynamicQuantizeLinear, the layer, a bias in integers where it has one, a Cast, and a Mul by both scales."""
-    graph = look
     quantizer, moves = _quantized_from(look, node.input[0])
     if node.input[2:3] != quantizer.output[2:3]:
         raise NoMatchError(f"{node.input[2] if len(node.input) > 2 else 'nothing'} is not the zero point of its input")
-    cast, added, inner = graph.only_reader(node.output[0]), "", list(node.output[:1])
+    cast, added, inner = look.only_reader(node.output[0]), "", [*node.output]
     if cast is not None and cast.op_type == "Add":
         (added,) = [name for name in cast.input if name != node.output[0]] or [""]
         inner.append(cast.output[0])
-        cast = graph.only_reader(cast.output[0])
-    product = None if cast is None or cast.op_type != "Cast" else graph.only_reader(cast.output[0])
+        cast = look.only_reader(cast.output[0])
+    product = None if cast is None or cast.op_type != "Cast" else look.only_reader(cast.output[0])
     if cast is None or product is None or product.op_type != "Mul":
         raise NoMatchError("its sums are not multiplied by one scale")
     (factor,) = [name for name in product.input if name != cast.output[0]] or [""]
-    both = graph.maker(factor, "Mul")
+    both = look.maker(factor, "Mul")
     scales = [] if both is None else [name for name in both.input if name != quantizer.output[1]]
     if len(scales) != 1:
         raise NoMatchError(f"{factor} is not the product of the scales of its input and its weight")
-    bias = graph.maker(added) if added else None
+    bias = look.maker(added)
     while bias is not None and bias.op_type in ("Cast", "Floor", "Reshape", "Round", "Unsqueeze"):
-        bias = graph.maker(bias.input[0])
-    divisor = None if bias is None or bias.op_type != "Div" else graph.maker(bias.input[1], "Mul")
+        bias = look.maker(bias.input[0])
+    divisor = None if bias is None or bias.op_type != "Div" else look.maker(bias.input[1], "Mul")
     same = divisor is not None and both is not None and set(divisor.input) == set(both.input)
-    if added and (bias is None or not same or bias.input[0] not in graph.stored):
+    if added and (bias is None or not same or bias.input[0] not in look.stored):
         raise NoMatchError(f"{added} is no bias that is rounded to the steps of its sums")
     weights = look.values(node.input[1])
     scale = look.values(scales[0])
@@ -370,11 +367,11 @@ def _write_pairs(to: NodeSteps) -> None:
 
 
 def _write_moved(to: NodeSteps, grid: tuple[str, str]) -> None:
-    """Between a pair as well, so that the operator moves floats."""
-    node, made = to.node, to.made
-    kept = attributes(node)
-    given = to.add("DequantizeLinear", [node.input[0], *grid], f"{node.input[0]}_{made}_float")
-    result = to.graph.fresh(f"{made}_float")
-    outputs = [result, *node.output[1:]]
-    to.nodes.append(helper.make_node(node.op_type, [given, *node.input[1:]], outputs, name=node.name, **kept))
-    to.write("QuantizeLinear", [result, *grid], made)
+    """Between pairs as well, so that the operator moves floats; a Split has one behind each result."""
+    node = to.node
+    floats = {name: to.graph.fresh(f"{name}_float") for name in data_outputs(node, node.output)}
+    given = to.add("DequantizeLinear", [node.input[0], *grid], f"{node.input[0]}_{to.made}_float")
+    made = [floats.get(name, name) for name in node.output]
+    to.nodes.append(helper.make_node(node.op_type, [given, *node.input[1:]], made, name=node.name, **attributes(node)))
+    for name, result in floats.items():
+        to.write("QuantizeLinear", [result, *grid], name)

@@ -200,6 +200,16 @@ def test_work_on_integers_becomes_pairs(graph: onnx.ModelProto, count: int, per_
     np.testing.assert_allclose(run(done, x), wanted, atol=0.02 * np.abs(wanted).max())
 
 
+def test_every_part_of_split_integers_gets_a_pair() -> None:
+    body = "q = QuantizeLinear (x, s, z)  a, b = Split <axis = 1, num_outputs = 2> (q)"
+    body += "  c = DequantizeLinear (a, s, z)  y = DequantizeLinear (b, s, z)"
+    model = text_model("float[1,4] x", body, "y, c", opset=18, s=0.1, z=np.uint8(3))
+    find = load_transform("integers-to-pairs")
+    done = find.apply(model, None, find.match(model)).model
+    x = np.asarray([[0.1, 0.2, 0.3, 0.4]], np.float32)
+    np.testing.assert_array_equal(run(done, x), run(model, x))
+
+
 @each_row(
     ("body", "reason"),
     ("y = com.microsoft.QLinearConv <channels_last = 1> (q, ws, wz, w, ws, wz, ws, wz)", "its channels are last"),
