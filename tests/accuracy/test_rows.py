@@ -88,6 +88,14 @@ def test_rows_stay_matched_through_operators(pick: str, behind: str) -> None:
     np.testing.assert_allclose(found.left, found.right, rtol=1e-6)
 
 
+def test_inside_of_a_graph_a_row_that_is_off_keeps_its_partner() -> None:
+    one = np.random.default_rng(0).normal(size=(1, CHOSEN, 4))
+    far = one.copy()
+    far[0, 1] += 0.25
+    found = ChosenRows(facts_of(_model("y = Tanh(chosen)"))).matched("y", one, far[:, ::-1])
+    assert found.lost == 0 and found.reordered and np.abs(found.left - found.right).max() < 0.5
+
+
 def test_boxes_that_survived_suppression_are_matched_whatever_their_number() -> None:
     body = "kept = NonMaxSuppression(boxes, scores, most, iou, least) y = Cast<to=1>(kept)"
     given = "float[1,20,4] boxes, float[1,1,20] scores"

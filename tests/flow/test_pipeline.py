@@ -164,6 +164,8 @@ def test_it_finds_no_site_and_says_why(backend: str, target: str, model: str) ->
     request = Request(model=AIMET / model, target=target, backend=backend, rewrite=("fuse-gelu",), compile=False)
     (said,) = [finding for finding in make_plan(request).findings if finding.code == "DK208"]
     assert "no Erf or Tanh belongs to a Gelu" in said.message
+    refused = make_plan(replace(request, no_rewrite=request.rewrite))
+    assert not any("no Erf" in finding.message for finding in refused.findings), "what is refused is not sought"
 
 
 def test_it_is_undone_where_the_grids_would_be_lost() -> None:

@@ -82,6 +82,13 @@ def test_a_kernel_of_8_bits_is_given_every_integer_of_its_grid() -> None:
     assert kernel.type == "u8" and kernel.steps == {kernel.model.graph.output[0].name: pytest.approx(8 / 255)}
 
 
+def test_a_grid_for_each_channel_has_no_one_step() -> None:
+    pair = "q = QuantizeLinear <axis = 1> (r, s, z)  y = DequantizeLinear <axis = 1> (q, s, z)"
+    grids = "float[2] s = {0.1, 0.2}, uint8[2] z = {0, 0}"
+    kernels = kernels_of(parsed(f"g (float[1,2,3] x) => (float[1,2,3] y) <{grids}> {{ r = Relu (x)  {pair} }}", 21))
+    assert [kernel.steps for kernel in kernels] == [{}]
+
+
 def test_what_an_operator_is_not_defined_for_is_not_asked() -> None:
     (kernel,) = kernels_of(quantized("Log ({0})", kind="uint16"))
     assert all(value.min() > 0 for sample in kernel.samples for value in sample.values())
@@ -128,7 +135,7 @@ def test_among_neighbours_nothing_inside_is_cut_off() -> None:
 def test_deviations_are_counted_in_steps() -> None:
     wanted = np.arange(100, dtype=np.float32)
     found = deviation({"y": [wanted, wanted]}, {"y": [wanted, wanted * 2]}, {"y": 0.5})
-    assert (found.most, found.span, found.set, found.factor) == (198.0, 198.0, 1, 1.5)
+    assert (found.most, found.usual, found.span, found.set, found.factor) == (198.0, 194.0, 198.0, 1, 1.5)
     assert deviation({"y": [wanted]}, {"y": [wanted]}, {"y": 0.5}).most == 0
     broken = wanted.copy()
     broken[3] = np.nan

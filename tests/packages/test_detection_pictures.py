@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,18 @@ import pytest
 import deploykit
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.latency import Estimate, TraceEvent
-from deploykit.backend.backend import Seen
+from deploykit.accuracy.samples.gathering import InputSource, Samples
+from deploykit.accuracy.samples.inputs import Label
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.backend import Execution, Seen
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.findings import SubjectKind
+from deploykit.flow.render import drawn_detections
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.load import wrap_proto
+from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.weights import lean_weights
 from deploykit.report.charts import network_strip, timeline
 from deploykit.report.detections import draw_detections
 from deploykit.report.pages import audit_section
@@ -95,6 +101,21 @@ def test_the_report_of_a_detector_shows_its_boxes_where_samples_are_pictures(
     if kind == "pictures":
         assert page.count('<rect class="before"') > 0 and page.count('<rect class="after"') > 0
         assert not re.search(r'(?:href|src)="https?:', page) and len(page) < 2_000_000
+
+
+def test_what_ran_is_drawn_on_the_sample_that_it_was_given(tmp_path: Path) -> None:
+    model = load_model(small_detector(tmp_path))
+    feeds = tuple({"image": np.roll(PICTURE / 126, 5 * shift, axis=3)} for shift in range(5))
+    session = Session(lean_weights(model))
+    ran = Seen(by="the emulator", feeds=feeds, outputs=tuple(session.run(feed) for feed in feeds))
+    given = {"image": InputSource(label=Label.GIVEN, why="given")}
+    plan: Any = SimpleNamespace(
+        chosen=SimpleNamespace(samples=Samples(feeds=feeds, of_inputs=given)),
+        given=SimpleNamespace(model=model, facts=collect_facts(model), request=SimpleNamespace(keep_samples=True)),
+    )
+    drawn = drawn_detections(plan, Execution(seen=ran))
+    assert drawn is not None and len(drawn["pictures"]) == 3
+    assert all(picture["before"] == picture["after"] != [] for picture in drawn["pictures"])
 
 
 AUDIT = Audit(

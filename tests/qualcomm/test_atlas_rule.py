@@ -182,6 +182,14 @@ def row(**when: Any) -> Row:
     )
 
 
+@each_row(("length", "refused"), (6, True), (7, False))
+def test_the_length_that_counts_is_that_of_the_axis_of_the_operator(length: int, refused: bool, lint: Lint) -> None:
+    graph = f"g (float[{length},16,16] x) => (float[{length},16,16] y) {{ y = LayerNormalization <axis = -3> (x, w) }}"
+    case = {"graph": graph, "stored": {"w": ("float", (length, 16, 16), 1.0)}, "encodings": {"x": U8, "y": U8}}
+    found = lint({**case, "sdk": "2.51"}).get("QNN320", [])
+    assert [one.evidence["verdict"] for one in found] == ["refused"] * refused
+
+
 def test_a_condition_holds_only_where_every_part_is_known_to() -> None:
     some = row(span="<= 4", mode="nearest")
     assert some.holds({"span": 3.9, "mode": "nearest"}) and some.holds({"span": 4.0, "mode": "nearest"})

@@ -259,6 +259,7 @@ SHAPES = [
             "Reshape Transpose Reshape Relu": [
                 ([1, 2, 7, 2, 7, 3], [0, 1, 3, 2, 4, 5], [4, 49, 3]),  # a window partition
                 ([1, 2, 2, 7, 7, 3], [0, 1, 3, 2, 4, 5], [1, 14, 14, 3]),  # and back
+                ([1, 2, 2, 7, 7, 3], [0, 1, 3, 2, 4, 5], [1, 2, 7, 14, 3]),  # to five
                 ([2, 3, 2, 2, 4, 5], [0, 1, 4, 2, 5, 3], [2, 3, 8, 10]),  # a pixel shuffle
             ],
             "Reshape Transpose Reshape Transpose Reshape Relu": [  # nothing stays beside anything
