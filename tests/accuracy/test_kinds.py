@@ -132,13 +132,6 @@ def test_what_lies_side_by_side_is_told_apart(given: str, body: str, pieces: lis
     assert ([piece.width for piece in found], found[0].axis) == (pieces, axis)
 
 
-@each_row("product", "Mul(part, size)", "Mul(size, part)")
-def test_the_input_that_boxes_are_multiplied_by_is_their_size(product: str) -> None:
-    body = f"part = Sigmoid(b) boxes = {product} scores = Relu(l)"
-    (group,) = detection_sets(facts("float[1,20,4] b, float[1,20,7] l, float[1,4] size", body, "boxes, scores"))
-    assert group.sizes == "size"
-
-
 def test_boxes_beside_scores_in_one_output_are_detections() -> None:
     """Also with one score more per row, whether there is anything to see, and level below level."""
     (group,) = detection_sets(facts(ROWS, "p = Sigmoid(s) c = Sigmoid(o) y = Concat<axis=2>(b, c, p)"))

@@ -82,13 +82,6 @@ def test_a_kernel_of_8_bits_is_given_every_integer_of_its_grid() -> None:
     assert kernel.type == "u8" and kernel.steps == {kernel.model.graph.output[0].name: pytest.approx(8 / 255)}
 
 
-def test_a_grid_for_each_channel_has_no_one_step() -> None:
-    pair = "q = QuantizeLinear <axis = 1> (r, s, z)  y = DequantizeLinear <axis = 1> (q, s, z)"
-    grids = "float[2] s = {0.1, 0.2}, uint8[2] z = {0, 0}"
-    kernels = kernels_of(parsed(f"g (float[1,2,3] x) => (float[1,2,3] y) <{grids}> {{ r = Relu (x)  {pair} }}", 21))
-    assert [kernel.steps for kernel in kernels] == [{}]
-
-
 def test_what_an_operator_is_not_defined_for_is_not_asked() -> None:
     (kernel,) = kernels_of(quantized("Log ({0})", kind="uint16"))
     assert all(value.min() > 0 for sample in kernel.samples for value in sample.values())

@@ -108,11 +108,9 @@ def test_what_ran_is_drawn_on_the_sample_that_it_was_given(tmp_path: Path) -> No
     feeds = tuple({"image": np.roll(PICTURE / 126, 5 * shift, axis=3)} for shift in range(5))
     session = Session(lean_weights(model))
     ran = Seen(by="the emulator", feeds=feeds, outputs=tuple(session.run(feed) for feed in feeds))
-    given = {"image": InputSource(label=Label.GIVEN, why="given")}
-    plan: Any = SimpleNamespace(
-        chosen=SimpleNamespace(samples=Samples(feeds=feeds, of_inputs=given)),
-        given=SimpleNamespace(model=model, facts=collect_facts(model), request=SimpleNamespace(keep_samples=True)),
-    )
+    samples = Samples(feeds=feeds, of_inputs={"image": InputSource(label=Label.GIVEN, why="given")})
+    asked = SimpleNamespace(model=model, facts=collect_facts(model), request=SimpleNamespace(keep_samples=True))
+    plan: Any = SimpleNamespace(chosen=SimpleNamespace(samples=samples), given=asked)
     drawn = drawn_detections(plan, Execution(seen=ran))
     assert drawn is not None and len(drawn["pictures"]) == 3
     assert all(picture["before"] == picture["after"] != [] for picture in drawn["pictures"])

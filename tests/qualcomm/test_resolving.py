@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from deploykit.backend.plugins import load_backend
 from deploykit.backend.targets import Target
 from deploykit.errors import InputError, UnknownTargetError
 from deploykit.tables.devices import Device
@@ -77,12 +76,6 @@ def test_what_the_series_file_declares_is_done(data: Path) -> None:
     assert (table.version, [finding.code for finding in findings]) == ("2.29.0", ["QNN005"])
     with pytest.raises(UnknownTargetError, match=r"2\.52"):
         resolve_sdk("2.52", source=shelf)
-
-
-def test_a_device_is_found_by_the_backends_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = replace(qualcomm_device("sm8650"), backends=("ort-qnn",))
-    monkeypatch.setattr("deploykit_qualcomm.devices.device_of_id", lambda _: one)
-    assert [load_backend(name).device_of_id("sm8650") for name in ("ort-qnn", "qnn-htp")] == [one, None]
 
 
 def test_a_target_carries_what_was_found_about_both() -> None:
