@@ -48,7 +48,7 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "former way to compare releases": (["compat", "--diff", "2.33"], 2, "it is now 'deploykit compat diff'"),
     "former option": (packaged(audit="full"), 2, "it is now --kernels"),
     "misspelt precision": (packaged(precision="int8"), 2, "one of fp32, fp16, w8a8"),
-    "release of the future": (packaged(sdk="9.99"), 4, "did you mean 2.51.0?"),
+    "release of the future": (packaged(sdk="9.99"), 4, "did you mean 2."),
     "no release": (packaged(sdk="latest"), 4, "a version looks like 2.33"),
     "backend by half its name": (packaged(backend="qnn"), 4, "installed: qnn-htp"),
     "other model's encodings": (
