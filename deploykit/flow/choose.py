@@ -238,9 +238,7 @@ def _in_float16(backend: AnyBackend, situation: Situation, shared: SharedWork, t
     if not (is_float and backend.offers("mixed_support")):
         return ChosenWay(situation=situation)
     if not request.calibration:
-        return ChosenWay(
-            situation=situation, skipped="nothing was simulated; --calibration DATA lets float16 be judged"
-        )
+        return ChosenWay(situation=situation, skipped=_NO_SAMPLES)
     samples, model = samples_of(situation, shared), lean_weights(situation.model)
 
     def simulated() -> Verdict:
