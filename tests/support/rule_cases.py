@@ -14,7 +14,8 @@ from deploykit.findings import Finding
 
 TESTS = Path(__file__).parents[1]
 EXPECTED: Mapping[str, list[str]] = tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8"))
-"""Severity and subject of every finding of a triggering case, by code and in order."""
+"""Severity, subject, message and hint of every finding of a triggering case, by code and in order."""
+_FOLDER = re.compile(r"/\S*/(?=[^/\s])")
 _CODE = re.compile(r"[A-Z]{2,3}\d{3}")
 
 
@@ -57,9 +58,12 @@ def check_pairs(
         triggered, *silent = (
             [f for f in (run(code, case) if run else rules[code].run(case)) if f.code == code] for case in given
         )
-        said = [f"{f.severity} {f.subject.kind} {f.subject.name}" for f in triggered]
+        said = [
+            _FOLDER.sub("", f"{f.severity} {f.subject.kind} {f.subject.name}: {f.message}; next: {f.hint}")
+            for f in triggered
+        ]
         if said != EXPECTED.get(code):
-            bad.append(f"data/rule_cases.toml: {code} = {json.dumps(said)}")
+            bad.append(f"data/rule_cases.toml: {code} = {json.dumps(said, ensure_ascii=False)}")
         if any(silent) or not all(f.message and f.sources for f in triggered):
             bad.append(f"{code}: found in its clean case, or without message and sources")
     assert not bad, "\n".join(bad)

@@ -1,0 +1,122 @@
+"""Transcripts: what a person types and all that is printed then, in files beside the tests of a room.
+
+    # A title: each one is a test in an empty folder; what stands before the first title is run before each
+    $ cat > m.onnx <<END
+    <ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,4] y) { y = Erf(x) }
+    END
+    $ deploykit check m.onnx --target sm8650
+    no findings
+    $ deploykit check absent.onnx
+    ...
+    status 3
+
+``cat >`` makes a model of ONNX's text where the name ends with ``.onnx``, samples of JSON where it ends with ``.npy``
+or ``.npz``. ``cat``, ``ls`` and ``rm`` do what they say; ``$DATA`` is tests/data. A line ``...`` is any number of lines,
+``...`` within a line any text. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1``, then read the difference.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def transcripts_of(file: str) -> Callable[..., None]:
+    """A test of every title of the transcripts beside a test module."""
+    cases = [
+        pytest.param(path, number, id=f"{path.stem}: {part.splitlines()[0].strip()}")
+        for path in sorted(Path(file).parent.glob("*.transcript"))
+        for number, part in enumerate(_parts(path)[1:], 1)
+    ]
+
+    @pytest.mark.parametrize(("path", "number"), cases)
+    def test_transcript(path: Path, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name, value in {"COLUMNS": "120", "NO_COLOR": "1", "DATA": str(DATA)}.items():
+            monkeypatch.setenv(name, value)
+        parts = _parts(path)
+        for _ in _typed(parts[0]):
+            pass
+        said = "".join(_typed(parts[number]))
+        if os.environ.get("DEPLOYKIT_WRITE_GOLDEN") and not _is_like(said, parts[number]):
+            parts[number] = said
+            path.write_text("# ".join(parts), "utf-8")
+        if not _is_like(said, parts[number]):
+            assert said.splitlines() == parts[number].splitlines()
+
+    return test_transcript
+
+
+def _parts(path: Path) -> list[str]:
+    """What stands before the first title, then title and commands of each test."""
+    return re.split(r"^# ", path.read_text("utf-8"), flags=re.MULTILINE)
+
+
+def _is_like(said: str, expected: str) -> bool:
+    pattern = re.escape(expected).replace(r"\.\.\.\n", r"(?:.*\n)*?").replace(r"\.\.\.", ".*")
+    return re.fullmatch(pattern, said) is not None
+
+
+def _typed(part: str) -> Iterator[str]:
+    """The part again, with what is printed now below each command, after the comments before it."""
+    before, *commands = re.split(r"^\$ ", part, flags=re.MULTILINE)
+    yield before
+    for command in commands:
+        typed, _, rest = command.partition("\n")
+        yield f"$ {typed}\n"
+        if made := re.fullmatch(r"cat > (\S+) <<END", typed):
+            text, end, _ = rest.partition("END\n")
+            _write(Path(made[1]), text)
+            yield f"{text}{end}\n"
+        else:
+            printed = _printed(shlex.split(os.path.expandvars(typed)))
+            told = printed.replace(str(DATA), "$DATA").replace(str(Path.cwd()), "$PWD")
+            yield re.sub(r"[ \t]+$", "", told, flags=re.MULTILINE) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".onnx":
+        onnx.save(onnx.parser.parse_model(text), path)
+    elif path.suffix == ".npy":
+        np.save(path, np.array(json.loads(text), np.float32))
+    elif path.suffix == ".npz":
+        np.savez(path, **{name: np.array(value, np.float32) for name, value in json.loads(text).items()})
+    else:
+        path.write_text(text, "utf-8")
+
+
+def _printed(words: list[str]) -> str:
+    shown = io.StringIO()
+    match words:
+        case ["deploykit", *typed]:
+            with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+                status = run(cli, typed)
+            return shown.getvalue() + (f"status {status}\n" if status else "")
+        case ["cat", name]:
+            return _ended(Path(name).read_text("utf-8"))
+        case ["ls", folder]:
+            return "".join(f"{path.relative_to(folder)}\n" for path in sorted(Path(folder).rglob("*")))
+        case ["rm", name]:
+            shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
+            return ""
+    raise ValueError(f"a transcript does not know {words}")
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") else text + "\n"
