@@ -198,7 +198,7 @@ def test_every_rule_has_both_cases(code: str) -> None:
 
 
 def test_what_every_case_finds_is_written_down() -> None:
-    """Severity, subject, message and hint of each finding, in ``data/rule_cases.toml``; a new case is a new line there."""
+    """Every finding with its words, in ``data/rule_cases.toml``; a new case is a new line there."""
     written = set(tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8")))
     assert written == set(cases())
 

@@ -11,8 +11,8 @@
     status 3
 
 ``cat >`` makes a model of ONNX's text where the name ends with ``.onnx``, samples of JSON where it ends with ``.npy``
-or ``.npz``. ``cat``, ``ls`` and ``rm`` do what they say; ``$DATA`` is tests/data. A line ``...`` is any number of lines,
-``...`` within a line any text. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1``, then read the difference.
+or ``.npz``. ``cat``, ``ls`` and ``rm`` do what they say; ``$DATA`` is tests/data. ``...`` is any text in a line;
+alone in a line it is any number of lines. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
 """
 
 import contextlib
@@ -96,7 +96,8 @@ def _write(path: Path, text: str) -> None:
     elif path.suffix == ".npy":
         np.save(path, np.array(json.loads(text), np.float32))
     elif path.suffix == ".npz":
-        np.savez(path, **{name: np.array(value, np.float32) for name, value in json.loads(text).items()})
+        arrays: dict[str, Any] = {name: np.array(value, np.float32) for name, value in json.loads(text).items()}
+        np.savez(path, **arrays)
     else:
         path.write_text(text, "utf-8")
 
