@@ -11,8 +11,9 @@
     status 3
 
 ``cat >`` makes a model of ONNX's text where the name ends with ``.onnx``, samples of JSON where it ends with ``.npy``
-or ``.npz``. ``cat``, ``ls`` and ``rm`` do what they say; ``$DATA`` is tests/data. ``...`` is any text in a line;
-alone in a line it is any number of lines. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
+or ``.npz``. ``cat`` (of a model: its graph in ONNX's text), ``ls`` and ``rm`` do what they say; ``$DATA`` is
+tests/data. ``...`` is any text in a line; alone in a line it is any number of lines. After a change that is wanted:
+``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
 """
 
 import contextlib
@@ -27,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.numpy_helper
 import onnx.parser
+import onnx.printer
 import pytest
 
 from deploykit.cli import cli
@@ -68,8 +71,9 @@ def _parts(path: Path) -> list[str]:
 
 
 def _is_like(said: str, expected: str) -> bool:
-    pattern = re.escape(expected).replace(r"\.\.\.\n", r"(?:.*\n)*?").replace(r"\.\.\.", ".*")
-    return re.fullmatch(pattern, said) is not None
+    lines = expected.splitlines(keepends=True)
+    words = (r"(?:.*\n)*?" if line == "...\n" else re.escape(line).replace(r"\.\.\.", ".*") for line in lines)
+    return re.fullmatch("".join(words), said) is not None
 
 
 def _typed(part: str) -> Iterator[str]:
@@ -109,6 +113,8 @@ def _printed(words: list[str]) -> str:
             with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
                 status = run(cli, typed)
             return shown.getvalue() + (f"status {status}\n" if status else "")
+        case ["cat", name] if name.endswith(".onnx"):
+            return _ended(_graph(Path(name)))
         case ["cat", name]:
             return _ended(Path(name).read_text("utf-8"))
         case ["ls", folder]:
@@ -117,6 +123,28 @@ def _printed(words: list[str]) -> str:
             shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
             return ""
     raise ValueError(f"a transcript does not know {words}")
+
+
+def _graph(path: Path) -> str:
+    """The graph of a model in ONNX's text form, single numbers in the places of their names."""
+    model = onnx.load(path)
+    graph = model.graph
+    single = {
+        tensor.name: _number(onnx.numpy_helper.to_array(tensor)) for tensor in graph.initializer if not tensor.dims
+    }
+    for node in graph.node:
+        node.input[:] = [single.get(name, name) for name in node.input]
+        if node.op_type.endswith("tizeLinear") or node.name in node.output:
+            node.ClearField("name")
+    for tensor in [one for one in graph.initializer if one.name in single]:
+        graph.initializer.remove(tensor)
+    text = onnx.printer.to_text(model).replace('"', "")
+    text = re.sub(r": \w+(?= = )|(?<== ) +", "", text[text.index(">") + 2 :])
+    return re.sub(r" +$", "", re.sub(r"(?<=}), (?=\w+\[)", ",\n    ", text), flags=re.MULTILINE)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.7g}" if value.dtype == np.float32 else f"{value.dtype} {value}"
 
 
 def _ended(text: str) -> str:
