@@ -23,10 +23,12 @@ from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from tables import each_row
 from text_models import text_model
+from told import check_told, verdict_lines
 
 Outputs: TypeAlias = dict[str, np.ndarray]
 Change: TypeAlias = Callable[[np.ndarray], np.ndarray]
-PAGE = Path(__file__).parents[2] / "docs/numbers.md"
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs/numbers.md"
 RNG = np.random.default_rng(5)
 GIVEN = Context(label="given")
 
@@ -102,8 +104,8 @@ CASES: list[tuple[str, str, dict[str, Any], np.ndarray, Change, bool]] = [
     ("all probabilities zero", "Softmax", {"axis": 1}, PROBABLE, np.zeros_like, False),
     ("a probability that stands still, 0.05 off at most", "Sigmoid", {}, CERTAIN, _set((slice(None), 3), 0.9), True),
     ("a probability that stands still", "Sigmoid", {}, 3 * CERTAIN - 1.9, _set((slice(None), 3), 0.8), False),
-    ("a picture with little noise", "Relu", {}, IMAGE, lambda y: y + 0.02 * RNG.normal(size=y.shape), True),
-    ("a picture with much noise", "Relu", {}, IMAGE, lambda y: y + 0.1 * RNG.normal(size=y.shape), False),
+    ("a picture with little noise", "Relu", {}, IMAGE, _noise(33), True),
+    ("a picture with much noise", "Relu", {}, IMAGE, _noise(19), False),
     ("single values, 10 % off", "Relu", {}, SINGLE, lambda y: y + [0.5, -0.5] * 4, True),
     ("single values, 40 % off", "Relu", {}, SINGLE, lambda y: y + [2, -2] * 4, False),
 ]
@@ -122,18 +124,16 @@ def test_what_one_score_loses_is_no_scale_of_all(base: float, change: Change, ri
     assert verdict.beside(verdict).right is True, "the encodings lose the same one"
 
 
-@each_row(("op", "attributes", "reference", "change", "right"), *[c[1:] for c in CASES])
-def test_right_and_wrong_by_construction(
-    op: str, attributes: dict[str, Any], reference: np.ndarray, change: Change, right: bool
-) -> None:
-    shape = (1, 5, 32, 32) if op == "ArgMax" else reference.shape
-    verdict = _judged(_one(op, shape, **attributes), reference, change(reference.copy()))
-    assert verdict.right is right, verdict.lines()
-    assert bool(verdict.reason) is not right
-    told = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
-    again = Verdict.from_json(told)
-    assert (told["right"], again.right) == (right, right)
-    assert [n.passes for n in again.numbers] == [n.passes for n in verdict.numbers]
+def test_right_and_wrong_by_construction() -> None:
+    told = {}
+    for name, op, attributes, reference, change, right in CASES:
+        shape = (1, 5, 32, 32) if op == "ArgMax" else reference.shape
+        verdict = _judged(_one(op, shape, **attributes), reference, change(reference.copy()))
+        assert verdict.right is right and bool(verdict.reason) is not right, (name, verdict.lines())
+        again = Verdict.from_json(json.loads(json.dumps(verdict.to_json(), allow_nan=False)))
+        assert again.right is right and verdict_lines(again)[:-1] == verdict_lines(verdict)[:-1]
+        told[name] = verdict_lines(verdict)
+    check_told(HERE / "verdicts.told", told)
 
 
 @each_row(
@@ -288,7 +288,8 @@ def _each(name: str, change: Change) -> list[Outputs]:
 
 def _noisy(lost: int = 0, pixels: float = 1.0) -> list[Outputs]:
     """A quantization: boxes a little off, and the strongest detections gone in the first pictures."""
-    made = _each("boxes", lambda y: y + RNG.normal(0, pixels, y.shape).astype(np.float32))
+    rng = np.random.default_rng(lost)
+    made = _each("boxes", lambda y: y + rng.normal(0, pixels, y.shape).astype(np.float32))
     for number in range(lost):
         sample = made[number % len(made)]
         sample["scores"] = _set((0, number // len(made)), 0.05)(sample["scores"].copy())
@@ -317,15 +318,18 @@ DETECTIONS: dict[str, tuple[list[Outputs], str]] = {
 }
 
 
-@pytest.mark.parametrize("chosen", [False, True], ids=["in order", "chosen"])
-@each_row("name", *DETECTIONS)
-def test_detections_are_judged_as_detections(chosen: bool, name: str) -> None:
-    outputs, loss = DETECTIONS[name]
-    verdict = judge_outputs(DETECTORS[chosen], GIVEN, FOUND, outputs, FEEDS)
-    quantization = judge_outputs(DETECTORS[chosen], GIVEN, FOUND, _noisy(), FEEDS)
-    for found in (verdict, verdict.beside(quantization)):
-        assert found.right is not bool(loss), found.lines()
-        assert loss in found.reason
+def test_detections_are_judged_as_detections() -> None:
+    told = {}
+    for chosen, facts in DETECTORS.items():
+        quantization = judge_outputs(facts, GIVEN, FOUND, _noisy(), FEEDS)
+        for name, (outputs, loss) in DETECTIONS.items():
+            verdict = judge_outputs(facts, GIVEN, FOUND, outputs, FEEDS)
+            beside = verdict.beside(quantization)
+            assert verdict.right is beside.right is not bool(loss), (name, verdict.lines())
+            assert loss in verdict.reason and loss in beside.reason
+            told[f"{name}, {'rows behind a choice' if chosen else 'rows in order'}"] = verdict_lines(verdict)
+            told[f"{name}, beside boxes off by a pixel"] = beside.lines()[:3]
+    check_told(HERE / "detections.told", told)
 
 
 def test_another_order_of_rows_is_no_loss_where_the_order_means_nothing() -> None:
@@ -394,28 +398,31 @@ def _pair(form: str) -> tuple[GraphFacts, Callable[[np.ndarray, np.ndarray], Out
     return facts, made
 
 
-@pytest.mark.parametrize("form", ["two outputs", "[1, N, 4+C]", "[1, N, 5+C]", "[1, 4+C, N]"])
-@each_row("top", 0.9, 0.1)
-def test_raw_layouts_are_judged_in_place(form: str, top: float) -> None:
-    """With ``top`` 0.1 no score reaches a working one, as with random weights: the best rows are judged."""
-    facts, made = _pair(form)
-    rng = np.random.default_rng(2)
-    boxes = rng.uniform(0, SIDE, (1, 200, 4))
-    scores = rng.uniform(0.01, top, (1, 200, 6))
-    rights = {"same": made(boxes + 1, scores * 0.99)}
-    wrongs = {
-        "shifted": made(boxes + 15, scores),
-        "zeroed": made(boxes, np.full_like(scores, 1e-6)),
-        "permuted classes": made(boxes, np.roll(scores, 1, axis=2)),
-        "rows swapped": made(boxes[:, ::-1], scores[:, ::-1]),
-    }
-    if form == "[1, N, 5+C]":
-        wrongs["nothing there"] = {"out": _set((..., 4), 0)(made(boxes, scores)["out"])}
-    for name, outputs in {**rights, **wrongs}.items():
-        verdict = judge_outputs(facts, GIVEN, [made(boxes, scores)], [outputs])
-        if top < 0.25 and name == "permuted classes":
-            continue  # labels that nobody would use are not judged
-        assert verdict.right is (name in rights), (name, verdict.lines())
+def test_raw_layouts_are_judged_in_place() -> None:
+    """Where no score reaches 0.25, a working one, as with random weights, the best rows are judged."""
+    told: dict[str, list[str]] = {}
+    for form in ("two outputs", "[1, N, 4+C]", "[1, N, 5+C]", "[1, 4+C, N]"):
+        facts, made = _pair(form)
+        for top in (0.9, 0.1):
+            rng = np.random.default_rng(2)
+            boxes = rng.uniform(0, SIDE, (1, 200, 4))
+            scores = rng.uniform(0.01, top, (1, 200, 6))
+            rights = {"same": made(boxes + 1, scores * 0.99)}
+            wrongs = {
+                "shifted": made(boxes + 15, scores),
+                "zeroed": made(boxes, np.full_like(scores, 1e-6)),
+                "permuted classes": made(boxes, np.roll(scores, 1, axis=2)),
+                "rows swapped": made(boxes[:, ::-1], scores[:, ::-1]),
+            }
+            if form == "[1, N, 5+C]":
+                wrongs["nothing there"] = {"out": _set((..., 4), 0)(made(boxes, scores)["out"])}
+            for name, outputs in {**rights, **wrongs}.items():
+                verdict = judge_outputs(facts, GIVEN, [made(boxes, scores)], [outputs])
+                # Labels that nobody would use are not judged.
+                assert verdict.right is (name in rights) or (top < 0.25 and name == "permuted classes"), name
+                lines = [line.replace("+".join(facts.outputs), "OUTPUTS") for line in verdict.lines()]
+                assert told.setdefault(f"{name}, scores up to {top}", lines) == lines, "the layout changes nothing"
+    check_told(HERE / "layouts.told", told)
 
 
 def test_samples_keep_their_label(decoder_detector: Any) -> None:
