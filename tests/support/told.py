@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from deploykit.accuracy.judge.verdict import Verdict
@@ -17,6 +17,12 @@ def check_told(file: Path, cases: Mapping[str, Iterable[str]]) -> None:
     if os.environ.get("DEPLOYKIT_WRITE_GOLDEN"):
         file.write_text(text, "utf-8")
     assert text.splitlines() == file.read_text("utf-8").splitlines()
+
+
+def check_file(file: Path, answer: Callable[[str], Iterable[str]]) -> None:
+    """As `check_told`, of a file that is the table itself: each ``# question`` in it is answered again."""
+    questions = [line.removeprefix("# ") for line in file.read_text("utf-8").splitlines() if line.startswith("# ")]
+    check_told(file, {question: list(answer(question)) for question in questions})
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
