@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pytest
 from onnx import helper
 from onnx.shape_inference import infer_shapes as inferred
 

@@ -13,7 +13,9 @@ _SMALLEST = re.compile(r"-?\d(?:\.\d+)?e-1\d\b")  # where sums are rounded other
 
 def check_told(file: Path, cases: Mapping[str, Iterable[str]]) -> None:
     """The file has each case with all its lines. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1``."""
-    text = _SMALLEST.sub("0", "\n".join("".join(f"{line}\n" for line in (f"# {name}", *lines)) for name, lines in cases.items()))
+    text = _SMALLEST.sub(
+        "0", "\n".join("".join(f"{line}\n" for line in (f"# {name}", *lines)) for name, lines in cases.items())
+    )
     if os.environ.get("DEPLOYKIT_WRITE_GOLDEN"):
         file.write_text(text, "utf-8")
     assert text.splitlines() == file.read_text("utf-8").splitlines()

@@ -1,0 +1,58 @@
+"""The sizes that inputs get, and why: what is said, the samples, the model's metadata, then what runs and is usual."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import shape_inference
+
+from deploykit.accuracy.samples.inputs import input_specs
+from deploykit.accuracy.samples.sizes import decide_sizes, runs_with, split_shapes
+from deploykit.errors import DeploykitError
+from deploykit.model.collect import facts_of
+from text_models import text_model
+from told import check_file
+
+STORED: dict[str, Any] = {
+    "table": np.ones((9, 8), np.float32),
+    "high": np.ones((4, 3, 32, 3), np.float32),
+    "recurrent": np.ones((1, 24, 8), np.float32),
+    "axis": [2],
+    "step": np.ones((512, 4), np.float32),
+}
+
+
+def _answer(question: str) -> list[str]:
+    """``inputs; body``, then in any order ``dense``, ``metadata …``, ``sampled NAME …``, or what ``--input`` says."""
+    given, body, *more = question.split("; ")
+    stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
+    model = shape_inference.infer_shapes(text_model(given, body, **stored))
+    facts = facts_of(model)
+    dense, sampled, metadata, texts = False, {}, {}, []
+    for said in more:
+        word, _, rest = said.partition(" ")
+        if word == "sampled":
+            name, _, shape = rest.partition(" ")
+            sampled[name] = tuple(json.loads(shape))
+        elif word == "metadata":
+            metadata["imgsz"] = rest
+        elif word == "dense":
+            dense = True
+        else:
+            texts.append(said)
+    try:
+        declared, others = split_shapes(texts, input_specs(facts))
+    except DeploykitError as error:
+        return [f"{error.what}; {error.why}"]
+    runs = runs_with(model, facts, {})
+    found = decide_sizes(facts, declared=declared, sampled=sampled, metadata=metadata, runs=runs, dense=dense)
+    lines = [
+        f"{one.name} {one.shape}: {one.why}{', by habit' * one.usual}{', typed' * one.is_typed}" for one in found.pinned
+    ]
+    return [*lines, *(f"open: {spec}" for spec in found.open), *(f"says no shape: {text}" for text in others)]
+
+
+def test_sizes_and_why() -> None:
+    check_file(Path(__file__).with_name("sizes.told"), _answer)
