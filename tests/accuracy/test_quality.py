@@ -24,6 +24,7 @@ from deploykit.accuracy.judge.verdict import KeptCount
 from deploykit.accuracy.search.goals import Reached, goal_for, parse_goal
 from deploykit.errors import UsageError
 from tables import each_row
+from told import check_file
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 EXPECTED: dict[str, Any] = json.loads((DATA / "expected.json").read_text())
@@ -73,62 +74,56 @@ def test_a_gain_is_told_from_noise() -> None:
     assert overall_db([(np.asarray([1.0, np.inf, np.nan]), np.asarray([1.0, 5.0, 5.0]))]) == math.inf
 
 
-ENOUGH = KeptCount(wanted=(100, 100), made=(100, 100), kept=(99, 99))
-SHORT = KeptCount(wanted=(100, 100), made=(100, 100), kept=(96, 95))
-FEW = KeptCount(wanted=(15,), made=(15,), kept=(15,))
-NONE = KeptCount(wanted=(0,), made=(0,), kept=(0,))
+REACHED = {
+    "99 %, right": Reached(
+        right=True, detections=KeptCount(wanted=(100, 100), made=(100, 100), kept=(99, 99)), sqnr_db=20
+    ),
+    "99 %, wrong": Reached(
+        right=False, detections=KeptCount(wanted=(100, 100), made=(100, 101), kept=(99, 99)), sqnr_db=80
+    ),
+    "95.5 %": Reached(right=True, detections=KeptCount(wanted=(100, 100), made=(100, 100), kept=(96, 95)), sqnr_db=80),
+    "all 15": Reached(right=True, detections=KeptCount(wanted=(15,), made=(15,), kept=(15,)), sqnr_db=80),
+    "7 of 15": Reached(right=True, detections=KeptCount(wanted=(15,), made=(15,), kept=(7,)), sqnr_db=80),
+    "all 52": Reached(right=True, detections=KeptCount(wanted=(52,), made=(52,), kept=(52,)), sqnr_db=80),
+    "none": Reached(right=True, detections=KeptCount(wanted=(0,), made=(0,), kept=(0,)), sqnr_db=30),
+    "29.9 dB": Reached(right=True, sqnr_db=29.9),
+    "not judged": Reached(right=None, reason="not judged: made up", sqnr_db=45),
+    "nothing": Reached(right=True),
+    "5.25 of 5": Reached(metric=5.25, reference=5.0),
+    "4.75 of 5": Reached(metric=4.75, reference=5.0),
+    "0.5 of 0": Reached(metric=0.5, reference=0.0),
+    "-5.1 of -5": Reached(metric=-5.1, reference=-5.0),
+}
 
 
-@each_row(
-    ("goal", "reached", "met"),
-    ("right", Reached(right=True, detections=ENOUGH, sqnr_db=20), True),
-    ("right", Reached(right=False, detections=ENOUGH, sqnr_db=80), False),
-    ("right", Reached(right=None, detections=ENOUGH, sqnr_db=80), None),
-    ("right", Reached(right=True, detections=SHORT, sqnr_db=80), False),
-    ("right", Reached(right=True, detections=FEW, sqnr_db=80), None),
-    ("right", Reached(right=True, detections=NONE, sqnr_db=31), True),
-    ("right", Reached(right=True, sqnr_db=29), False),
-    ("right", Reached(right=True), None),
-    ("kept>=95%", Reached(right=False, detections=ENOUGH), True),
-    ("kept>=0.95", Reached(detections=SHORT), False),
-    ("kept>=95%", Reached(detections=FEW), None),
-    ("kept>=95%", Reached(sqnr_db=90), None),
-    ("kept>=80%", Reached(detections=FEW), True),
-    ("lost<=5%", Reached(detections=ENOUGH), True),
-    ("lost<=5%", Reached(detections=SHORT), False),
-    ("rise<=1%", Reached(metric=5.04, reference=5.0), True),
-    ("rise<=1%", Reached(metric=5.06, reference=5.0), False),
-    ("rise<=1%", Reached(metric=4.0, reference=5.0), True),
-    ("drop<=1%", Reached(metric=4.0, reference=5.0), False),
-)
-def test_what_meets_a_goal(goal: str, reached: Reached, met: bool | None) -> None:
-    assert parse_goal(goal).is_met(reached) is met
-
-
-def test_why_it_cannot_be_told_names_the_number_that_is_needed() -> None:
-    assert parse_goal("right").why_open(Reached(right=True, detections=FEW)) == (
-        "15 detections show no share of 95%: at least 52 are needed"
+def _goal(question: str) -> list[str]:
+    """A goal, which may say that lower is better, and which of these reach it."""
+    text = question.removesuffix(", lower is better")
+    try:
+        goal = parse_goal(text, lower_is_better=question != text)
+    except UsageError as error:
+        return [f"{error.what}; {error.why}; {'the known ones' if 'known are right' in error.next else error.next}"]
+    asks = (
+        f"a metric: {goal.needs_metric}, outputs: {goal.asks_outputs}, a share of {goal.share:g}, {goal.decibels:g} dB"
     )
-    assert "detects nothing" in parse_goal("kept>=95%").why_open(Reached(detections=NONE))
+    lines = [f"{goal}: {goal.in_words}; asks {asks}"]
+    for name, reached in REACHED.items():
+        met, why = goal.is_met(reached), goal.why_open(reached)
+        if name == "nothing" or goal.needs_metric is not math.isnan(reached.metric):
+            lines.append(
+                f"  {name}: {met}, {goal.quality(reached):.6g}, {goal.evidence(reached)}{'; ' * bool(why)}{why}"
+            )
+    return lines
+
+
+def test_what_meets_a_goal() -> None:
+    check_file(Path(__file__).with_name("goals.told"), _goal)
 
 
 def test_the_usual_goal() -> None:
     assert str(goal_for(None, has_metric=False)) == "right"
     assert str(goal_for(None, has_metric=True)) == "drop <= 1%"
     assert str(goal_for(None, has_metric=False, may_judge=False)) == "sqnr >= 30 dB"
+    assert goal_for("drop<=2", has_metric=True, lower_is_better=True).lower_is_better
     with pytest.raises(UsageError, match="asks about a measure"):
         goal_for("drop<=1%", has_metric=False)
-
-
-@each_row("text", "kept>=100%", "kept>=95", "lost<=0%", "lost<=2", "kept<=5%", "kept>=95db")
-def test_shares_that_nobody_can_show(text: str) -> None:
-    with pytest.raises(UsageError, match="--goal"):
-        parse_goal(text)
-
-
-def test_more_is_better_whatever_is_measured() -> None:
-    assert parse_goal("right").quality(Reached(sqnr_db=40, detections=ENOUGH)) == 100 * ENOUGH.surely
-    assert parse_goal("right").quality(Reached(sqnr_db=40)) == 40
-    assert parse_goal("rise<=1%").quality(Reached(metric=5.0)) == -5.0
-    assert parse_goal("metric<=3").quality(Reached(metric=5.0)) == -5.0
-    assert math.isnan(parse_goal("metric>=3").quality(Reached()))

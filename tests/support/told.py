@@ -7,7 +7,6 @@ from pathlib import Path
 
 from deploykit.accuracy.judge.verdict import Verdict
 
-
 _SMALLEST = re.compile(r"-?\d(?:\.\d+)?e-1\d\b")  # where sums are rounded otherwise, so are these
 
 

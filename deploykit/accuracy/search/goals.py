@@ -118,7 +118,9 @@ class Goal:
         """Why ``is_met`` is None, in words; "" where there is nothing to say."""
         count = reached.counted
         if self.needs_metric:
-            return "" if math.isnan(self._value(reached)) is False else "the measure was not taken"
+            if not math.isnan(self._value(reached)):
+                return ""
+            return "the float model's value is 0" if reached.reference == 0 else "the measure was not taken"
         fewest = fewest_for(self.share)
         if count is not None and self.asks_outputs and sum(count.wanted) < fewest:
             return f"{sum(count.wanted)} detections show no share of {self.share:.0%}: at least {fewest} are needed"
