@@ -177,9 +177,8 @@ def test_what_a_few_samples_and_the_first_layers_tell(
     assert found == replace(
         GOOD, low=0.0, high=255.0, whole_numbers=len(feeds) == 1, divides_by=divides, first_layer=layer
     )
-    assert (None if layer is None else (layer.node, layer.deviation)) == (
-        None if deviation is None else ("Conv -> y", pytest.approx(deviation, rel=2e-3))
-    )
+    assert (layer and layer.node) == (deviation and "Conv -> y")
+    assert layer is None or layer.deviation == pytest.approx(deviation, rel=2e-3)
 
 
 def test_few_samples_of_different_scenes_leave_ranges_open() -> None:

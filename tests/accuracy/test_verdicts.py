@@ -327,7 +327,7 @@ def test_detections_are_judged_as_detections() -> None:
             assert verdict.right is beside.right is not bool(loss), (name, verdict.lines())
             assert loss in verdict.reason and loss in beside.reason
             told[f"{name}, {'rows behind a choice' if chosen else 'rows in order'}"] = verdict_lines(verdict)
-            told[f"{name}, beside boxes off by a pixel"] = beside.lines()[:3]
+            told[f"{name}, beside boxes off by a pixel"] = [*beside.lines()[:3]]
     check_told(HERE / "detections.told", told)
 
 
