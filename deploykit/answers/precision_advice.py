@@ -167,7 +167,7 @@ def _conclusions(table: _JudgedPrecisions) -> Iterator[Advised]:
             command=f"deploykit accuracy locate MODEL --encodings {more.upper()}.encodings --data DATA",
         )
     if poor("fp16"):
-        ranges = " and values beyond 65504 overflow: bfloat16 holds them" if good("bf16") else ""
+        ranges = ", and values beyond 65504 overflow: bfloat16 holds them" if good("bf16") else ""
         yield Advised(
             says=f"half precision already loses: quantization is not the cause{ranges}",
             because=table.evidence("fp32", "fp16", "bf16"),

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import AnyBackend, Backend
 from deploykit.backend.options import OptionGiven, OptionSpec, check_options
@@ -22,14 +22,12 @@ from deploykit.errors import ToolError, UnknownTargetError, UsageError
 from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
-    from deploykit.findings.rules import Registry
     from deploykit.tables.devices import Device
     from deploykit.tables.known_errors import Catalog
 
 __all__ = [
     "all_devices",
     "all_options",
-    "all_registries",
     "backend_ids",
     "catalog_of",
     "checked_request",
@@ -95,14 +93,6 @@ def all_options() -> dict[OptionSpec, tuple[str, ...]]:
         for spec in backend.options():
             owners[spec] = (*owners.get(spec, ()), backend.id)
     return owners
-
-
-def all_registries() -> tuple[Registry[Any], ...]:
-    """The rule registries of all backends, each once; two backends may share one."""
-    registries: list[Registry[Any]] = []
-    for backend in load_backends():
-        registries += [registry for registry in backend.registries() if registry not in registries]
-    return tuple(registries)
 
 
 def all_devices() -> tuple[Device, ...]:

@@ -115,8 +115,7 @@ def compare(
     if len(positional) == 2 and baseline is None and candidate is None:
         baseline, candidate = positional
     elif positional or baseline is None or candidate is None:
-        why = "one side by position and one by name could be taken the wrong way round" if positional else ""
-        raise UsageError("give BASELINE CANDIDATE, or --baseline and --candidate", why=why)
+        raise UsageError("give BASELINE CANDIDATE, or --baseline and --candidate")
     found = api.evaluate(baseline, candidate, **asked)
     emit(found.to_json(slices=slices), lambda: _evaluation_text(found, slices))
     return found.exit_status

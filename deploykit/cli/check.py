@@ -11,9 +11,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from deploykit.answers.rule_pages import all_rules
 from deploykit.backend.opinions import Audit
 from deploykit.backend.plans import Plan
-from deploykit.backend.plugins import all_registries
 from deploykit.cli.options import RequestCommand, flag, option, path, request_from
 from deploykit.cli.terminal import emit, findings_text, progress, table
 from deploykit.errors import UsageError
@@ -54,6 +54,7 @@ def command(
     deploykit check model.onnx --target sm8650 --plan
     """
     from deploykit.flow.pipeline import audit, check, estimate, make_plan
+    from deploykit.flow.rules import core_registries
 
     request = request_from(**given)
     if planned:
@@ -81,7 +82,7 @@ def command(
     asked = click.get_current_context().get_parameter_source("kernels") is not ParameterSource.DEFAULT
     kernels = audit(request, level=level) if form == "text" and asked and level not in (None, "off") else None
     if form == "sarif":
-        rules = [rule for registry in all_registries() for rule in registry]
+        rules = [entry.rule for entry in all_rules(core_registries())]
         click.echo(json.dumps(to_sarif(found, rules, request.model), indent=1))
     elif kernels is not None:
         value["audit"] = {**kernels.as_published(), "measured_before": kernels.known}

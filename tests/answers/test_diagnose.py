@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deploykit.answers.diagnosis import Names, diagnose, mangle
 from deploykit.backend.plugins import catalog_of, load_backends
-from deploykit.cli.diagnose import diagnosis_text, error_text
+from deploykit.cli.diagnose import diagnosis_text
 from deploykit_qualcomm.known_errors import known_errors
 from deploykit_vitis_ai.tables import known_errors as vitis_errors
 from tables import each_row
@@ -58,16 +58,6 @@ def test_a_cascade_is_one_cause_with_its_names_types_and_codes() -> None:
     assert meaning is not None and "not finalized" in meaning.meaning
 
 
-def test_an_unknown_failure_is_called_unknown() -> None:
-    log = b"qnn-net-run pid:3\n" + b"[ ERROR ] flux capacitor 17 is not charged\n" * 40 + b"gave up\n"
-    diagnosis = diagnose(io.BytesIO(log), known_errors())
-    assert not diagnosis.causes and not diagnosis.understood and diagnosis.exit_status == 1
-    assert [(line.line, line.count) for line in diagnosis.unknown] == [(2, 40)]
-    assert diagnosis.tail[-1] == "gave up"
-    text = diagnosis_text(diagnosis)
-    assert "not understood" in text and "flux capacitor" in text and "logcat" in text
-
-
 def test_a_name_is_told_as_the_log_spells_it() -> None:
     log = b"[QNN EP]\nOperators of type `GridSample` are not supported by QNN EP\n"
     (cause,) = diagnose(io.BytesIO(log), known_errors()).causes
@@ -78,16 +68,6 @@ def test_a_flood_of_one_failure_is_counted_to_the_last_line() -> None:
     lines = (f"DspTransport.openSession qnn_open failed, 0x0000000e, try {at}\n" for at in range(9000))
     (cause,) = diagnose(io.BytesIO("".join(("begin\n", *lines)).encode()), known_errors()).causes
     assert (cause.error.id, cause.count, cause.first_line) == ("skel-not-opened", 9000, 2)
-
-
-def test_a_log_of_consequences_only_says_that_the_cause_is_missing() -> None:
-    """The log of ONNX Runtime at its default severity: prepare failed, and why stands in more verbose lines only."""
-    log = b"onnxruntime: EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC, Code: 1002"
-    diagnosis = diagnose(io.BytesIO(log), known_errors())
-    assert [cause.error.id for cause in diagnosis.causes] == ["finalize-1002"]
-    assert not diagnosis.understood and diagnosis.exit_status == 1
-    assert any("log_severity_level 0" in text for text in diagnosis.collect)
-    assert "the cause itself is not in this log" in diagnosis_text(diagnosis)
 
 
 def test_numbers_that_tools_print_are_read() -> None:
@@ -175,17 +155,6 @@ def test_two_names_that_mangle_alike_are_both_given_and_plain_words_need_quotes(
     assert mapped is not None and set(mapped.onnx) == {"a.b/out", "a/b.out"}
     names = Names(nodes=["Add", "Conv_3"])
     assert [name.log for name in names.find('Add the op Conv_3 to "Add"')] == ["Conv_3", "Add"]
-
-
-def test_text_names_way_out_and_source() -> None:
-    text = diagnosis_text(diagnose(io.BytesIO(cascade()), known_errors(), Names(nodes=NODES)))
-    assert "seen 129 times, first in line 3" in text
-    assert "code 0x138b = 5003: context: the graph was not finalized" in text
-    assert "command: deploykit package MODEL" in text
-    assert "qualcomm/aimet#4086 (reported" in text
-    assert "_backbone_encoder_layer_0_attention_value_Add is node /backbone/encoder/layer.0" in text
-    assert "… and 121 more names" in text
-    assert "message: " in error_text(known_errors().errors)
 
 
 pytest.importorskip("onnxruntime_qnn", reason="the wheel is for Linux x86-64 only")

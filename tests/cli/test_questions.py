@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import onnx
 import pytest
 
 from deploykit.backend.probes import CheckLine
@@ -200,41 +199,7 @@ def test_no_value_is_taken_for_an_option() -> None:
 FAILURE = (
     '<E> "_block_0_value_Add" generated: could not create op\ngraph_prepare.cc:1:ERROR:could not create op: q::Foo\n'
 )
-CALL = "qnn-onnx-converter -i m.onnx\n"
 COMMANDS = sorted({row.way_out for catalog in (qualcomm_errors(), vitis_errors()) for row in catalog.errors} - {""})
-
-
-def log(tmp_path: Path, text: str = FAILURE) -> str:
-    path = tmp_path / "build.log"
-    path.write_text(text)
-    return str(path)
-
-
-@each_row(
-    ("text", "status", "says"),
-    (FAILURE, 1, "error op-creation"),
-    (FAILURE, 1, "source:"),
-    ("ERROR: the moon is full\n", 1, "not understood"),
-    (f"{CALL}2024-05-14 19:12:07,136 - 235 - INFO - Conversion complete!\n", 0, "did its job"),
-    (CALL, 1, "nothing says that a tool did its job"),
-)
-def test_only_a_tool_that_says_so_has_finished(
-    text: str, status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(cli, ["diagnose", log(tmp_path, text)]) == status
-    assert says in capsys.readouterr().out
-
-
-def test_json_names_the_nodes_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) { y = Neg (x) }')
-    model.graph.node[0].name = "/block.0/value/Add"
-    onnx.save(model, tmp_path / "m.onnx")
-    assert run(cli, ["diagnose", log(tmp_path), "--model", str(tmp_path / "m.onnx"), "--json"]) == 1
-    value = json.loads(capsys.readouterr().out)
-    assert value["schema"] == 1
-    (cause,) = value["causes"]
-    (name,) = cause["names"]
-    assert (name["log"], name["onnx"], name["kind"]) == ("_block_0_value_Add", ["/block.0/value/Add"], "node")
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

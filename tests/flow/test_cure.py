@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from deploykit import api
+from deploykit.answers.rule_pages import all_rules
 from deploykit.backend.backend import Request, SharedWork, Situation
 from deploykit.backend.plans import Plan
-from deploykit.backend.plugins import all_registries
 from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.flow.cure import Cured, cure, judge
 from deploykit.flow.read import read_situation
@@ -129,7 +129,7 @@ def test_a_cure_that_takes_nothing_away_is_undone(tmp_path: Path) -> None:
 
 
 def test_every_cure_that_a_rule_names_has_its_place_in_the_order() -> None:
-    named = {name for registry in (*core_registries(), *all_registries()) for rule in registry for name in rule.cure}
+    named = {name for entry in all_rules(core_registries()) for name in entry.rule.cure}
     assert named == set(CURES) and set(CURES) <= set(transform_names())
 
 

@@ -142,7 +142,7 @@ class Goal:
         if self.needs_metric:
             return f"{reached.metric:.6g}"
         if not self.asks_outputs:
-            return f"{reached.sqnr_db:.6g}"
+            return f"{reached.sqnr_db:.4g} dB"
         words = {True: "right", False: "wrong", None: "not judged"}[reached.right]
         parts = [str(reached.counted)] if reached.counted is not None else []
         return ", ".join([words, *parts, f"{reached.sqnr_db:.1f} dB"])
