@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto
 
 from deploykit.encodings.formats.differences import compare_values
-from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
+from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Lpbq, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import view_of
 from deploykit.model.operators import BIAS, WEIGHT, Trait, data_outputs, has
@@ -98,7 +98,7 @@ def _derived(
 
 
 def _travels(value: Value) -> bool:
-    return isinstance(value, Affine | Float8) and value.granularity == "per-tensor"
+    return value.granularity == "per-tensor"
 
 
 def _agree(names: tuple[str, ...], known: Mapping[str, Value]) -> bool:

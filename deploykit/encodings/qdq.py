@@ -119,10 +119,10 @@ class QdqGraph:
     def first_of_pair(self, node: NodeProto) -> NodeProto | None:
         """The QuantizeLinear that a DequantizeLinear undoes, None for one of stored integers; both grids must agree."""
         maker = self.graph.maker(node.input[0])
-        if node.op_type != DEQUANTIZE or maker is None or maker.op_type != QUANTIZE:
+        if maker is None or maker.op_type != QUANTIZE:
             return None
         if compare_values(self._value(node, maker.input[0]), self._value(maker, maker.input[0])):
-            self.fail(node, f"has another grid than the QuantizeLinear {maker.name!r} it reads from")
+            self.fail(node, f"has another grid than {label(maker)!r} it reads from")
         return maker
 
     def makes_scales(self, node: NodeProto) -> bool:

@@ -215,7 +215,6 @@ def decided(zero_point: float) -> EncodingsOnGraph:
     return EncodingsOnGraph(encodings=EncodingSet(version="1.0.0", entries=entries), facts=facts)
 
 
-COMPLETE: dict[str, Any] = {"x": flat(), "w": flat(signed=True), "g": flat(), "c": flat(), "y": flat()}
 LISTED = Affine(bits=8, signed=True, scale=np.ones(12), zero_point=np.zeros(12), symmetric=True, placed=False)
 CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
     "DK101": (on_graph(x=flat(), gg=flat()), on_graph(x=flat(), g=flat())),
@@ -244,11 +243,6 @@ def only(code: str, context: EncodingsOnGraph) -> Finding:
 
 
 def test_how_grave_it_is_depends_on_what_is_known() -> None:
-    assert not ENCODING_RULES.run(on_graph(**COMPLETE))
-    finding = only("DK103", on_graph("2.0.0", **COMPLETE))
-    assert finding.severity is Severity.INFO and "no tensor lacks an entry" in finding.message
-    gaps = only("DK103", on_graph("2.0.0", **{k: v for k, v in COMPLETE.items() if k != "y"}))
-    assert gaps.severity is Severity.WARNING and gaps.evidence["missing"] == ["y"]
     integers = CASES["DK109"][0]
     unknown = {name: replace(fact, dtype="") for name, fact in integers.facts.tensors.items()}
     assert not list(ENCODING_RULES["DK109"].run(replace(integers, facts=replace(integers.facts, tensors=unknown))))

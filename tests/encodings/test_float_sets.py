@@ -24,7 +24,6 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
-from deploykit.model.patterns import fusions
 from tables import each_row
 from text_models import text_model
 
@@ -124,18 +123,6 @@ def test_between_a_conv_and_its_activation_no_entry_is_needed(name: str) -> None
     assert "c" in predict_float_set(facts, entries("x w y slope low high", floats="c")).intended
     # Where the result has none either the whole is float.
     assert {"c", "y"} <= predict_float_set(facts, entries("x w slope")).intended
-
-
-@each_row(
-    ("body", "fused"),
-    ("a = Gemm (x, w)  y = Relu (a)", True),
-    ("a = Gemm (x, w)  b = Relu (a)  y = Add (a, b)", False),
-    ("a = MatMul (x, w)  y = Add (a, z)", False),
-    ("a = Gemm (x, w)  y = own.Relu (a)", False),
-)
-def test_pairs_are_fused_only_where_nobody_else_looks_in(body: str, fused: bool) -> None:
-    facts = text_facts(body, given="float[4,4] x, float[4,4] z", w=np.ones((4, 4), np.float32))
-    assert {name for one in fusions(facts) if one.certain for name in one.inside} == ({"a"} if fused else set())
 
 
 @each_row(("floats", "rest"), ("a", "intended-float16"), ("", "missing"))  # float copies, and what serves only floats

@@ -172,7 +172,7 @@ def test_what_is_no_encoding_is_refused(proto: onnx.ModelProto, words: str) -> N
 def test_a_pair_that_changes_values_or_has_a_computed_scale_stays() -> None:
     body = "q = QuantizeLinear (x, {0}, z)  d = DequantizeLinear (q, {1}, z)  y = Relu (d)"
     for prefix, scales, why in (
-        ("", ("fine", "coarse"), "has another grid than the QuantizeLinear"),
+        ("", ("fine", "coarse"), "has another grid than 'QuantizeLinear"),
         ("made = Abs (fine)  ", ("made", "made"), "reads 'made', which is computed at run time"),
     ):
         proto = model(prefix + body.format(*scales), fine=0.1, coarse=0.2, z=U8)

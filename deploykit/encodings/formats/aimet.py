@@ -20,7 +20,7 @@ import msgspec
 from deploykit.encodings.formats import v061, v100, v200
 from deploykit.encodings.formats.grids import json_name
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.errors import DefectError, InputError
+from deploykit.errors import InputError, UsageError
 from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular
 from deploykit.tables.reading import parse_json
@@ -212,7 +212,8 @@ def write_encodings(encodings: EncodingSet, version: str) -> str:
     Raises InputError where it would be too much to be read.
     """
     if version not in (*WRITTEN_VERSIONS, "0.6.2"):
-        raise DefectError(f"encodings cannot be written as version {version!r}")
+        known = ", ".join(WRITTEN_VERSIONS)
+        raise UsageError(f"encodings cannot be written as version {version!r}", next=f"known versions: {known}")
     head: dict[str, Any] = {**encodings.extra, "version": version}
     if encodings.producer is not None:
         head["producer"] = dict(encodings.producer)
