@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.encodings.complete import complete, copy_over_movement, derive_biases, effective_entry
+from deploykit.encodings.complete import complete
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.place import place
@@ -65,118 +65,6 @@ def test_completed_100_is_aimets_200(model_path: str, path: Path) -> None:
     added = set(ours.biases) | set(ours.copies)
     assert added == theirs.entries.keys() - read_encodings(path).entries.keys()
     assert all(ours.encodings.entries[name].is_param == theirs.entries[name].is_param for name in added)
-
-
-@each_row(
-    ("axis", "softmax", "far", "masked"),
-    (-1, -1, -20.0, True),
-    (3, 3, -20.0, True),
-    (3, -1, -1e9, True),
-    (2, -1, -20.0, False),
-    (-1, 2, -20.0, False),
-    (-1, -1, -19.9, False),
-)
-def test_a_masked_minimum_is_on_the_last_axis_and_far_below(axis: int, softmax: int, far: float, masked: bool) -> None:
-    """Whether the axis is an input or, in older operator sets, an attribute."""
-    for opset, least in ((17, f"ReduceMin <axes = [{axis}]> (x)"), (18, "ReduceMin (x, axis)")):
-        model, facts = read(
-            f"lowest = {least}  t = Add (lowest, far)  w = Where (mask, x, t)  y = Softmax <axis = {softmax}> (w)",
-            given="float[2,3,4,4] x, bool[2,3,4,4] mask",
-            opset=opset,
-            far=far,
-            axis=[axis],
-        )
-        given = encoding_set(x=grid(0.5))
-        copied = {entry.name for entry in copy_over_movement(given, facts, read_values=values_of(model))}
-        assert ("lowest" not in copied) is masked
-        assert "lowest" in {entry.name for entry in copy_over_movement(given, facts)}, "only values tell a mask"
-    body = "lowest = ReduceMin <axes = [-1]> (x)  t = Add (lowest, far)  w = Where (mask, x, t)  y = Softmax (w)"
-    model, facts = read(f"{body}  z = Neg (w)", "y, z", "float[2,3,4,4] x, bool[2,3,4,4] mask", far=-20.0)
-    more = copy_over_movement(encoding_set(x=grid(0.5)), facts, read_values=values_of(model))
-    assert "lowest" in {entry.name for entry in more}, "something else reads what is masked"
-
-
-def grid(scale: float, *, bits: int = 8, signed: bool = False) -> Affine:
-    return Affine(bits=bits, signed=signed, scale=np.asarray(scale), zero_point=np.asarray(0.0))
-
-
-def encoding_set(**values: Affine | Float) -> EncodingSet:
-    return EncodingSet(version="1.0.0", entries={n: Encoding(name=n, value=v) for n, v in values.items()})
-
-
-def read(
-    body: str, made: str = "y", given: str = "float[2,4] x, float[2,4] z", **more: Any
-) -> tuple[Model, GraphFacts]:
-    model = wrap_proto(text_model(given, body, made, **more), path=Path("m.onnx"))
-    return model, collect_facts(model)
-
-
-def copied(body: str, given: EncodingSet) -> list[str]:
-    return [entry.name for entry in copy_over_movement(given, read(body, "b")[1])]
-
-
-def test_what_neither_gives_nor_takes_a_grid() -> None:
-    body, lends = "a = Relu (x)  b = Transpose (a)", encoding_set(b=grid(0.5))
-    assert copied(body, lends) == ["a"]
-    assert not copied(body, encoding_set(a=Float(dtype="float16"), b=grid(0.5)))
-    assert not copied(body, replace(lends, float_tensors=frozenset({"a"})))
-    assert not copied(body, replace(encoding_set(a=grid(0.5)), float_tensors=frozenset({"b"})))
-    channels = Affine(bits=8, signed=True, scale=np.ones(4), zero_point=np.zeros(4), axis=1)
-    assert not copied("b = Transpose (x)", encoding_set(x=channels)), "axes move too"
-    assert copied("b = Identity (x)", encoding_set(x=grid(0.5))) == ["b"]
-    assert not copied("b = own.Identity (x)", encoding_set(x=grid(0.5)))
-
-
-def bias_model(bias: tuple[float, float] = (1.0, -3.0), *, shared: bool = False) -> tuple[Model, GraphFacts]:
-    stored: dict[str, Any] = {"w": np.ones((2, 2), "f4"), "w2": np.ones((4, 2), "f4"), "b": list(bias), "lb": [*bias]}
-    body = "xt = Transpose (x)  g = Gemm (xt, w, b)  " + ("g2 = Gemm (z, w2, b)  " if shared else "")
-    model = text_model(
-        "float[2,2] x, float[2,4] z", f"{body}n = LayerNormalization (g, lw, lb)", "n", **stored, lw=[1.0, 1]
-    )
-    for node in model.graph.node:
-        node.name = {"g": "gemm", "g2": "second", "n": "norm"}.get(node.output[0], "")
-    read = wrap_proto(model, path=Path("m.onnx"))
-    return read, collect_facts(read)
-
-
-def skipped(encodings: EncodingSet, bias: tuple[float, float] = (1.0, -3.0), *, shared: bool = False) -> dict[str, str]:
-    model, facts = bias_model(bias, shared=shared)
-    return dict(derive_biases(encodings, facts, read_values=values_of(model)).skipped)
-
-
-FULL: dict[str, Affine | Float] = {"x": grid(0.5), "w": grid(0.25, signed=True), "g": grid(0.1)}
-FULL["lw"] = grid(0.01, signed=True)
-ROWS = Affine(bits=8, signed=True, scale=np.ones(2), zero_point=np.zeros(2), axis=0)
-
-
-def test_the_input_is_found_over_data_movement_and_entries_that_exist_stay() -> None:
-    model, facts = bias_model()
-    found = effective_entry(encoding_set(**FULL), facts, "xt")
-    assert found is not None and found.name == "x"
-    assert effective_entry(encoding_set(x=grid(0.5)), facts, "n") is None
-    stated = replace(encoding_set(**FULL), float_tensors=frozenset({"xt"}))
-    assert effective_entry(stated, facts, "xt") is None, "what is stated to be float has no grid from before it"
-    _, cast = read("c = Cast <to = 1> (i)  y = Sigmoid (c)", given="int64[2] i")
-    assert effective_entry(encoding_set(i=grid(0.5)), cast, "c") is None, "integers have no grid to hand on"
-    explicit = encoding_set(**FULL, b=grid(0.75), lb=Float(dtype="float16"))
-    assert not derive_biases(explicit, facts, read_values=values_of(model)).entries
-
-
-def test_biases_without_an_entry_say_why() -> None:
-    without = {gone: encoding_set(**{k: v for k, v in FULL.items() if k != gone}) for gone in ("x", "w")}
-    assert skipped(without["x"]) == {"b": "the input of gemm is not quantized"}
-    assert skipped(without["w"]) == {"b": "the weight of gemm is not quantized"}
-    assert skipped(encoding_set(**FULL | {"x": Float(dtype="float16")})) == {"b": "the input of gemm is float16"}
-    listed = replace(without["x"], float_tensors=frozenset({"x"}))
-    assert skipped(listed) == {"b": "the input of gemm is not quantized"}
-    assert "several ops add it" in skipped(encoding_set(**FULL, z=grid(0.5), w2=grid(0.5)), shared=True)["b"]
-    unread = derive_biases(encoding_set(**FULL), bias_model()[1], read_values=lambda name: None)
-    assert "cannot be read" in unread.skipped["lb"]
-    assert "not placed" in skipped(encoding_set(**FULL | {"w": replace(ROWS, axis=None, placed=False)}))["b"]
-    assert "not finite" in skipped(encoding_set(**FULL), (float("inf"), 0.0))["lb"]
-    for scale in (1e-200, 1e200):
-        odd = encoding_set(**FULL | {"x": grid(scale), "w": grid(scale, signed=True)})
-        assert "no usable scale" in skipped(odd)["b"]
 
 
 def graph() -> GraphFacts:

@@ -4,24 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session, run_chain
 from deploykit.accuracy.simulate.simulation import compare_outputs
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
-from deploykit.encodings.post_processing import Harm, PostProcessing, find_post_processing
 from deploykit.encodings.segments import Partition, SegmentCosts, partition, split_model
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.ways import prove_chain, segment_pieces
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.graph import GraphCopy
 from deploykit.model.load import load_model, wrap_proto
-from deploykit.model.ranges import graph_bounds
 from parts_in_order import check_parts
-from sample_models.finished_detectors import DETECTORS
 from tables import each_row
 from text_models import text_model
 
@@ -104,48 +99,3 @@ def test_what_a_branch_reads_from_outside_crosses_into_its_segment() -> None:
         assert set(span.inputs) <= made
         made |= set(span.outputs)
     assert next(span for span in cut.segments if 1 in span.nodes).inputs == ("a",)
-
-
-def found_in(model: ModelProto) -> tuple[GraphFacts, PostProcessing | None]:
-    facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
-    return facts, find_post_processing(facts, graph_bounds(GraphCopy(model, copy=False)))
-
-
-EXPECTED = {
-    "yolo": (
-        ("Concat:head0", "Concat:head1"),
-        ("Concat:output0",),
-        ["Conv:box0", "Conv:cls0", "Conv:box1", "Conv:cls1"],
-        (Harm.UNLIKE, Harm.COORDINATES, Harm.EXPECTATION),
-    ),
-    "ssd": (
-        ("Transpose:loc0.rows", "Transpose:conf0.rows", "Transpose:loc1.rows", "Transpose:conf1.rows"),
-        ("Concat:detections",),
-        ["Conv:loc0", "Conv:conf0", "Conv:loc1", "Conv:conf1"],
-        (Harm.UNLIKE, Harm.COORDINATES, Harm.EXPONENTIAL),
-    ),
-    "detr": (
-        ("Sigmoid:points", "Sigmoid:probable"),
-        ("TopK:scores", "Sub:labels", "GatherElements:boxes"),
-        ["MatMul:class.product", "Add:class", "MatMul:bbox.product", "Add:bbox"],
-        (Harm.COORDINATES, Harm.CHOICE),
-    ),
-}
-
-
-@each_row("name", *EXPECTED)
-def test_the_end_of_a_detector_with_what_hurts_in_it(name: str) -> None:
-    facts, found = found_in(DETECTORS[name]())
-    assert found is not None
-    starts, ends, heads, harms = EXPECTED[name]
-    assert (set(found.starts), set(found.ends), found.harms) == (set(starts), set(ends), harms)
-    assert {facts.nodes[index].label for index in found.heads} == set(heads)
-    # What computed values enter it comes from its heads, and what leaves it are outputs of the graph.
-    for node in map(facts.nodes.__getitem__, found.nodes):
-        makers = [facts.producer_of(tensor) for tensor in node.inputs]
-        assert {maker.index for maker in makers if maker is not None} <= found.nodes | found.heads
-        assert all(reader.index in found.nodes for tensor in node.outputs for reader in facts.consumers_of(tensor))
-    if name == "yolo":  # the parts of a join are told with their ranges
-        (join,) = [hurt for hurt in found.hurts if hurt.harm is Harm.UNLIKE]
-        pixels, scores = join.parts
-        assert (scores.low, scores.high) == (0.0, 1.0) and pixels.high > 100

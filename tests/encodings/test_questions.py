@@ -1,0 +1,160 @@
+"""Small graphs with entries, and all that is said of them."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from deploykit.encodings.complete import complete, complete_encodings, effective_entry
+from deploykit.encodings.float_sets import (
+    collect_coverage,
+    predict_float_set,
+    suggest_extensions,
+)
+from deploykit.encodings.infer import infer_entries
+from deploykit.encodings.new_grids import widen
+from deploykit.encodings.post_processing import find_mixing, find_post_processing
+from deploykit.encodings.reach import collect_reach, only_masks, saturates
+from deploykit.encodings.segments import SegmentCosts, partition
+from deploykit.encodings.values import Affine, Encoding
+from deploykit.model.collect import constant_range, constant_value
+from deploykit.model.graph import GraphCopy
+from deploykit.model.load import wrap_proto
+from deploykit.model.ranges import graph_bounds
+from graph_questions import Asked, answers_of
+from sample_models.finished_detectors import DETECTORS
+
+COSTS = SegmentCosts(segment=100, changed_op=9)
+
+
+def shown(entry: Encoding) -> str:
+    value = entry.value
+    if not isinstance(value, Affine):
+        return f"{entry.name} {entry.dtype}"
+    scale = "/".join(f"{number:.4g}" for number in value.scale.ravel())
+    zero = "/".join(f"{number:g}" for number in sorted(set(value.zero_point.ravel())))
+    words = [f"{entry.name} {entry.dtype}", scale, f"from {zero}"]
+    words += ["symmetric"] if value.symmetric else []
+    words += [] if value.axis is None else [f"along {value.axis}"]
+    return " ".join([*words, *(["parameter"] if entry.is_param else [])])
+
+
+def listed(label: str, names: Iterable[object]) -> Iterator[str]:
+    found = sorted(map(str, names))
+    if found:
+        yield f"{label}: {', '.join(found)}"
+
+
+def inferred(asked: Asked) -> Iterator[str]:
+    found = infer_entries(asked.proto, asked.facts, asked.encodings, asked.words)
+    for made in found.concluded.values():
+        more = [*(["copies " + made.copies] if made.copies else []), *(["wide"] if made.wide else [])]
+        more += ["partial"] if made.partial else []
+        told = f" ({', '.join(more)})" if more else ""
+        yield f"{made.tensor}: {made.low:.4g} .. {made.high:.4g} {made.origin.described}: {made.why}{told}"
+        yield f"    {shown(found.encodings.entries[made.tensor])}"
+    yield from (f"{one.tensor} is open: {one.why}; give {' or '.join(one.ways_out)}" for one in found.open)
+
+
+def completed(asked: Asked) -> Iterator[str]:
+    model = asked.model
+    made = complete(asked.encodings, asked.facts, read_values=lambda name: constant_value(model, name))
+    yield from (f"bias {shown(made.encodings.entries[name])}" for name in made.biases)
+    yield from (f"copy {shown(made.encodings.entries[name])}" for name in made.copies)
+    yield from (f"{name} has none: {why}" for name, why in made.skipped.items())
+
+
+def carried(asked: Asked) -> Iterator[str]:
+    found, origin = complete_encodings(asked.proto, asked.encodings)
+    yield from (f"{shown(found.entries[name])}, that of {source}" for name, source in origin.items())
+
+
+def behind(asked: Asked) -> Iterator[str]:
+    for name in asked.words:
+        entry = effective_entry(asked.encodings, asked.facts, name)
+        yield f"{name}: {'nothing' if entry is None else entry.name}"
+
+
+def float_set(asked: Asked) -> Iterator[str]:
+    found = predict_float_set(asked.facts, asked.encodings)
+    yield "the file says it" if found.explicit else "read from what is left out"
+    for label in ("meant", "by_habit", "predicted", "unexpected", "missing"):
+        yield from listed(label, getattr(found, label))
+    yield from listed("absorbed", (f"{name} by {node}" for name, node in found.absorbed.items()))
+    yield from (f"{one.tensor} {one.direction} at {one.node}" for one in found.borders)
+
+
+def extensions(asked: Asked) -> Iterator[str]:
+    for one in suggest_extensions(asked.facts, asked.words):
+        yield f"{', '.join(one.tensors)}: {one.removed} fewer, {', '.join(one.nodes) or 'no node'} in float"
+
+
+def reach(asked: Asked) -> Iterator[str]:
+    facts = asked.facts
+    found = collect_reach(facts, asked.encodings, lambda name: constant_range(asked.model, name))
+    for name, one in found.items():
+        more = ["at most"] * (not one.attained) + ["mask"] * only_masks(facts, name, one)
+        more += ["saturates"] * saturates(facts, name)
+        yield f"{name}: {one.low:.4g} .. {one.high:.4g}, because of {one.cause}" + "".join(f", {word}" for word in more)
+
+
+def detector(asked: Asked) -> Iterator[str]:
+    return ends(replace(asked, model=wrap_proto(DETECTORS[asked.words[0]](), path=Path("m.onnx"))))
+
+
+def ends(asked: Asked) -> Iterator[str]:
+    facts = asked.facts
+    found = find_post_processing(facts, graph_bounds(GraphCopy(asked.proto)))
+    if found is None:
+        yield "none"
+        return
+    yield f"{found}, from {', '.join(found.starts)}, tensors {', '.join(found.tensors(facts))}"
+    yield from listed("heads", (facts.nodes[index].label for index in found.heads))
+    yield from (f"{hurt.harm} {hurt.node}: {', '.join(map(str, hurt.parts))}" for hurt in found.hurts)
+
+
+def mixing(asked: Asked) -> Iterator[str]:
+    output, axis, *span = asked.words
+    found = find_mixing(asked.facts, output, int(axis))
+    if found is None:
+        yield "none"
+        return
+    parts = ", ".join(f"{name} {start}..{stop}" for name, start, stop in found.parts)
+    yield f"{found.concat.label} along {found.axis}: {parts}; {found.exclusion or 'no names'}"
+    if span:
+        yield f"{'..'.join(span)}: {', '.join(found.part_of(*map(int, span)))}"
+
+
+def widened(asked: Asked) -> Iterator[str]:
+    made, names = widen(asked.facts, asked.encodings, map(int, asked.words))
+    yield from (shown(made.entries[name]) for name in names)
+
+
+def cut(asked: Asked) -> Iterator[str]:
+    most, *floats = asked.words
+    found = partition(
+        asked.facts, floats, max_segments=int(most) or None, costs=SegmentCosts(segment=100, changed_op=9)
+    )
+    for span in found.segments:
+        kind = "float" if span.is_float else "integers"
+        yield f"{kind} {' '.join(map(str, span.nodes))}: {', '.join(span.inputs)} -> {', '.join(span.outputs)}"
+    yield from listed("turned float", found.changed)
+
+
+QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
+    "behind": behind,
+    "carried": carried,
+    "completed": completed,
+    "coverage": lambda asked: (f"{n}: {s}" for n, s in collect_coverage(asked.facts, asked.encodings).items()),
+    "cut": cut,
+    "detector": detector,
+    "ends": ends,
+    "extensions": extensions,
+    "float-set": float_set,
+    "infer": inferred,
+    "mixing": mixing,
+    "reach": reach,
+    "widen": widened,
+}
+
+
+test_answers = answers_of(Path(__file__).with_name("graphs.txt"), QUESTIONS)

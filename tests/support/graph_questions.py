@@ -1,0 +1,113 @@
+"""Questions about small graphs with their whole answers, in files beside the tests of a room.
+
+    # A title: each one is a test
+    (float[2] x) => (float[2] y) <float two = {2}> { y = Mul (x, two) }
+    with x -1..2, y:int8 0.5, w:int8@0 0.5/0.25, h:float16, k:listed
+    ? reach
+        y: -2 .. 4, because of x
+
+A line with ``(`` at its beginning is a graph in ONNX's text form, after the number of its operator set where that is
+not 17. ``with`` gives entries: a range (uint16, where no type is said), scales (with the axis of several), a cast, a
+tensor that is listed as float. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx import ModelProto
+
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
+from deploykit.model.load import Model, wrap_proto
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A graph and its entries; what stands behind the name of the question is ``words``."""
+
+    model: Model
+    encodings: EncodingSet
+    words: tuple[str, ...]
+
+    @property
+    def proto(self) -> ModelProto:
+        return self.model.proto
+
+    @property
+    def facts(self) -> GraphFacts:
+        return collect_facts(self.model)
+
+
+def answers_of(path: Path, questions: Mapping[str, Callable[[Asked], Iterable[str]]]) -> Callable[..., None]:
+    """A test of every title of the file: its questions are answered as it stands there."""
+    titles = enumerate(_parts(path)[1:], 1)
+
+    @pytest.mark.parametrize("number", [pytest.param(at, id=part.splitlines()[0]) for at, part in titles])
+    def test_answers(number: int) -> None:
+        parts = _parts(path)
+        said = "".join(_answered(parts[number], questions))
+        if os.environ.get("DEPLOYKIT_WRITE_GOLDEN"):
+            parts[number] = said
+            path.write_text("# ".join(parts), "utf-8")
+        assert said.splitlines() == parts[number].splitlines()
+
+    return test_answers
+
+
+def _parts(path: Path) -> list[str]:
+    return re.split(r"^# ", path.read_text("utf-8"), flags=re.MULTILINE)
+
+
+def _answered(part: str, questions: Mapping[str, Callable[[Asked], Iterable[str]]]) -> Iterator[str]:
+    asked, (title, *lines) = Asked(graph("(float x) => (float y) { y = Neg (x) }"), entries(""), ()), part.splitlines()
+    yield f"{title}\n"
+    for line in (line for line in lines if not line.startswith("    ")):
+        yield f"{line}\n"
+        if line.startswith("with "):
+            asked = replace(asked, encodings=entries(line.removeprefix("with ")))
+        elif line.startswith("? "):
+            _, name, *words = line.split()
+            yield from (f"    {answer}\n" for answer in questions[name](replace(asked, words=tuple(words))))
+        elif line:
+            asked = Asked(graph(line), entries(""), ())
+
+
+def graph(text: str) -> Model:
+    """A graph of one line."""
+    opset, _, rest = text.partition(" ") if text[0].isdecimal() else ("17", "", text)
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "own": 1]> g {rest}')
+    return wrap_proto(proto, path=Path("m.onnx"))
+
+
+def entries(text: str) -> EncodingSet:
+    """The entries behind ``with``."""
+    made, listed = dict[str, Encoding](), set[str]()
+    for row in filter(None, text.split(", ")):
+        tensor, _, value = row.partition(" ")
+        name, _, kind = tensor.partition(":")
+        dtype, _, axis = (kind or "uint16").partition("@")
+        if kind == "listed":
+            listed.add(name)
+            continue
+        found = re.fullmatch(r"(u?)int(\d+)", dtype)
+        if found is None:
+            made[name] = Encoding(name=name, value=Float(dtype=dtype))
+            continue
+        bits, signed = int(found[2]), not found[1]
+        if ".." in value:
+            low, high = map(float, value.split(".."))
+            grid = affine_for_range(low, high, GridKind(bits=bits, signed=signed))
+        else:
+            scale = np.asarray([*map(float, value.split("/"))] if axis else float(value))
+            along = int(axis) if axis else None
+            grid = Affine(bits=bits, signed=signed, scale=scale, zero_point=np.zeros_like(scale), axis=along)
+        made[name] = Encoding(name=name, value=grid)
+    return EncodingSet(version="1.0.0", entries=made, float_tensors=frozenset(listed), source="w.encodings")
