@@ -17,6 +17,8 @@ from deploykit.tables.known_errors import KnownError
 
 STRENGTHS = ("match", "weak", "general", "follows", "mild")
 Wording = tuple[str, str, str]
+TRACKERS = {block.url: "/".join(block.url.split("/")[3:5]).lower() for block in ISSUES}
+"""Owner and repository of each block."""
 
 
 def seen_by() -> dict[Wording, set[str]]:
@@ -32,7 +34,7 @@ def seen_by() -> dict[Wording, set[str]]:
     for block in ISSUES:
         for name in collect(io.BytesIO(block.text.encode()), catalog).errors:
             row, strength, text = name.split("|", 2)
-            found[row, strength, text].add(block.tracker)
+            found[row, strength, text].add(TRACKERS[block.url])
     return found
 
 
@@ -48,11 +50,11 @@ def main() -> None:
 
     for words in (False, True):
         verdicts: Counter[str] = Counter()
-        for tracker in sorted({block.tracker for block in ISSUES if not is_foreign(block)}):
+        for tracker in sorted({TRACKERS[block.url] for block in ISSUES if not is_foreign(block)}):
             rows = [row for row in EVERY.errors if not all(s.lower().startswith(f"{tracker}#") for s in row.source)]
             rows = [row for row in (rest(row, tracker) for row in rows) if row.patterns] if words else rows
             catalog = replace(EVERY, errors=tuple(rows))
-            blocks = (block for block in ISSUES if block.tracker == tracker and not is_foreign(block))
+            blocks = (block for block in ISSUES if TRACKERS[block.url] == tracker and not is_foreign(block))
             verdicts.update(judged(block, catalog) for block in blocks)
         print(dict(verdicts), f"{verdicts['right'] / verdicts.total():.1%}")
 
