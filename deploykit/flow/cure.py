@@ -94,8 +94,16 @@ def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> J
 
     found = shared.once(key, find)
     prepared = backend.prepare(situation, shared)
-    core = tuple(map(backend.rated, found))
-    return JudgedSituation(situation=situation, core=core, prepared=prepared, plan=backend.plan(prepared))
+    core, plan = tuple(map(backend.rated, found)), backend.plan(prepared)
+    if any(finding.code == "DK001" for finding in core):
+        # No rewrite is proven without sizes: what has one is told as something that may go by itself.
+        plan = replace(plan, findings=tuple(map(_waiting, plan.findings)))
+    return JudgedSituation(situation=situation, core=core, prepared=prepared, plan=plan)
+
+
+def _waiting(finding: Finding) -> Finding:
+    how = f"give the inputs their sizes first: the rewrite {' or '.join(finding.cure)} may do it then"
+    return replace(finding, hint=how) if finding.cure else finding
 
 
 def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWork, tell: Tell) -> Cured[P, D]:

@@ -30,6 +30,7 @@ RULES: Registry[GraphFacts] = Registry("graph")
 _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
 _SHOWN = 8
 _LEAST_OPSET = 7
+_HOST_TYPES = {"string", "complex64", "complex128", "uint64"}
 # What most compilers refuse; whether these tools settle it when they read the graph, only they can tell.
 _OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
 
@@ -352,3 +353,32 @@ def check_integer_operators(facts: GraphFacts) -> Iterator[Found]:
         kinds = sorted({node.op_type for node in found})
         message = f"{len(found)} operators compute on integers: {listed(kinds, most=_SHOWN)}"
         yield Found(SubjectKind.NODE, found[0].label, message, evidence={"count": len(found)})
+
+
+@RULES.rule(
+    "DK017",
+    "host-only",
+    "warning",
+    sources=("ONNX operator documentation: ai.onnx.ml", f"{_IR}, section on tensor element types"),
+    claim=_OF_MOST_TOOLS,
+    cure="simplify",
+)
+def check_host_only(facts: GraphFacts) -> Iterator[Found]:
+    """Trees, vectorizers and their like (ai.onnx.ml), or a tensor of text, complex numbers, uint64 or float8.
+
+    NPUs compute with float16, bfloat16 and integers up to 32 bits. Compilers for them refuse such a node, or leave it
+    to the CPU.
+
+    Fix: compute it on the host, before or after what is packaged
+    """
+    # Each operator and reason once, with its first node.
+    told: set[tuple[str, str]] = set()
+    for node in facts.nodes:
+        types = {facts.tensors[name].dtype or "" for name in node.outputs if name in facts.tensors}
+        why = [f"it gives {dtype}" for dtype in sorted(types) if dtype in _HOST_TYPES or dtype.startswith("float8")]
+        if node.domain == "ai.onnx.ml":
+            why = ["an operator of classical machine learning"]
+        for reason in why:
+            if (node.op_type, reason) not in told:
+                told.add((node.op_type, reason))
+                yield Found(SubjectKind.NODE, node.label, f"{node.op_type} {node.label}: {reason}")

@@ -171,6 +171,10 @@ CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
     "DK014": (model(given="float[0,4] x"), model(given="float[1,4] x")),
     "DK015": (model(opset=6), model(opset=7)),
     "DK016": (model("y = QLinearMatMul (x, s, z, w, s, z, s, z)", w=[1.0], s=[1.0], z=[1.0]), model()),
+    "DK017": (
+        model("a = Cast <to = 8> (x) b = Cast <to = 13> (x) c = Cast <to = 17> (x) y = Cast <to = 1> (a)", opset=19),
+        model("a = Cast <to = 7> (x) y = Cast <to = 1> (a)"),
+    ),
 }
 
 

@@ -73,6 +73,10 @@ def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
     Fix: Read the log under logs/; 'deploykit diagnose' knows some of its messages.
     """
     if outcome.status == "failed":
+        if "default CPU EP" in outcome.message:  # of nodes that it takes beside others it names those that it does not
+            hint = "compute it on the host: QNN208, QNN284 and DK017 of 'deploykit check' say what the operators lack"
+            yield Found("model", "model", "the provider takes no node of the model", hint=hint)
+            return
         cause = next((line for line in outcome.log if "Error:" in line or "failed" in line.lower()), "")
         yield Found(
             "model", "model", f"the compiler failed: {outcome.message}", evidence={"log": cause} if cause else {}
