@@ -7,8 +7,9 @@
         y: -2 .. 4, because of x
 
 A line with ``(`` at its beginning is a graph in ONNX's text form, after the number of its operator set where that is
-not 17. ``with`` gives entries: a range (uint16, where no type is said), scales (with the axis of several), a cast, a
-tensor that is listed as float. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
+not 17; why it is refused is said there and then. ``with`` gives entries: a range (uint16, where no type is said),
+scales (with the axis of several), a cast, a tensor that is listed as float. After a change that is wanted:
+``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
 """
 
 import os
@@ -24,6 +25,7 @@ from onnx import ModelProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.errors import InputError
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, wrap_proto
@@ -77,13 +79,17 @@ def _answered(part: str, questions: Mapping[str, Callable[[Asked], Iterable[str]
             _, name, *words = line.split()
             yield from (f"    {answer}\n" for answer in questions[name](replace(asked, words=tuple(words))))
         elif line:
-            asked = Asked(graph(line), entries(""), ())
+            try:
+                asked = Asked(graph(line), entries(""), ())
+            except InputError as error:
+                yield from (f"    {told}\n" for told in str(error).splitlines())
 
 
 def graph(text: str) -> Model:
     """A graph of one line."""
     opset, _, rest = text.partition(" ") if text[0].isdecimal() else ("17", "", text)
-    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "own": 1]> g {rest}')
+    opsets = f'"": {opset}, "own": 1, "com.microsoft": 1'
+    proto = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{opsets}]> g {rest}")
     return wrap_proto(proto, path=Path("m.onnx"))
 
 

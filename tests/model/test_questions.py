@@ -1,0 +1,167 @@
+"""Small graphs, and all that is true of them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from onnx import ModelProto, helper, numpy_helper
+
+from deploykit.model.emptying import emptied
+from deploykit.model.facts import (
+    data_shaped_nodes,
+    dynamic_inputs,
+    dynamic_tensors,
+    setting_of,
+    shape_text,
+    static_tensors,
+    tensor_bytes,
+)
+from deploykit.model.graph import GraphCopy
+from deploykit.model.nodes import changed_operators
+from deploykit.model.parameters import integer_type, parameter_uses, quantizer_of, stored_behind_pairs
+from deploykit.model.patterns import (
+    FusedBlock,
+    dynamically_quantized,
+    find_blocks,
+    fusions,
+    over_short_axes,
+    repeated_before_norm,
+    written_layer_norms,
+)
+from deploykit.model.pinning import branch_choices, has_stale_shapes, pin_shapes
+from deploykit.model.ranges import graph_bounds
+from deploykit.model.rules import RULES
+from deploykit.model.shape_inference import contradicts, infer
+from graph_questions import Asked, answers_of
+
+
+def sizes_of(asked: Asked) -> dict[str, list[int]]:
+    pairs = (word.split("=") for word in asked.words)
+    return {name: [*map(int, sizes.split(","))] for name, sizes in pairs}
+
+
+def block_text(found: FusedBlock) -> str:
+    words = [f"{found.kind} {' '.join(map(str, found.nodes))}: {found.source} -> {found.result}"]
+    for label in ("inside", "settings"):
+        names = sorted(getattr(found, label))
+        words += [f"{label} {' '.join(names)}"] if names else []
+    words += [f"scale {found.scale}"] * bool(found.scale) + [f"bias {found.bias}"] * bool(found.bias)
+    return ", ".join(words)
+
+
+def fused(asked: Asked) -> Iterator[str]:
+    for one in fusions(asked.facts):
+        more = f", settings {' '.join(sorted(one.settings))}" if one.settings else ""
+        known = "" if one.certain else ", perhaps"
+        yield f"{' '.join(sorted(one.inside))} {one.words}, which makes {one.result}{more}{known}"
+
+
+def patterns(asked: Asked) -> Iterator[str]:
+    facts = asked.facts
+    yield from (f"{node.label} over short axes of {shape}" for node, shape in over_short_axes(facts))
+    for one in repeated_before_norm(facts):
+        yield f"{one.node.label} repeats {one.operand} {one.given} to {one.shape}"
+    quantized = sorted(dynamically_quantized(facts))
+    yield from [f"dynamically quantized: {', '.join(quantized)}"] if quantized else []
+
+
+def tensors(asked: Asked) -> Iterator[str]:
+    facts = asked.facts
+    static = static_tensors(facts)
+    for fact in facts.tensors.values():
+        size = tensor_bytes(fact)
+        maker, setting = facts.producer_of(fact.name), setting_of(facts, fact.name)
+        words = [f"{fact.name}: {fact.role}, {fact.dtype or 'of no known type'}, {shape_text(fact)}"]
+        words += ["unknown size" if size is None else f"{size} bytes"]
+        words += [f"made by {maker.label}"] if maker else []
+        words += (
+            [f"read by {', '.join(node.label for node in facts.consumers_of(fact.name))}"] if fact.consumers else []
+        )
+        words += ["output"] * fact.is_output + ["static"] * (fact.name in static and not fact.is_weight)
+        words += [f"a setting of {setting.label}"] if setting else []
+        yield ", ".join(words)
+    yield from (f"{name} holds {what}" for name, what in facts.non_finite.items())
+    yield from (f"{name} is {value:g}" for name, value in facts.scalars.items())
+
+
+def findings(asked: Asked) -> Iterator[str]:
+    for one in RULES.run(asked.facts):
+        yield f"{one.severity} {one.code} {one.subject.name}: {one.message}"
+        yield f"    {one.hint}"
+
+
+def sizes(asked: Asked) -> Iterator[str]:
+    facts = asked.facts
+    yield from (f"{dim.tensor}: {dim.label}" for dim in dynamic_inputs(facts))
+    yield from (f"{node.label}: {why}" for node, why in data_shaped_nodes(facts))
+    open_ = dynamic_tensors(facts)
+    yield from [f"open: {', '.join(open_)}"] if open_ else []
+
+
+def parameters(asked: Asked) -> Iterator[str]:
+    for name, uses in parameter_uses(asked.facts).items():
+        for use in uses:
+            axes = "" if use.channel_axis is None else f", channels along {use.channel_axis}"
+            yield f"{name}: {use.role} of {use.node.label}{axes}" + (
+                "" if use.block_axis is None else f", blocks along {use.block_axis}"
+            )
+
+
+def quantizer(asked: Asked) -> Iterator[str]:
+    facts = asked.facts
+    for name in asked.words:
+        node = quantizer_of(facts, name)
+        grid = "none" if node is None else f"{node.label} in {integer_type(facts, node) or 'no known type'}"
+        yield f"{name}: {grid}, stored as {stored_behind_pairs(facts, name) or 'nothing'}"
+
+
+def bounds(asked: Asked) -> Iterator[str]:
+    given = {entry.name: entry.value.ends for entry in asked.encodings if hasattr(entry.value, "ends")}
+    found = graph_bounds(GraphCopy(asked.proto), given)
+    yield from (f"{name}: {low:.4g} .. {high:.4g}" for name, (low, high) in found.items() if name not in given)
+
+
+def declared(model: ModelProto) -> Iterator[str]:
+    for kind in ("input", "output", "value_info"):
+        for item in getattr(model.graph, kind):
+            dims = item.type.tensor_type.shape.dim
+            yield f"{kind} {item.name} " + " x ".join(str(dim.dim_value or dim.dim_param or "?") for dim in dims)
+    for tensor in model.graph.initializer:
+        yield f"stored {tensor.name} {numpy_helper.to_array(tensor).tolist()}"
+
+
+def shapes(asked: Asked) -> Iterator[str]:
+    found = infer(asked.proto)
+    yield from (f"{name}: {dtype or '?'} {shape}" for name, (dtype, shape) in sorted(found.types.items()))
+    yield from [f"problem: {found.problem}"] * bool(found.problem) + [f"below: {found.negative}"] * bool(found.negative)
+
+
+def empty(asked: Asked) -> Iterator[str]:
+    made = emptied(asked.proto, lambda name: f"t_{name}", lambda name: f"n_{name}")
+    yield f"{made.replaced} replaced, {made.kept} kept"
+    yield from declared(made.model)
+    for node in made.model.graph.node:
+        given = {found.name: helper.get_attribute_value(found) for found in node.attribute if not found.HasField("t")}
+        yield f"{node.name or '-'}: {', '.join(node.output)} = {node.op_type} ({', '.join(node.input)}){given or ''}"
+
+
+QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
+    "blocks": lambda asked: map(block_text, find_blocks(asked.facts)),
+    "bounds": bounds,
+    "changed": lambda asked: iter(changed_operators(asked.proto, int(asked.words[0]))),
+    "choices": lambda asked: (f"{name} = {value}" for name, value in branch_choices(asked.proto).items()),
+    "contradicts": lambda asked: iter([str(contradicts(asked.proto, sizes_of(asked)))]),
+    "emptied": empty,
+    "findings": findings,
+    "fused": fused,
+    "norms": lambda asked: map(block_text, written_layer_norms(asked.facts)),
+    "parameters": parameters,
+    "patterns": patterns,
+    "pinned": lambda asked: declared(pin_shapes(asked.proto, sizes_of(asked))),
+    "quantizer": quantizer,
+    "shapes": shapes,
+    "sizes": sizes,
+    "stale": lambda asked: iter([str(has_stale_shapes(asked.proto))]),
+    "tensors": tensors,
+}
+
+test_answers = answers_of(Path(__file__).with_name("graphs.txt"), QUESTIONS)
