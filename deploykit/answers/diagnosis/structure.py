@@ -30,7 +30,8 @@ _NAMES_ITSELF = re.compile(  # a package before its exception, or a program befo
 )
 _INNERMOST = re.compile(r'File "[^"\n]*-packages[/\\](\w+)(?![\s\S]*\nFile ")')  # whose code the last frame is
 _CHAINED = re.compile(r"During handling of the above|The above exception was")
-_TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")  # a destructor misses what ended the work before
+# A destructor misses what ended the work before; of a command that Python could not begin another try came after.
+_TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]|: Error while finding module specification for ")
 
 
 def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Collection[str]) -> Cause | None:
