@@ -160,21 +160,6 @@ def test_what_is_undefined_or_infinite_has_no_mean() -> None:
     assert np.isnan(both.outputs["y"].summary()["mean_sqnr_db"])
 
 
-def test_folders_without_arrays_and_twins_are_refused(tmp_path: Path) -> None:
-    for missing in ("missing", "a.txt"):
-        with pytest.raises(InputError, match="no such file"):
-            read_outputs(tmp_path / missing)
-    (tmp_path / "a.txt").write_text("no")
-    with pytest.raises(InputError, match="neither a folder"):
-        read_outputs(tmp_path / "a.txt")
-    with pytest.raises(InputError, match=r"no \.npy"):
-        read_outputs(tmp_path)
-    np.save(tmp_path / "a.npy", MIXED)
-    np.savez(tmp_path / "a.npz", MIXED)
-    with pytest.raises(InputError, match="same stem"):
-        read_outputs(tmp_path)
-
-
 def test_two_models_run_on_the_same_data(tmp_path: Path) -> None:
     rng = np.random.default_rng(99)
     for i in range(3):
@@ -183,9 +168,6 @@ def test_two_models_run_on_the_same_data(tmp_path: Path) -> None:
     saved = fixture("vint8").outputs[""].summary()["min_cosine"]
     assert ran.comparison.outputs["output0"].summary()["min_cosine"] == pytest.approx(saved)
     assert ran.verdict is not None and ran.verdict.right is False and ran.exit_status == 1
-    np.savez(tmp_path / "result_9.npz", a=MIXED, b=MIXED)
-    with pytest.raises(InputError, match="no array for the input"):
-        evaluate(QUARK / "fp32.onnx", QUARK / "vint8.onnx", data=tmp_path)
 
 
 def test_flags_cannot_swap_the_sides(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,24 +188,12 @@ def test_flags_cannot_swap_the_sides(capsys: pytest.CaptureFixture[str]) -> None
         assert run(cli, ["accuracy", "compare", *half]) == 2
 
 
-@each_row(
-    ("one", "two", "said"),
-    ({"y": np.zeros(3, "S4")}, {"y": np.zeros(3)}, None),
-    ({"y": np.zeros(3, [("a", "<f4"), ("b", "<i2")])}, {"y": np.zeros(3)}, None),
-    ({"y": np.ones(3, complex)}, {"y": np.zeros(3)}, None),
-    ({"y": MIXED}, {"y": MIXED[:, :3]}, "shapes differ: (1, 4, 64) and (1, 3, 64)"),
-    ({"y": MIXED}, {"z": MIXED}, "only the baseline has this output"),
-    ({"y": MIXED[:0]}, {"y": MIXED[:0]}, "the output is empty"),
-)
-def test_what_cannot_be_compared_is_named(one: Any, two: Any, said: str | None, tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", **one)
-    np.savez(tmp_path / "b.npz", **two)
-    if said is None:
-        with pytest.raises(InputError, match="output 'y': cannot be compared"):
-            deploykit.evaluate(tmp_path / "a.npz", tmp_path / "b.npz")
-    else:
-        findings = deploykit.evaluate(tmp_path / "a.npz", tmp_path / "b.npz").findings
-        assert ("DK605", "y", said) in {(f.code, f.subject.name, f.message) for f in findings}
+@each_row("one", np.zeros(3, "S4"), np.zeros(3, [("a", "<f4"), ("b", "<i2")]), np.ones(3, complex))
+def test_what_are_no_numbers_is_named(one: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", y=one)
+    np.savez(tmp_path / "b.npz", y=np.zeros(3))
+    with pytest.raises(InputError, match="output 'y': cannot be compared"):
+        deploykit.evaluate(tmp_path / "a.npz", tmp_path / "b.npz")
 
 
 @each_row(

@@ -28,7 +28,7 @@ from deploykit.cli.frame import run as run_command
 from deploykit.devices import runner
 from deploykit.devices.record import OutputBeside, RunRecord
 from deploykit.devices.run import RunReport
-from deploykit.errors import InputError, PackageError, ToolError, UsageError
+from deploykit.errors import PackageError, ToolError, UsageError
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.report.pages import with_runs
 from ssh_end import SshEnd, processes_in
@@ -142,22 +142,6 @@ def test_a_record_that_never_came_into_the_manifest_is_cleared(plain: Path) -> N
     (plain / "artifacts" / "runs" / "0001.json").write_text("{", "utf-8")
     report = deploykit.run(plain, on="local", **QUICK)
     assert report.path == "artifacts/runs/0001.json" and deploykit.verify(plain).ok
-
-
-def test_places_have_names_in_a_file(plain: Path, tmp_path: Path) -> None:
-    (tmp_path / "none.json").write_text('{"latency": {"samples_us": []}}')
-    for against, words in ((plain, "holds no run"), (tmp_path / "none.json", "holds no measured times")):
-        with pytest.raises(InputError, match=words):
-            deploykit.run(plain, on="local", against=against)
-    file = tmp_path / "deploykit.toml"
-    file.write_text('[devices.here]\nat = "local"\nmax_p90 = "10s"\nmin_sqnr = 400\n', "utf-8")
-    record = deploykit.run(plain, on="here", file=file, power="saver", **QUICK).record
-    assert record is not None and record.power == "saver" and record.budget is not None and record.budget["held"]
-    for on in ("nowhere", "ssh://a b", "ssh://-oProxyCommand=x", "adb:-s", "adb:", "ssh://host/path", ""):
-        with pytest.raises(UsageError, match="--on"):
-            deploykit.run(plain, on=on, file=file)
-    with pytest.raises(UsageError, match="--max-p90 soon"):
-        deploykit.run(plain, on="local", max_p90="soon")
 
 
 @pytest.mark.heavy

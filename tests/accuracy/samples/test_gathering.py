@@ -303,36 +303,6 @@ def test_a_name_that_holds_what_a_range_looks_like_is_the_longest_that_matches()
     assert _one("a=1..2").kind == "range"
 
 
-@each_row(
-    ("text", "message"),
-    ("orig_target_size=640", "did you mean 'orig_target_sizes'"),
-    ("xyz=1", "the inputs are 'orig_target_sizes', 'images'"),
-    ("images", "says nothing of an input"),
-    ("images=", "neither numbers nor a range"),
-    ("images=photo.jpg", "neither numbers nor a range"),
-    ("images=nan", "neither numbers nor a range"),
-    ("images=1e39", "more than float32 holds"),
-    ("half=65520", "more than float16 holds"),
-    ("images=2..1", "the range is empty"),
-    ("images=1,2,3", "the last dimension of images float32[1,3,4,4] is 4"),
-    ("flag=1,0", "is a single number"),
-    ("orig_target_sizes=1.5", "no whole number"),
-    ("bytes=256", "not within 0..255"),
-    ("bytes=-1..4", "not within 0..255"),
-    ("bytes=true", "give a number"),
-    ("flag=2", "not within 0..1"),
-)
-def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        _one(text)
-    assert message in str(caught.value)
-
-
-def test_an_input_is_declared_once() -> None:
-    with pytest.raises(UsageError, match="twice"):
-        parse_declarations(["images=0..1", "images=0"], INPUTS)
-
-
 def test_a_file_is_recorded_by_name_and_hash_and_never_by_its_path(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((5, 3, 4, 4)))
     found = _one(f"images={tmp_path / 'x.npy'}")
