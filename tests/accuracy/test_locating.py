@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import shape_inference
@@ -16,10 +15,9 @@ from onnx import shape_inference
 from deploykit.accuracy.search import locate as locate_module
 from deploykit.accuracy.search.locate import SESSIONS, Located, ModelProbe, SimulationProbe, locate, locate_files
 from deploykit.accuracy.simulate.sessions import Feed
-from deploykit.cli.accuracy import locate as command
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.errors import InputError, ToolError
 from deploykit.model.collect import facts_of
 from sample_models.detectors import UNREACHABLE
 from sample_models.feeds import random_feeds
@@ -154,23 +152,6 @@ def test_a_model_that_is_quantized_itself_is_held_against_its_float_form(tmp_pat
     assert found.first is not None and found.first.culprit is not None
     assert found.first.output.name == "/decoder/Add_2_output_0"
     assert abs(found.first.culprit.value) > 1e29
-
-
-def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
-    model = _network(20, 3)
-    onnx.save(model, tmp_path / "a.onnx")
-    onnx.save(_tampered(model, 7), tmp_path / "b.onnx")
-    for other, status, said in (("b", 1, "output t7"), ("a", 0, "no output is below")):
-        words = [str(tmp_path / "a.onnx"), str(tmp_path / f"{other}.onnx"), "--time-limit", "60"]
-        done = CliRunner().invoke(command, words, standalone_mode=False)
-        assert done.return_value == status and said in done.output
-
-
-def test_one_execution_alone_or_three_are_a_wrong_call(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="two executions"):
-        locate_files(AIMET / "detr" / "model.onnx")
-    with pytest.raises(UsageError, match="two executions"):
-        locate_files(tmp_path / "a.onnx", tmp_path / "b.onnx", encodings=tmp_path / "c.encodings")
 
 
 @pytest.mark.parametrize(

@@ -147,15 +147,6 @@ def test_statistics_of_huge_odd_and_missing_values() -> None:
     assert spike is not None and spike.outliers == pytest.approx(1e-4)
 
 
-def test_what_it_is_to_be_quantized_to_must_be_said() -> None:
-    with pytest.raises(UsageError, match="what is the model to be quantized to"):
-        analyze_files(DETR)
-    with pytest.raises(UsageError, match="the encodings say"):
-        analyze_files(DETR, encodings=W8A8, precision="w8a8")
-    with pytest.raises(UsageError, match="cannot be simulated"):
-        analyze_files(DETR, precision="w3a9")
-
-
 def test_a_quantized_model_brings_its_own_encodings() -> None:
     found = analyze_files(DETR.with_name("w8a8.qdq.onnx"), budget=Budget(seconds=0.0))
     assert len(found.tensors) > 30

@@ -3,8 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +13,7 @@ from onnx import helper
 from onnx.shape_inference import infer_shapes as inferred
 
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
-from deploykit.accuracy.judge.verdict import NOT_JUDGED, Against, Context, Measure, Thresholds, Verdict, limits
+from deploykit.accuracy.judge.verdict import Against, Context, Measure, Thresholds, Verdict, limits
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import settled
@@ -110,19 +109,6 @@ CASES: list[tuple[str, str, dict[str, Any], np.ndarray, Change, bool]] = [
 ]
 
 
-@each_row(
-    ("base", "change", "right"),
-    (0, lambda y: min(y, 0.2), None),
-    (0, lambda y: y / 5, None),
-    (0.3, lambda y: y / 2, False),
-)
-def test_what_one_score_loses_is_no_scale_of_all(base: float, change: Change, right: bool | None) -> None:
-    scores = [np.full((1, 1), base + (0.7 if at == 3 else 0.01 + at / 500)) for at in range(8)]
-    verdict = _judged(_one("Sigmoid", (1, 1)), scores, [np.vectorize(change)(one) for one in scores])
-    assert verdict.right is right and "7 of 8 decisions equal" in verdict.reason, verdict.lines()
-    assert verdict.beside(verdict).right is True, "the encodings lose the same one"
-
-
 def test_right_and_wrong_by_construction() -> None:
     told = {}
     for name, op, attributes, reference, change, right in CASES:
@@ -133,57 +119,6 @@ def test_right_and_wrong_by_construction() -> None:
         assert again.right is right and verdict_lines(again)[:-1] == verdict_lines(verdict)[:-1]
         told[name] = verdict_lines(verdict)
     check_told(HERE / "verdicts.told", told)
-
-
-@each_row(
-    ("one", "two", "right", "says"),
-    (0.0, np.nan, False, "1 values are NaN behind Relu -> y, the reference's are finite"),
-    (0.0, np.inf, False, "1 values are infinity behind Relu -> y"),
-    (-np.inf, np.nan, False, "NaN behind Relu -> y"),
-    # an infinity of the reference may be the largest number of the device
-    *((-np.inf, two, True, "") for two in (-np.inf, -65504.0)),
-    *((np.nan, two, None, "gives 1 NaN in the reference already") for two in (0.0, np.nan)),
-)
-def test_what_is_not_finite_is_named_and_never_compared(one: float, two: float, right: bool | None, says: str) -> None:
-    verdict = _judged(_one("Relu", DENSE.shape), *(_set((0, 2, 3, 4), value)(DENSE.copy()) for value in (one, two)))
-    assert verdict.right is right, verdict.lines()
-    assert says in verdict.reason
-    assert sum(odd.count for odd in verdict.oddities) == (1 if right is False else 0)
-    assert len(Verdict.from_json(verdict.to_json()).oddities) == len(verdict.oddities)
-
-
-@each_row(
-    ("reference", "candidate", "right", "says"),
-    (DENSE[:, :2] * 0 + 0.25, DENSE[:, :2] * 0 + 0.25, None, "hardly varies"),
-    (DENSE[:, :2] * 0 + 0.25, DENSE[:, :2] * 0 + 0.75, None, "values differ"),
-    (DENSE, DENSE[:, :5], False, "the output has other rows (y rows (shape (1, 5, 16, 16) instead of"),
-)
-def test_what_cannot_be_compared_is_said(reference: Any, candidate: Any, right: bool | None, says: str) -> None:
-    verdict = _judged(_one("Relu", reference.shape), reference, candidate)
-    assert verdict.right is right and says in verdict.reason
-
-
-def test_an_answer_that_is_the_same_for_all_samples_is_no_answer() -> None:
-    """A pattern that every sample shares has most of the energy: only what differs from sample to sample tells."""
-    rng, facts = np.random.default_rng(6), _one("Relu", (1, 40))
-    pattern = rng.normal(size=(1, 40)) * 3
-    reference = [(pattern + rng.normal(size=(1, 40)) * 0.5).astype(np.float32) for _ in range(6)]
-    assert _judged(facts, reference, [_noise(30)(sample) for sample in reference]).right is True
-    verdict = _judged(facts, reference, [reference[-1], *reference[:-1]])
-    assert verdict.overall_db > 12 and verdict.right is False
-    assert any(number.where == "between samples" for number in verdict.failures)
-    alike = [(pattern + 1e-4 * index).astype(np.float32) for index in range(6)]
-    assert _judged(facts, alike, [_noise(30)(alike[0])] * 6).right is True, "they hardly differ"
-
-
-def test_one_broken_sample_is_named() -> None:
-    """Beside seven right ones it leaves 9 dB more of the whole."""
-    samples = [RNG.normal(size=(1, 2, 16)).astype(np.float32) * size for size in (1, 1, 1, 1, 1, 1, 1, 0.01)]
-    facts = _one("Relu", (1, 2, 16))
-    verdict = _judged(facts, samples, [*samples[:2], _noise(5)(samples[2]), *samples[3:]])
-    assert [number.where for number in verdict.failures] == ["sample 2"]
-    quiet = [*samples[:7], _noise(5)(samples[7])]
-    assert _judged(facts, samples, quiet).right is True, "steps of a grid are as large there as elsewhere"
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -216,27 +151,6 @@ def test_the_page_shows_the_limits() -> None:
         PAGE.write_text(f"{before}<!-- limits -->\n{wanted}<!-- end of limits -->\n{after}", "utf-8")
         inside = wanted
     assert inside == wanted, "run: DEPLOYKIT_WRITE_DOCS=1 pytest tests/accuracy/test_verdicts.py"
-
-
-@each_row(
-    ("decibels", "asked", "right"),
-    (18, {}, True),
-    (18, {"thresholds": Thresholds(min_sqnr=25)}, False),
-    (25, {"same_graph": True}, False),  # more is asked of the very graph than of its quantization
-    (25, {"same_graph": True, "bits": 8, "against": Against.QUANTIZED}, True),
-    (18, {"label": "arbitrary"}, None),
-)
-def test_other_limits_are_asked(decibels: float, asked: dict[str, Any], right: bool | None) -> None:
-    verdict = _judged(_one("Relu", DENSE.shape), DENSE, _noise(decibels)(DENSE), **asked)
-    assert verdict.right is right
-    assert right is not False or "dB is asked" in verdict.reason
-
-
-def test_nothing_is_judged_on_inputs_that_mean_nothing() -> None:
-    for change in (lambda y: y, np.negative, _set((0, 0, 0, 0), np.nan)):
-        verdict = _judged(_one("Relu", DENSE.shape), DENSE, change(DENSE.copy()), label="arbitrary")
-        assert (verdict.right, verdict.reason) == (None, NOT_JUDGED)
-        assert all(number.passes is None for number in verdict.numbers)
 
 
 def test_derived_inputs_carry_no_small_no() -> None:
@@ -442,76 +356,105 @@ def test_samples_keep_their_label(decoder_detector: Any) -> None:
 # --- tasks ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_of_pixels_with_nothing_in_it_is_no_lost_part() -> None:
-    """A trained detector of text found all its boxes and was called wrong for one row of its map."""
-    judged = partial(_judged, _one("Sigmoid", (1, 1, 32, 32)))
-    maps = np.full((6, 1, 1, 32, 32), 0.01, np.float32)
-    maps[..., 4:12, 4:20] = 0.97
-    other = maps.copy()
-    maps[..., 20, ::2] = 0.2  # far from a half, and the other side has it elsewhere
-    other[..., 20, 1::2] = 0.2
-    verdict = judged([*maps], [*other])
-    assert verdict.right is True and "mean overlap of areas 100.0%" in verdict.words
-    moved = np.roll(maps, 4, axis=-1)
-    assert "mean overlap of areas 60.0%" in judged([*maps], [*moved]).reason
-    assert judged([*maps], [*np.full_like(maps, 0.01)]).right is False
-
-
 def _texts(rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """Lines as a recognizer gives them; 0 is nothing."""
     return [np.eye(30, dtype=np.float32)[list(row)][None] * 0.9 + 0.001 for row in rows]
 
 
-def test_texts_are_read_letter_by_letter() -> None:
-    judged = partial(_judged, _one("Softmax", (1, 8, 30), axis=-1))
+def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
+    """Name, graph, both sides (one sample or several), and what is asked besides."""
+    relu, rng = _one("Relu", DENSE.shape), np.random.default_rng(6)
+    for value, spoilt in ((0, np.nan), (0, np.inf), (-np.inf, np.nan), (-np.inf, -np.inf), (-np.inf, -65504.0)):
+        one, two = (_set((0, 2, 3, 4), each)(DENSE.copy()) for each in (value, spoilt))
+        yield f"{value} that becomes {spoilt}", relu, one, two, {}
+    broken = _set((0, 2, 3, 4), np.nan)(DENSE.copy())
+    yield "NaN in the reference already", relu, broken, DENSE, {}
+    yield "NaN on both sides", relu, broken, broken, {}
+    flat = DENSE[:, :2] * 0 + 0.25
+    yield "no signal", relu, flat, flat, {}
+    yield "no signal, and another value", relu, flat, flat + 0.5, {}
+    yield "another shape", relu, DENSE, DENSE[:, :5], {}
+    yield "beyond what float32 can square", relu, DENSE * 1e30, DENSE * 1e30, {}
+    asked: dict[str, dict[str, Any]] = {
+        "18 dB where a user asks for 25": {"thresholds": Thresholds(min_sqnr=25)},
+        "25 dB beside the very graph, of which more is asked": {"same_graph": True},
+        "35 dB beside the very graph": {"same_graph": True},
+        "25 dB beside the very graph of 8 bits": {"same_graph": True, "bits": 8, "against": Against.QUANTIZED},
+        "18 dB on inputs that mean nothing": {"label": "arbitrary"},
+    }
+    for name, context in asked.items():
+        yield name, relu, DENSE, _noise(int(name[:2]))(DENSE), context
+    yield "NaN, on inputs that mean nothing", relu, DENSE, broken, {"label": "arbitrary"}
+    # A pattern that every sample shares has most of the energy: only what differs from sample to sample tells.
+    pattern, single = rng.normal(size=(1, 40)) * 3, _one("Relu", (1, 40))
+    shared = [(pattern + rng.normal(size=(1, 40)) * 0.5).astype(np.float32) for _ in range(6)]
+    yield "samples with a common pattern, 30 dB", single, shared, [_noise(30)(sample) for sample in shared], {}
+    yield "samples with a common pattern, exchanged", single, shared, [shared[-1], *shared[:-1]], {}
+    alike = [(pattern + 1e-4 * index).astype(np.float32) for index in range(6)]
+    yield "samples that hardly differ", single, alike, [_noise(30)(alike[0])] * 6, {}
+    samples = [rng.normal(size=(1, 2, 16)).astype(np.float32) * size for size in (1, 1, 1, 1, 1, 1, 1, 0.01)]
+    rows = _one("Relu", (1, 2, 16))
+    yield "one broken sample", rows, samples, [*samples[:2], _noise(5)(samples[2]), *samples[3:]], {}
+    # Steps of a grid are as large there as elsewhere.
+    yield "one broken sample, which is quiet", rows, samples, [*samples[:7], _noise(5)(samples[7])], {}
+    for name, base, change in (
+        ("one score that is cut off", 0, lambda y: min(y, 0.2)),
+        ("one score, a fifth", 0, lambda y: y / 5),
+        ("scores, halved", 0.3, lambda y: y / 2),
+    ):
+        scores = [np.full((1, 1), base + (0.7 if at == 3 else 0.01 + at / 500)) for at in range(8)]
+        yield name, _one("Sigmoid", (1, 1)), scores, [np.vectorize(change)(one) for one in scores], {}
+    # A trained detector of text found all its boxes and was called wrong for one row of its map.
+    maps, mask = np.full((6, 1, 1, 32, 32), 0.01, np.float32), _one("Sigmoid", (1, 1, 32, 32))
+    maps[..., 4:12, 4:20] = 0.97
+    other = maps.copy()
+    maps[..., 20, ::2] = 0.2  # far from a half, and the other side has it elsewhere
+    other[..., 20, 1::2] = 0.2
+    yield "areas, and a row of pixels with nothing in it", mask, [*maps], [*other], {}
+    yield "areas that moved", mask, [*maps], [*np.roll(maps, 4, axis=-1)], {}
+    yield "areas that are gone", mask, [*maps], [*np.full_like(maps, 0.01)], {}
+    yield "no areas on either side", mask, [*(maps / 4)], [*(other / 4)], {}
     lines = [[0, letter, letter, 0, letter + 1, 0, 0, 0] for letter in range(1, 25)]
     same = [[letter, letter, 0, 0, letter + 1, letter + 1, 0, 0] for letter in range(1, 25)]
-    assert "24 of 24 texts equal, 0.0% of the letters differ" in judged(_texts(lines), _texts(same)).words
     wrong = [[0, letter, 0, 0, 29, 0, 0, 0] if letter < 11 else row for letter, row in enumerate(lines, 1)]
-    verdict = judged(_texts(lines), _texts(wrong))
-    assert verdict.right is False and "14 of 24 texts equal, 20.8% of the letters differ" in verdict.reason
-
-
-@each_row(
-    ("items", "flipped", "right"),
-    *((items, flipped, None) for items, flipped in ((8, 1), (16, 2), (40, 4))),
-    *((items, flipped, False) for items, flipped in ((16, 4), (40, 5), (100, 6))),
-    (100, 1, True),
-)
-def test_few_decisions_are_no_proof_and_one_in_a_hundred_is_no_loss(items: int, flipped: int, right: bool) -> None:
-    """The sample that is decided otherwise is counted once: it is no broken sample besides."""
-    one = [np.eye(12, dtype=np.float32)[[n % 12]] * 0.9 + 0.01 for n in range(items)]
-    verdict = _judged(_one("Softmax", (1, 12), axis=-1), one, [*(np.roll(s, 1) for s in one[:flipped]), *one[flipped:]])
-    assert verdict.right is right, verdict.lines()
-    if right is None:
-        assert f"{flipped} of {items} may differ by chance; at least 100 show" in verdict.reason
-
-
-def test_the_second_best_is_among_the_first_five() -> None:
+    for name, read in (("as they were", same), ("ten of them with another letter", wrong)):
+        yield f"texts, {name}", _one("Softmax", (1, 8, 30), axis=-1), _texts(lines), _texts(read), {}
+    # The sample that is decided otherwise is counted once: it is no broken sample besides.
+    classes = _one("Softmax", (1, 12), axis=-1)
+    for items, flipped in ((8, 1), (16, 2), (40, 4), (16, 4), (40, 5), (100, 6), (100, 1)):
+        sure = [np.eye(12, dtype=np.float32)[[n % 12]] * (0.9 - n / 2000) + 0.01 for n in range(items)]
+        moved = [*(np.roll(sample, 1) for sample in sure[:flipped]), *sure[flipped:]]
+        yield f"{flipped} of {items} decided otherwise", classes, sure, moved, {}
     ranked = np.linspace(0.3, 0.01, 12, dtype=np.float32)
-    one = [np.roll(ranked, n)[None] for n in range(8)]
-    for places, share in ((1, 1.0), (4, 1.0), (5, 0.0)):  # the leading class falls behind so many others
+    clear = [ranked + np.eye(12, dtype=np.float32)[0] * np.float32(n / 200) for n in range(8)]
+    turned = [np.roll(sample, n)[None] for n, sample in enumerate(clear)]
+    for places in (1, 4, 5):
         order = [*range(1, places + 1), 0, *range(places + 1, 12)]
-        two = [np.roll(ranked[np.argsort(order)], n)[None] for n in range(8)]
-        numbers = _judged(_one("Softmax", (1, 12), axis=-1), one, two).numbers
-        assert [n.value for n in numbers if n.limit.measure is Measure.TOP_5] == [share]
-
-
-def test_rare_decisions_are_not_hidden_by_all_the_others() -> None:
-    """A transcriber that loses every fifth note agrees in 99.6 % of all that could sound."""
-    judged = partial(_judged, _one("Sigmoid", (1, 50, 40)))
-    notes = np.full((6, 1, 50, 40), 0.02, np.float32)
+        behind = [np.roll(sample[np.argsort(order)], n)[None] for n, sample in enumerate(clear)]
+        yield f"the leading class falls behind {places}", classes, turned, behind, {}
+    # A transcriber that loses every fourth note agrees in 99.5 % of all that could sound.
+    notes, sounds = np.full((6, 1, 50, 40), 0.02, np.float32), _one("Sigmoid", (1, 50, 40))
     notes[..., ::10, ::5] = 0.9
     lost = notes.copy()
     lost[..., ::10, ::25] = 0.1
-    verdict = judged([*notes], [*lost])
-    assert verdict.right is False and "180 of 240 positive decisions equal" in verdict.reason
-    assert judged([*notes], [*notes]).right is True
-    assert "12000 of 12000 decisions equal" in judged([*(1 - notes)], [*(1 - notes)]).words
-    # Where nothing sounds in any sample, there is nothing to lose: no yes, and no no for a half of next to nothing.
+    yield "rare decisions of which a quarter is lost", sounds, [*notes], [*lost], {}
+    yield "rare decisions, kept", sounds, [*notes], [*notes], {}
+    yield "decisions that are mostly yes", sounds, [*(1 - notes)], [*(1 - notes)], {}
+    # Where nothing sounds in any sample, there is nothing to lose; what is invented is damage.
     quiet = notes / 1000
-    assert judged([*quiet], [*(quiet / 2)]).right is None
-    assert judged([*quiet], [*(quiet + notes)]).right is False  # what is invented is damage
+    yield "nothing sounds, and half of that is left", sounds, [*quiet], [*(quiet / 2)], {}
+    yield "nothing sounds, and something is invented", sounds, [*quiet], [*(quiet + notes)], {}
+    voice = [np.asarray([[4.0, 3.9, 4.1]], np.float32) + at / 10 for at in range(4)]
+    yield "scores of a voice, from 1 to 5", _one("Relu", (1, 3)), voice, [one + np.float32(0.2) for one in voice], {}
+
+
+def test_tasks_and_what_cannot_be_judged() -> None:
+    told = {}
+    for name, facts, one, two, asked in _task_cases():
+        verdict = _judged(facts, one, two, **asked)
+        assert verdict.right is Verdict.from_json(verdict.to_json()).right
+        told[name] = verdict_lines(verdict)
+    check_told(HERE / "tasks.told", told)
 
 
 @each_row(("kept", "of", "said"), (97, 100, True), (98, 100, False), (19, 20, False), (1, 2, True))

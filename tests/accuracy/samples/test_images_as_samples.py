@@ -176,27 +176,14 @@ def test_it_is_cut_to_the_input(tmp_path: Path, shape: tuple[int | None, ...], s
     assert not together[1000:].any(), "silence behind its end"
 
 
-def test_what_cannot_be_told_is_asked_for_in_one_line(tmp_path: Path) -> None:
-    save(tmp_path / "a.wav")
-    with pytest.raises(UsageError) as caught:
-        load_calibration(tmp_path)
-    assert caught.value.next.startswith("echo 'scale = 1.0' > ") and "\n" not in caught.value.next
-
-
 @each_row(
-    ("content", "shape", "recipe", "says"),
-    (b"RIFF", (1, 9), "scale = 1.0", "not a sound"),
-    (None, (1, 9, 9), "scale = 1.0", "a sound has one axis"),
-    (None, (1, 9), "scale = 1.0\nrate = 8000", "the recipe wants 8000"),
-    (None, (1, 9), "scale = 0.0", "not 0"),
-    (None, (1, 9), "loudness = 1.0", "scale"),
+    ("shape", "recipe", "says"),
+    ((1, 9, 9), "scale = 1.0", "a sound has one axis"),
+    ((1, 9), "scale = 1.0\nrate = 8000", "the recipe wants 8000"),
+    ((1, 9), "loudness = 1.0", "scale"),
 )
-def test_what_does_not_fit_is_named(
-    tmp_path: Path, content: bytes | None, shape: tuple[int, ...], recipe: str, says: str
-) -> None:
+def test_what_does_not_fit_is_named(tmp_path: Path, shape: tuple[int, ...], recipe: str, says: str) -> None:
     save(tmp_path / "a.wav")
-    if content is not None:
-        (tmp_path / "a.wav").write_bytes(content)
     with pytest.raises(DeploykitError, match=says):
         read(tmp_path, shape, recipe)
 
