@@ -53,9 +53,9 @@ class Compilation:
     why: str = ""
 
     def __str__(self) -> str:
-        told = f", by {self.by}" if self.state is Compiled.YES and self.by else ""
-        refused = f" by {self.by}" if self.state is Compiled.REFUSED and self.by else ""
-        return f"{self.state}{told}{refused}{f': {self.why}' if self.why else ''}"
+        comma = "," if self.state is Compiled.YES else ""
+        by = f"{comma} by {self.by}" if self.by else ""
+        return f"{self.state}{by}{f': {self.why}' if self.why else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,9 +150,7 @@ class ChosenWay:
         if self.samples is None:
             return Correctness(why=self.skipped or "nothing was simulated")
         if verdict is None:
-            why = self.skipped or "the inputs are made up"
-            why += "" if self.skipped else f", {self.samples.described_for_humans}"
-            return Correctness(why=why)
+            return Correctness(why=self.skipped or f"the inputs are made up, {self.samples.described_for_humans}")
         beside = verdict.beside(self.reference)
         return correctness_of(beside, where="simulated", label=str(self.samples.label), count=self.samples.count)
 

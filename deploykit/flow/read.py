@@ -237,10 +237,12 @@ def _stated_choices(choices: Mapping[str, int], texts: tuple[str, ...]) -> tuple
     rest = []
     for text in texts:
         name, _, said = text.partition("=")
-        if name in stated and said.strip().isdecimal():
+        if name not in stated:
+            rest.append(text)
+        elif said.strip().isdecimal():
             stated[name] = int(said)
         else:
-            rest.append(text)
+            raise UsageError(f"--input {text}: {name} only chooses a branch, by a whole number")
     return stated, tuple(rest)
 
 

@@ -226,8 +226,9 @@ def _why_not_applied(chosen: ChosenWay, name: str) -> str:
     steps = [step for rewriting in made if rewriting is not None for step in rewriting.steps]
     for step in steps:
         if step.name == name and not step.kept:
-            places = "; ".join(f"{', '.join(refusal.nodes)}: {refusal.reason}" for refusal in step.refusals[:3])
-            return step.reason + (f" ({places})" if places else "")
+            places = [f"{', '.join(one.nodes)}: {one.reason}".removeprefix(": ") for one in step.refusals[:3]]
+            is_said = step.reason in {one.reason for one in step.refusals}
+            return "; ".join(places if is_said else (step.reason, *places))
     return f"the way that was chosen, {won.way.id if won else 'none'}, does without it"
 
 
@@ -276,7 +277,7 @@ def check_simplified(chosen: ChosenWay) -> Iterator[Found]:
         yield Found(
             SubjectKind.MODEL,
             _name(chosen),
-            f"{step.name}: {'; '.join(step.notes)}; {step.reason}",
+            f"{step.name}: {'; '.join((*step.notes, step.reason))}",
             hint=f"keep the graph as it was given with --no-rewrite {step.name}",
             evidence=step.to_json(),
         )
@@ -333,7 +334,7 @@ def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
         yield Found(
             SubjectKind.TENSOR,
             item.name,
-            f"input {item.name} is {' x '.join(map(str, item.shape))}: {item.why}",
+            f"input {item.name} is {sizes.replace(',', ' x ')}: {item.why}",
             hint=f"for another size add --input {item.name}={sizes} with your numbers",
             evidence={"shape": list(item.shape), "why": item.why, "usual": item.usual},
         )

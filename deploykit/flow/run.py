@@ -47,11 +47,9 @@ def execute(
 
         A float model without encodings is its own reference: more is asked of the very same graph.
         """
-        samples, model, facts, encodings = tried(), lean_weights(given.model), given.facts, None
+        samples, model, facts, encodings = tried(), lean_weights(given.model), given.facts, given.encodings
         try:
-            if given.encodings is not None:
-                encodings = given.encodings
-            elif facts.is_qdq:
+            if encodings is None and facts.is_qdq:
                 from deploykit.encodings.qdq import extract_qdq
 
                 taken = extract_qdq(model)

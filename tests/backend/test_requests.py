@@ -10,7 +10,7 @@ import pytest
 import deploykit
 from deploykit.backend.backend import Request
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
-from deploykit.backend.plugins import all_options, checked_request, load_backend
+from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS, RESERVED_NAMES, RequestOptions, make_request
 from deploykit.errors import UsageError
 from deploykit.findings import Answerer, Claim, Confidence
@@ -77,15 +77,6 @@ def test_a_misspelt_name_is_refused_before_anything_is_read() -> None:
     assert "did you mean route" in refusal(rute="x").next
     assert "lpbq of ort-qnn" in refusal(lpqb=True).next
     assert "deploykit package --help-backend" in refusal(zzzzzzzz=1).next
-
-
-@pytest.mark.parametrize("asked", [{"mixed": "segments"}, {"mixed": "fallback"}])
-def test_a_backend_that_mixes_nothing_says_so(asked: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="not for vitis-ai"):
-        checked_request(Request(model=Path("m"), target="t", **asked), load_backend("vitis-ai"))
-    kept = checked_request(Request(model=Path("m"), target="t", mixed="refuse"), load_backend("vitis-ai"))
-    assert kept.mixed == "refuse"
-    assert checked_request(Request(model=Path("m"), target="t", **asked), load_backend("qnn-htp"))
 
 
 def test_no_backend_takes_a_name_of_the_core() -> None:

@@ -23,13 +23,11 @@ from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.findings import Finding
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from rule_cases import check_pairs
-from tables import each_row
 from text_models import text_model
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
@@ -218,59 +216,6 @@ def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool,
         assert "/decoder/" in check.detail  # where the huge anchors do their harm, not a convolution of the backbone
 
 
-def checked(
-    folder: Path, body: str, values: Any, device: str = "sm8650", bits: int = 8, **ranges: Any
-) -> dict[str, Finding]:
-    """What is found by code about a model on one row of 16 values, given samples, or none, and per-tensor entries."""
-    stored: dict[str, Any] = {"w": np.eye(16, dtype=np.float32)} if "w)" in body else {}
-    onnx.save(text_model("float[1,16] x", body, "float[1,16] y", **stored), folder / "m.onnx")
-    kind = GridKind(bits=bits, signed=False)
-    entries = {n: Encoding(name=n, value=affine_for_range(low, high, kind)) for n, (low, high) in ranges.items()}
-    text = write_encodings(EncodingSet(version="1.0.0", entries=entries), "1.0.0")
-    (folder / "e.encodings").write_text(text, "utf-8")
-    given: dict[str, Any] = {"encodings": folder / "e.encodings"}
-    if values is not None:
-        np.savez(folder / "d.npz", x=values.reshape(4, 1, 16))
-        given["calibration"] = folder / "d.npz"
-    return {found.code: found for found in deploykit.check(folder / "m.onnx", target=device, sdk="2.33", **given)}
-
-
-@each_row(
-    ("given", "bits", "reach", "device", "hint"),
-    (True, 8, 1.0, "sm8650", "16-bit activations over the same ranges keep it, simulated"),
-    (True, 8, 0.005, "sm8650", "float16 (--precision fp16 with the float model) keeps it, simulated"),
-    (True, 8, 0.005, "qcm6490", "no wider type of the device keeps it, simulated"),  # it has no float16
-    (True, 16, 0.005, "qcm6490", "deploykit accuracy locate names the first operator"),  # nothing wider to try
-    # Made-up inputs tell nothing.
-    (False, 8, 0.005, "sm8650", "deploykit accuracy locate names the first operator"),
-)
-def test_the_first_wider_type_of_the_device_that_keeps_it_is_named(
-    tmp_path: Path, given: bool, bits: int, reach: float, device: str, hint: str
-) -> None:
-    # Many values are so small that 8 bits have no step for them.
-    values, ranges = np.geomspace(1e-4, 1, 64, dtype=np.float32), {"r": (0.0, reach), "l": (-10.0, 0.0)}
-    body = "r = Relu (x)  l = Log (r)  y = Neg (l)"
-    found = checked(tmp_path, body, values if given else None, device, bits, x=(0.0, 1.0), y=(0.0, 10.0), **ranges)
-    assert found["DK205"].hint.startswith(hint)
-
-
-@each_row(
-    ("reach", "given", "state", "why"),
-    (1.0, True, "yes", "4 of 4 classes equal"),
-    (1.0, False, "not judged", "nothing was simulated; --calibration DATA lets float16 be judged"),
-    # 300 squared overflows: a device may saturate there or not.
-    (300.0, True, "not judged", "rounded to float16 everywhere, y: 10 values are infinity behind Mul"),
-)
-def test_float16_is_simulated_on_the_samples_that_were_given(
-    tmp_path: Path, reach: float, given: bool, state: str, why: str
-) -> None:
-    onnx.save(text_model("float[1,16] x", "y = Mul (x, x)", "float[1,16] y"), tmp_path / "m.onnx")
-    np.savez(tmp_path / "d.npz", x=np.linspace(0, reach, 64, dtype=np.float32).reshape(4, 1, 16))
-    data: Any = {"calibration": tmp_path / "d.npz"} if given else {}
-    right = deploykit.plan(tmp_path / "m.onnx", target="sm8650", sdk="2.44", precision="fp16", **data).right
-    assert right.state == state and why in right.why, right
-
-
 def test_what_a_loop_on_the_host_gives_is_judged_and_not_where_the_model_was_cut(tmp_path: Path) -> None:
     """How often it runs hangs on the values; behind it, nothing is left of what the 8 bits before it lose."""
     body = "(int64 i, bool go, float[1,16] s) => (bool more, float[1,16] t) { t = Mul (s, half) "
@@ -291,10 +236,3 @@ def test_what_a_loop_on_the_host_gives_is_judged_and_not_where_the_model_was_cut
     plan = deploykit.plan(tmp_path / "m.onnx", target="sm8650", sdk="2.44", **given)
     assert {finding.code for finding in plan.findings if finding.handled} >= {"DK003"}, "the loop is the host's"
     assert plan.right.state == "yes" and {number["output"] for number in plan.right.numbers} == {"y"}, plan.right
-
-
-def test_what_a_range_cuts_off_is_not_handled_by_moving_its_operator_to_the_host(tmp_path: Path) -> None:
-    """Scores of a word that nobody spoke: the Sigmoid goes to the host, and its logits still end at zero."""
-    values, body = np.linspace(-15, -9, 64, dtype=np.float32), "l = MatMul (x, w)  y = Sigmoid (l)"
-    found = checked(tmp_path, body, values, x=(-15.0, 0.0), l=(-15.0, 0.0), y=(0.0, 1.0))
-    assert "DK202" in found and found["DK112"].handled is None

@@ -109,19 +109,6 @@ def test_the_users_measure_decides_and_the_cheapest_that_is_good_is_written_with
     assert again.sqnr_db >= record["numbers"]["sqnr_db"] - 5
 
 
-def test_a_goal_without_anything_to_choose_is_refused() -> None:
-    with pytest.raises(UsageError, match="--goal: nothing is chosen by it"):
-        deploykit.check(MLP, target="sm8650", precision="w8a8", goal="sqnr>=30")
-    with pytest.raises(UsageError, match="--metric: nothing is chosen by it"):
-        deploykit.check(MLP, target="sm8650", metric="score:top1")
-
-
-def test_without_samples_the_way_out_is_said() -> None:
-    with pytest.raises(UsageError, match="nothing to measure the candidates on") as caught:
-        deploykit.check(AIMET / "cnn" / "model.onnx", target="sm8650", sdk="2.33", precision="auto")
-    assert "--calibration" in caught.value.next
-
-
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 CNN = DATA / "cnn" / "model.onnx"
 W8A16 = DATA / "cnn" / "w8a16.v1.0.0.encodings"

@@ -3,6 +3,7 @@
 Each row is one model in ONNX's text form.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -517,11 +518,37 @@ LOWERED = [
 ]
 
 
-@each_row("row", *INDICES, *ARITHMETIC, *SHAPES, *LOWERED)
+ROWS = [*INDICES, *ARITHMETIC, *SHAPES, *LOWERED]
+
+
+def encodings_of(row: Row) -> EncodingSet | None:
+    entries = {name: Encoding(name=name, value=grid) for name, grid in row.before.items()}
+    return EncodingSet(version="2.0.0", entries=entries) if entries else None
+
+
+def test_each_says_what_it_is_for_and_what_it_did() -> None:
+    """In the order of the tables, each line once; with DEPLOYKIT_WRITE_GOLDEN=1 the file is written anew."""
+    said: list[str] = []
+    for name, model, encodings in (
+        *((r.name, r.model, encodings_of(r)) for r in ROWS),
+        *((*s[:2], None) for s in STAYS),
+    ):
+        transform = load_transform(name)
+        found = transform.match(model, encodings)
+        said += [f"{name}: {', '.join(at.nodes)} ({', '.join(at.tensors)}): {at.why}" for at in found.sites]
+        said += [f"{name}, not {', '.join(at.nodes)}: {at.reason}" for at in found.refusals if at.nodes]
+        notes = transform.apply(model, encodings, found).notes if found else (f"nothing: {found.reason}",)
+        said += [f"{name}: {note}" for note in notes]
+    path = Path(__file__).with_name("told.txt")
+    if os.environ.get("DEPLOYKIT_WRITE_GOLDEN"):
+        path.write_text("\n".join(dict.fromkeys(said)) + "\n", "utf-8")
+    assert list(dict.fromkeys(said)) == path.read_text("utf-8").splitlines()
+
+
+@each_row("row", *ROWS)
 def test_it_is_written_in_another_form(row: Row) -> None:
     feeds = random_feeds(row.model, samples=2) if row.feed is None else [dict(row.feed)]
-    entries = {name: Encoding(name=name, value=grid) for name, grid in row.before.items()}
-    made = rewrite(row.model, EncodingSet(version="2.0.0", entries=entries) if entries else None, [row.name], feeds)
+    made = rewrite(row.model, encodings_of(row), [row.name], feeds)
     assert made.kept == (row.name,), made.steps
     onnx.checker.check_model(onnx.shape_inference.infer_shapes(made.model), full_check=True)
     operators = [node.op_type for node in made.model.graph.node]

@@ -1,0 +1,168 @@
+"""The values that go from stage to stage: what they say in words, as JSON, and of each other."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deploykit.backend.backend import Execution, Instead
+from deploykit.backend.opinions import Audit, AuditedKernel, Opinion, OpinionState, settled_findings
+from deploykit.backend.plans import Plan, PlannedPrecision, Route
+from deploykit.backend.probes import Surroundings, start
+from deploykit.backend.requests import Request, bits_of
+from deploykit.backend.status import (
+    Compilation,
+    Compiled,
+    Correctness,
+    PackageStatus,
+    Right,
+    status_from_json,
+    status_of,
+)
+from deploykit.errors import ToolError
+from deploykit.findings import Confidence, Severity
+from made_findings import a_finding
+from tables import each_row
+
+YES = Correctness(
+    state=Right.YES, label="given", count=8, against="float", where="emulator", numbers=({"value": 40.0},)
+)
+BUILT = Compilation(state=Compiled.YES, by="QAIRT 2.36")
+GOOD = PackageStatus(compiled=BUILT, right=YES)
+A, B = a_finding(code="DK901", name="a"), a_finding(code="DK902", name="b")
+NOTE = a_finding(code="DK903", name="c", severity=Severity.INFO)
+
+
+@each_row(
+    ("fact", "words"),
+    (Compilation(), "not run"),
+    (Compilation(why="no compiler is here"), "not run: no compiler is here"),
+    (BUILT, "yes, by QAIRT 2.36"),
+    (Compilation(state=Compiled.YES), "yes"),
+    (Compilation(state=Compiled.REFUSED, by="QAIRT 2.36", why="no kernel"), "refused by QAIRT 2.36: no kernel"),
+    (Correctness(), "not judged"),
+    (Correctness(against="float", why="no samples"), "not judged: no samples"),
+    (Correctness(why="not judged: no samples"), "not judged: no samples"),
+    (YES, "yes, on 8 given samples against float"),
+    (replace(YES, count=1, against=""), "yes, on 1 given sample"),
+    (replace(YES, state=Right.NO, count=0, why="y is lost"), "no, on 0 given samples against float: y is lost"),
+)
+def test_a_fact_in_words(fact: Compilation | Correctness, words: str) -> None:
+    assert str(fact) == words
+
+
+@each_row(
+    ("status", "good"),
+    (GOOD, True),
+    (PackageStatus(), True),
+    (replace(GOOD, intact=False), False),
+    (replace(GOOD, compiled=replace(BUILT, state=Compiled.REFUSED)), False),
+    (replace(GOOD, right=replace(YES, state=Right.NO)), False),
+    (replace(GOOD, right=replace(YES, state=Right.NOT_JUDGED)), True),
+    (replace(GOOD, right=Correctness(broken=True)), False),
+)
+def test_the_facts_say_whether_one_may_go_on_and_survive_a_manifest(status: PackageStatus, good: bool) -> None:
+    assert status.good is good
+    assert status_from_json(status.to_json()) == status
+
+
+def test_a_damaged_package_says_nothing_of_what_was_judged() -> None:
+    why = "its files are not those that were judged"
+    assert GOOD.damaged() == PackageStatus(intact=False, compiled=BUILT, right=Correctness(why=why))
+    assert GOOD.damaged().lines() == (
+        ("intact", "no"),
+        ("compiled", "yes, by QAIRT 2.36"),
+        ("right", f"not judged: {why}"),
+    )
+    assert GOOD.lines()[0] == ("intact", "yes: every file has its recorded hash")
+
+
+def test_what_a_manifest_does_not_hold_or_holds_wrongly_is_not_run_and_not_judged() -> None:
+    odd = {"intact": 1, "compiled": "maybe", "right": None, "samples": [8], "numbers": "many", "right_broken": "yes"}
+    for value in ({}, odd, {"samples": {"count": "8"}, "numbers": None}):
+        assert status_from_json(value) == PackageStatus()
+    assert status_from_json({"numbers": [{"value": 1.0}, 2]}).right.numbers == ({"value": 1.0},)
+
+
+def test_the_last_run_on_a_device_that_was_judged_outranks_what_is_older() -> None:
+    def run(state: Right, **more: Any) -> dict[str, Any]:
+        right = replace(YES, state=state, where="device", broken=more.pop("broken", False))
+        return {**right.to_json(), "content": "now", **more}
+
+    def told(*runs: dict[str, Any]) -> PackageStatus:
+        return status_of({"status": GOOD.to_json(), "runs": runs}, "now")
+
+    assert status_of({"status": "good", "runs": None}, "now") == PackageStatus()
+    assert told() == GOOD
+    assert told(run(Right.YES), run(Right.NO)) == replace(GOOD, right=replace(YES, state=Right.NO, where="device"))
+    assert told(run(Right.YES), run(Right.NOT_JUDGED)).right == replace(YES, where="device")
+    assert told(run(Right.NO), run(Right.NOT_JUDGED, broken=True)).right.broken
+    for other in ({"content": "before"}, {"where": "simulated"}):
+        assert told(run(Right.NO, **other)) == GOOD
+
+
+@each_row(
+    ("name", "bits"),
+    *(("w8a16", (8, 16)), ("w4a8", (4, 8)), ("fp16", None), ("w8", None), ("xw8a8", None), ("w8a8x", None), ("", None)),
+)
+def test_the_widths_that_a_name_says(name: str, bits: tuple[int, int] | None) -> None:
+    assert bits_of(name) == bits
+
+
+def test_a_plan_goes_where_there_is_a_route_and_no_error() -> None:
+    route = Route(id="r", why="it is the only one", confidence=Confidence.REPORTED)
+    plan: Plan[None] = Plan(backend="b", target={}, sdk={}, route=route, findings=(NOTE, A.with_handled("it is")))
+    assert plan.feasible and not replace(plan, route=None).feasible and not replace(plan, findings=(A,)).feasible
+    told = replace(plan, right=YES, findings=(NOTE, B, A)).to_json()
+    assert [finding["code"] for finding in told["findings"]] == ["DK901", "DK902", "DK903"]
+    assert told["right"] == {"state": "yes", "words": "yes, on 8 given samples against float"}
+    assert told["schema"] == 1 and "details" not in told
+
+
+def test_types_that_are_not_as_intended_are_told_by_name() -> None:
+    intended = {"x": "uint8", "y": "float16", "w": "int8", "only intended": "int8"}
+    expected = {"x": "uint8", "y": "uint16", "w": "float16", "b": "bfloat16", "only expected": "int32"}
+    assert PlannedPrecision(intended=intended, expected=expected).to_json() == {
+        "intended": {"float16": 1, "int8": 2, "uint8": 1},
+        "expected": {"bfloat16": 1, "float16": 1, "int32": 1, "uint16": 1, "uint8": 1},
+        "float": ["b", "w"],
+        "differences": [
+            {"tensor": "w", "intended": "int8", "expected": "float16"},
+            {"tensor": "y", "intended": "float16", "expected": "uint16"},
+        ],
+    }
+
+
+def test_what_another_request_gets_over_is_handled_unless_it_is_found_again() -> None:
+    instead = Instead(
+        request=Request(model=Path("m"), target="t"), how="in another form", handles={("DK903", "c"): "left out"}
+    )
+    over = instead.over((A, replace(B, severity=Severity.WARNING), NOTE, replace(NOTE, code="DK904")))
+    assert over == (A.with_handled("in another form"), NOTE.with_handled("left out"))
+    assert Execution(findings=(A,)).with_avoided((*over, B)) == (A, over[1], B)
+    assert settled_findings((A, B), {("DK901", "a"): "seen to be right"}) == (A.with_handled("seen to be right"), B)
+
+
+def test_an_audit_says_the_same_whether_it_was_measured_now_or_before() -> None:
+    kernel = AuditedKernel(
+        node="n", operators=("Conv",), type="w8a16", place="alone", verdict="right", nodes=("n", "m")
+    )
+    audit = Audit(level="quick", by="QAIRT", kernels=(kernel, replace(kernel, verdict="wrong"), kernel), left_out=2)
+    assert audit.counts == {"right": 2, "wrong": 1}
+    told = audit.to_json()
+    assert told == replace(audit, known=3, settled={("DK901", "a"): "right"}).to_json()
+    assert told["summary"] == {"right": 2, "wrong": 1} and "nodes" not in told["kernels"][0]
+    assert (told["level"], told["by"], told["left_out"], told["findings"]) == ("quick", "QAIRT", 2, [])
+
+
+def test_a_program_that_cannot_be_started_ends_with_127_and_the_reason() -> None:
+    def fails(argv: tuple[str, ...], **given: Any) -> Any:
+        raise ToolError("no such program", why=f"{argv[0]} for {given['timeout']} s, {given['env']['MINE']}")
+
+    ended = start(Surroundings(run=fails), "adb", "devices", timeout=3.0, env={"MINE": "1"})
+    assert (ended.argv, ended.returncode, ended.tail) == (("adb", "devices"), 127, ("adb for 3.0 s, 1",))
+
+
+def test_an_opinion_is_about_a_finding() -> None:
+    opinion = Opinion.on(A, OpinionState.OPEN, "no time was left", "1 operator")
+    told = {"code": "DK901", "subject": "a", "state": "open", "why": "no time was left", "scope": "1 operator"}
+    assert opinion.to_json() == told
