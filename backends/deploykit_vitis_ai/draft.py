@@ -210,7 +210,7 @@ def _goal(request: Request) -> Goal:
     if goal.needs_metric or request.metric:
         raise UsageError(
             f"--goal {goal}: asks about a measure" if goal.needs_metric else "--metric: not for this device's formats",
-            why="they are chosen by what the quantized model computes on the calibration samples",
+            why="formats are chosen by what the quantized model computes on the calibration samples",
             next="give --goal kept>=95% or sqnr>=30, or leave it out: then the first whose outputs are right is taken",
         )
     return goal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
@@ -53,7 +52,7 @@ def check_scales(quantized: InspectedModel) -> Iterator[Found]:
         return
     bad = [grid.tensor for grid in quantized.grids if not all(map(is_power_of_two, grid.scales))]
     if bad:
-        yield _about(quantized, f"{len(bad)} scales are no powers of two: {listed(bad)}", tensors=bad[:50])
+        yield _about(quantized, f"scales that are no powers of two: {listed(bad)}", tensors=bad[:50])
 
 
 @RULES.rule("VAI203", "zero-point-unexpected", "error", sources=[_LAB, _BOUNDARY])
@@ -70,7 +69,7 @@ def check_zero_points(quantized: InspectedModel) -> Iterator[Found]:
         return
     bad = [grid.tensor for grid in quantized.grids if not set(grid.zero_points) <= set(allowed)]
     if bad:
-        yield _about(quantized, f"{len(bad)} zero points are not {allowed}: {listed(bad)}", tensors=bad[:50])
+        yield _about(quantized, f"zero points other than {' or '.join(map(str, allowed))}: {listed(bad)}", tensors=bad[:50])
 
 
 @RULES.rule("VAI204", "integer-type-unexpected", "error")
@@ -88,7 +87,7 @@ def check_types(quantized: InspectedModel) -> Iterator[Found]:
     nodes = {node.label: node for node in quantized.facts.nodes if node.op_type == "QuantizeLinear"}
     bad = [grid.tensor for grid in quantized.grids if grid.node in nodes and grid.dtype != wanted]
     if bad:
-        yield _about(quantized, f"{len(bad)} activations are not {wanted}: {listed(bad)}", tensors=bad[:50])
+        yield _about(quantized, f"activations that are not {wanted}: {listed(bad)}", tensors=bad[:50])
 
 
 @RULES.rule("VAI205", "left-in-float", "warning")
@@ -112,8 +111,7 @@ def check_float(quantized: InspectedModel) -> Iterator[Found]:
         and not _scales_pooling(quantized.facts, node)
     ]
     if found:
-        message = f"{len(found)} operators read float values: {listed(found)}"
-        yield Found("node", found[0], message, evidence={"nodes": found[:50]})
+        yield Found("node", found[0], f"float values are read by {listed(found)}", evidence={"nodes": found[:50]})
 
 
 def _scales_pooling(facts: GraphFacts, node: NodeFact) -> bool:
@@ -206,15 +204,14 @@ def check_interface(quantized: InspectedModel) -> Iterator[Found]:
     for kind in ("inputs", "outputs"):
         before, after = _interface(source, kind), _interface(quantized.facts, kind)
         if quantized.float16_source:
-            before = [(name, "float" if dtype == "float16" else dtype, shape) for name, dtype, shape in before]
-            after = [(name, "float" if dtype == "float16" else dtype, shape) for name, dtype, shape in after]
+            before, after = (told.replace(" float16[", " float[") for told in (before, after))
         if before != after:
             yield _about(quantized, f"{kind} were {before} and are {after}")
 
 
-def _interface(facts: GraphFacts, kind: str) -> list[tuple[str, str, Any]]:
-    names = facts.inputs if kind == "inputs" else facts.outputs
-    return [(name, facts.tensors[name].dtype, facts.tensors[name].shape) for name in names]
+def _interface(facts: GraphFacts, kind: str) -> str:
+    found = [facts.tensors[name] for name in (facts.inputs if kind == "inputs" else facts.outputs)]
+    return ", ".join(f"{fact.name} {fact.dtype}{list(fact.shape or ())}" for fact in found)
 
 
 @RULES.rule("VAI208", "quantized-shape-not-static", "error")
@@ -228,7 +225,7 @@ def check_static(quantized: InspectedModel) -> Iterator[Found]:
     for name in (*quantized.facts.inputs, *quantized.facts.outputs):
         fact = quantized.facts.tensors[name]
         if not fact.is_static:
-            yield Found("tensor", name, f"{name!r} has shape {fact.shape}")
+            yield Found("tensor", name, f"{name!r} has shape {list(fact.shape or ())}")
 
 
 @RULES.rule(

@@ -81,8 +81,7 @@ def check_failed(summary: CompileSummary) -> Iterator[Found]:
     Fix: Compile with keep_outputs=true and logging_level=info, and diagnose the log.
     """
     if summary.failed_subgraphs:
-        message = f"{summary.failed_subgraphs} subgraphs failed to compile"
-        yield Found("model", "compiled model", message)
+        yield Found("model", "compiled model", f"subgraphs that failed to compile: {summary.failed_subgraphs}")
 
 
 @RULES.rule("VAI403", "partly-on-the-cpu", "warning")
