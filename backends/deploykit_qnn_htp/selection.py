@@ -110,7 +110,8 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
         if row is None:
             raise UsageError(f"--route {named}: no such route", next=f"one of {', '.join(row.id for row in routes)}")
         serves = draft.intent in row.intents
-        if row.by_provider and not serves:
+        # Of a mix with an input list a rule says what would become.
+        if not (serves or draft.is_segment or (row.input_list and draft.intent is Intent.MIXED)):
             raise UsageError(f"--route {row.id}: not for {draft.intent}", next="leave the route out")
         if row.by_provider and not _is_open(row, draft):
             sdk = draft.situation.target.requested or draft.sdk.version
@@ -127,11 +128,15 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
         return [calibrated]
     rows = [route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order]
     rows = [row for row in rows if not row.by_provider or _is_open(row, draft)]
-    if draft.intent is Intent.MIXED and draft.calibration is not None:
+    if draft.input_list_wanted is False or (draft.intent is Intent.INTEGER and draft.calibration is None):
+        rows = [row for row in rows if not row.input_list]
+        if not rows:
+            raise UsageError(
+                f"--no-input-list: no other route makes a model that is {draft.intent}", next="leave it out"
+            )
+    elif draft.intent is Intent.MIXED and draft.calibration is not None:
         # What most people would type; shown as rejected, with what it would have done.
         return [calibrated, *rows]
-    if draft.intent is Intent.INTEGER and draft.calibration is None:
-        return [row for row in rows if not row.input_list]
     return rows
 
 

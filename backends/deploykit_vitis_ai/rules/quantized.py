@@ -69,7 +69,9 @@ def check_zero_points(quantized: InspectedModel) -> Iterator[Found]:
         return
     bad = [grid.tensor for grid in quantized.grids if not set(grid.zero_points) <= set(allowed)]
     if bad:
-        yield _about(quantized, f"zero points other than {' or '.join(map(str, allowed))}: {listed(bad)}", tensors=bad[:50])
+        yield _about(
+            quantized, f"zero points other than {' or '.join(map(str, allowed))}: {listed(bad)}", tensors=bad[:50]
+        )
 
 
 @RULES.rule("VAI204", "integer-type-unexpected", "error")
