@@ -90,19 +90,6 @@ def test_it_is_taken_by_itself_where_nothing_else_is_left_and_the_chip_is_right(
         assert rejected[ROUTE] == ("QNN295",)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"encodings": None, "precision": "fp32"}, "not for float32"),
-        ({"options": {"graphs[].O": "3"}}, "context-binary generator does not run"),
-    ],
-)
-def test_what_it_cannot_do_is_said(aimet: Path, given: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        plan(aimet, **{**given, "route": ROUTE})
-    assert words in f"{refused.value.what} {refused.value.why}"
-
-
 @pytest.fixture(scope="module")
 def for_arm(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package for 2.33, whose compiler is ARM64 code for Windows."""

@@ -11,7 +11,7 @@ import pytest
 import deploykit
 from deploykit.backend.backend import Request
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.errors import DefectError, UsageError
+from deploykit.errors import DefectError
 from deploykit.flow.read import read_situation
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
@@ -240,45 +240,6 @@ def test_the_configuration_of_aimet_4086() -> None:
     for outer in ("backend_config", "run_config"):  # what is for both phases stands in the files of both
         assert made[f"config/{outer}.json"]["context_configs"] == {"context_priority": "normal"}
     assert made["config/htp_run.json"]["devices"][0]["device_id"] == 0
-
-
-def test_soc_id_only_where_that_version_takes_it() -> None:
-    with pytest.raises(UsageError, match="soc_id") as refused:
-        configs((("soc_id", "52"),), version="2.48.0")
-    assert "soc_model" in str(refused.value)
-
-
-def test_run_time_keys_go_to_the_run_file_only() -> None:
-    made = configs((("perf_profile", "balanced"), ("rpc_control_latency", "100")))
-    assert made["config/htp_run.json"]["devices"][0]["cores"][0] == {
-        "perf_profile": "balanced",
-        "rpc_control_latency": 100,
-    }
-    assert "cores" not in made["config/htp_prepare.json"]["devices"][0]
-
-
-@each_row(
-    ("key", "value", "says"),
-    ("vtcm_mb", "16", "8 MB"),
-    ("vtcm_mb", "eight", "whole number"),
-    ("vtcm_mb", "-1", "from 0 on"),
-    ("O", "4", "1 .. 3"),
-    ("fp16_relaxed_precision", "2", "0, 1"),
-    ("dsp_arch", "v99", "v68"),
-    ("finalize_config", "3", "object"),
-    ("finalize_config", "{", "object"),
-    ("weights_packing", "perhaps", "true or false"),
-    ("soc_model", "618", "Android"),
-    ("vtcm_mbb", "8", "vtcm_mb"),
-    ("core_id", "0", "in full"),
-    ("graph_names", "x", "itself"),
-    ("async_init", "1", "unknown"),
-    ("lora_weight_sharing", "true", "unsupported"),
-)
-def test_what_is_wrong_is_refused_with_the_reason(key: str, value: str, says: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        configs(((key, value),), version="2.33.0")
-    assert says in str(refused.value)
 
 
 def test_a_key_comes_with_its_version() -> None:

@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import Request, Situation
 from deploykit.backend.targets import find_device
-from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.errors import UsageError
 from deploykit.findings import Severity
 from deploykit.flow.pipeline import make_package
 from deploykit.model.collect import collect_facts
@@ -48,12 +48,6 @@ def chain(
     for index, node in enumerate(model.graph.node):
         node.name = ("conv" if node.op_type == "Conv" else f"n{index}") if named else ""
     return model
-
-
-def with_zero_point(zero: int) -> ModelProto:
-    """One pair on a grid of a power of two."""
-    pair = "q = QuantizeLinear (x, s, z)  y = DequantizeLinear (q, s, z)"
-    return text_model("float[1,3,8,8] x", pair, s=np.float32(0.5), z=np.int8(zero))
 
 
 def draft(
@@ -151,52 +145,6 @@ def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
         assert PickedRelease(requested=asked, release=replace(release, version=version)).exact is exact
 
 
-@each_row(
-    ("code", "model", "target", "precision", "severity"),
-    # The operator sets of a product; Resize of before 11 is another operator.
-    ("VAI122", chain("Relu", opset=20), "vek385", "bf16", ""),
-    ("VAI122", chain("Relu", opset=21), "vek385", "bf16", "warning"),
-    ("VAI122", chain("Relu", opset=22), "vek385", "bf16", "warning"),
-    ("VAI122", chain("Relu", opset=23), "vek385", "bf16", "error"),
-    ("VAI122", chain("Relu", opset=12), "strix", "bf16", "warning"),
-    ("VAI122", chain("Relu", opset=13), "strix", "bf16", ""),
-    ("VAI122", chain("Relu", opset=12), "strix", "auto", "warning"),
-    ("VAI122", chain("Relu", opset=9), "strix", "xint8", "error"),
-    ("VAI122", chain("Relu", opset=10), "strix", "xint8", ""),
-    # What one format lacks, another has.
-    ("VAI124", chain("Selu"), "vek385", "bf16", ""),
-    ("VAI124", chain("Abs"), "strix", "a8w8", "warning"),
-    # A batch is one of pictures or sequences.
-    ("VAI125", chain("Relu", shape=(2, 3, 8)), "phoenix", "xint8", "warning"),
-    ("VAI125", chain("Relu", shape=(2, 8)), "phoenix", "xint8", ""),
-    # A power of two with a zero point is no grid of the compiler's either.
-    ("VAI120", with_zero_point(0), "vek385", None, ""),
-    ("VAI120", with_zero_point(1), "vek385", None, "error"),
-)
-def test_how_far_each_goes(code: str, model: ModelProto, target: str, precision: str, severity: str) -> None:
-    found = list(DRAFT_RULES[code].run(draft(model, target=target, precision=precision)))
-    assert [str(finding.severity) for finding in found] == ([severity] if severity else [])
-
-
-def test_an_old_release_takes_what_quark_quantized_and_no_other() -> None:
-    assert not list(DRAFT_RULES["VAI115"].run(draft(QDQ, sdk="6.1", precision=None))), "no Quark is needed"
-    even = chain("Relu")
-    even.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float16), "one of two"))
-    assert draft(even).source == "float32", "half of the weights are not most of them"
-    for sdk, model, found in (("1.5", AIMET, 1), ("1.5", QDQ, 0), ("1.6", AIMET, 0)):
-        made = draft(model, target="strix", sdk=sdk, precision=None)
-        assert len(list(DRAFT_RULES["VAI114"].run(made))) == found, (sdk, model)
-
-
-def test_the_leaking_edge_is_named() -> None:
-    found = list(DRAFT_RULES["VAI108"].run(CASES["VAI108"][0]))
-    edges = {(f.evidence["tensor"], f.evidence["producer"], f.evidence["consumer"]) for f in found}
-    assert edges == {("score", "/post/Sigmoid", "/post/Concat_1")}
-    assert found[0].hint == "add /post/Sigmoid to the starts"
-    entry = next(DRAFT_RULES["VAI108"].run(draft(YOLO, exclude_subgraph=("/model.0/Sigmoid:/model.0/Conv",))))
-    assert "the graph's inputs" in entry.message and entry.hint == "add /model.0/Conv to the starts"
-
-
 def test_a_start_that_leads_nowhere_is_named_and_near_names_are_offered() -> None:
     near = list(DRAFT_RULES["VAI107"].run(draft(YOLO, exclude_node=("/post/Concat_l",))))
     assert "/post/Concat_1" in near[0].hint
@@ -237,18 +185,6 @@ def test_float16_sources_take_the_way_that_was_observed(sdk: str, way: str) -> N
     assert not list(DRAFT_RULES["VAI284"].run(draft(HALF, sdk=sdk, precision="bf16"))), "no Quark is used"
 
 
-@each_row(
-    ("request_", "told"),
-    ({"model": chain("Relu")}, "the model is float32"),
-    ({"model": HALF}, "nothing of it stays in float"),
-    ({"model": HALF, "exclude_node": ("n0",), "sdk": "6.2"}, "quark==0.11.2 turns whole models only"),
-    ({"model": HALF, "exclude_node": ("n0",), "precision": "bf16"}, "nothing of it stays in float"),
-)
-def test_why_float16_cannot_be_kept(request_: dict[str, Any], told: str) -> None:
-    (finding,) = DRAFT_RULES["VAI285"].run(draft(**request_, keep_float16=True))
-    assert finding.blocks and told in finding.message
-
-
 def test_only_what_is_quantized_becomes_float32() -> None:
     model = half(YOLO)
     wanted = ("/post/Slice", "/post/Slice_1", "/post/Sigmoid")
@@ -279,18 +215,6 @@ def half(name: str) -> ModelProto:
     return model
 
 
-@each_row(("model", "codes"), ("vint8_mixed", set()), ("vint8", {"VAI206"}))
-def test_what_is_verified_knows_what_was_to_stay_in_float(model: str, codes: set[str], tmp_path: Path) -> None:
-    options: dict[str, Any] = {"random_data": True, "exclude_subgraph": (POST,)}
-    asked = Request(model=DATA / YOLO, target="vek385", precision="mixed", compile=False, adapter_options=options)
-    make_package(asked, tmp_path / "p")
-    made = tmp_path / "p" / json.loads((tmp_path / "p" / configs.RECIPE).read_text("utf-8"))["output"]
-    made.parent.mkdir(exist_ok=True)
-    shutil.copy(DATA / f"{model}.onnx", made)
-    found = {finding.code for finding in backend.verify(tmp_path / "p", {}).findings}
-    assert found & {"VAI205", "VAI206"} == codes
-
-
 @each_row("known", True, False)
 def test_a_float16_source_that_is_converted_may_come_back_as_float(known: bool, tmp_path: Path) -> None:
     """Verification reads from the recipe that Quark was to convert it."""
@@ -308,25 +232,6 @@ def test_a_float16_source_that_is_converted_may_come_back_as_float(known: bool, 
     assert ("VAI207" in codes) is not known
 
 
-@each_row(
-    ("key", "value", "told"),
-    ("optimise_level", "2", "did you mean optimize_level"),
-    ("Int32Bias", "true", "the compiler needs Int32Bias false"),
-    ("enable_npu_cnn", "False", "the compiler needs enable_npu_cnn true"),
-    ("nodes_to_exclude", "[conv]", "--exclude-node"),
-    ("cache_key", "other", "deploykit sets it itself"),
-    ("UseRandomData", "true", "--random-data"),
-    ("keep_outputs", "maybe", ""),
-    ("cacheDir", "x", "not an option of this product"),
-    ("opt_level", "1", "not an option of this product"),
-    ("quark", "9.9", "no toolchain has that version"),
-)
-def test_options_that_make_no_sense_are_refused(key: str, value: str, told: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        draft(options=((key, value),))
-    assert told in f"{refused.value.what} {refused.value.why} {refused.value.next}"
-
-
 def test_names_with_colons_are_understood() -> None:
     model = chain("Relu")
     model.graph.node[0].name, model.graph.node[1].name = "a:0", "b:0"
@@ -335,18 +240,3 @@ def test_names_with_colons_are_understood() -> None:
     for bad in ("a", ":", "[1]", '[["a"]]', '["ab", "c"]'):
         with pytest.raises(UsageError):
             draft(model, exclude_subgraph=(bad,))
-
-
-@each_row(
-    ("device", "sdk", "version"),
-    *(("VEK385", "6.2", "6.2"), ("xc2ve3858", "6.9.1", "6.3"), ("stx", "1.7.1", "1.7")),
-    *(("vek385", "5.0", None), ("vek385", "new", None)),
-)
-def test_the_release_that_answers_for_a_version(device: str, sdk: str, version: str | None) -> None:
-    found = find_device(backend.devices(), device)
-    if version is None:
-        with pytest.raises(UnknownTargetError):
-            resolve(found, sdk)
-    else:
-        target = resolve(found, sdk)
-        assert target.sdk is not None and target.sdk.version == version

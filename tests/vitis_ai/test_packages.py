@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from deploykit.backend.backend import Request
-from deploykit.flow.pipeline import Packaged, make_package, make_plan
+from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_vitis_ai.runner import RESULT
 from tables import each_row
@@ -51,17 +51,6 @@ def make(tmp_path_factory: pytest.TempPathFactory, samples: Path) -> Callable[..
     return package
 
 
-@pytest.fixture
-def configs(samples: Path) -> Callable[..., Any]:
-    """The files of settings that a package would have, without one."""
-
-    def planned(target: str, precision: str, **options: Any) -> Any:
-        given = {"compile": False, "calibration": samples, "model": DATA / "fp32.onnx", **options}
-        return make_plan(Request(target=target, precision=precision, **given)).configs
-
-    return planned
-
-
 def read(packaged: Packaged, path: str) -> Any:
     assert packaged.package is not None
     return json.loads((packaged.package / path).read_text("utf-8"))
@@ -95,46 +84,6 @@ def ran(packaged: Packaged, *words: str, **env: str) -> subprocess.CompletedProc
     argv = words if words[0].startswith("/") else (sys.executable, *words)
     place, given = packaged.package, {**os.environ, **env}
     return subprocess.run(argv, cwd=place, env=given, capture_output=True, encoding="utf-8", check=False)
-
-
-def test_the_mandatory_options_are_always_written(configs: Callable[..., Any]) -> None:
-    recipe = configs("vek385", "vint8")["config/quantize.json"]
-    assert recipe["attributes"] == {"enable_npu_cnn": True}
-    wanted = {"Int32Bias": False, "DedicatedQDQPair": True, "QuantizeAllOpTypes": True, "UseRandomData": False}
-    assert recipe["extra_options"] == wanted
-
-
-def test_mixed_precision_sets_what_the_compiler_needs(configs: Callable[..., Any]) -> None:
-    def settings(**options: Any) -> Any:
-        made = configs("vek385", "mixed", adapter_options={"exclude_subgraph": (POST,)}, **options)
-        return made["config/vitisai_config.json"]["passes"][1]["vaiml_config"]
-
-    assert settings() == {
-        "device": "ve2-xc2ve3858",
-        "enable_f32_to_bf16_conversion": True,
-        "fe_args": "match-power-of-two-quant-kernel=1",
-    }
-    options = (("enable_f32_to_f16_conversion", "true"), ("fe_args", "use-accurate-mode=1"))
-    assert settings(options=options) == {
-        "device": "ve2-xc2ve3858",
-        "enable_f32_to_bf16_conversion": False,
-        "enable_f32_to_f16_conversion": True,
-        "fe_args": "use-accurate-mode=1 match-power-of-two-quant-kernel=1",
-    }
-
-
-def test_provider_options_of_the_product_lines(configs: Callable[..., Any]) -> None:
-    def options(target: str, precision: str, **more: Any) -> dict[str, Any]:
-        found = configs(target, precision, **more)["config/session.json"]["provider_options"]
-        return {key: value for key, value in found.items() if key not in ("cache_dir", "cache_key")}
-
-    config = {"config_file": "config/vitisai_config.json"}
-    assert options("vek385", "vint8") == config | {"target": "VAIML"}
-    assert options("strix", "bf16") == config
-    assert options("strix", "xint8") == {"target": "X2", "enable_cache_file_io_in_mem": "0"}
-    phoenix = {"target": "X1", "enable_cache_file_io_in_mem": "0", "xclbin": "xclbins/phoenix/4x4.xclbin"}
-    assert options("phoenix", "xint8") == phoenix
-    assert options("krackan", "a8w8", options=(("opt_level", "2"),))["opt_level"] == "2"
 
 
 def test_random_data_is_marked_everywhere(make: Callable[..., Packaged]) -> None:

@@ -14,13 +14,12 @@ import pytest
 
 from deploykit.accuracy.samples.calibration import samples_of
 from deploykit.accuracy.samples.inputs import InputSpec
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import InputError
 from deploykit.flow.quantizing.making import divide
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.report.rendering import render
 from deploykit_vitis_ai import configs
-from deploykit_vitis_ai.config_keys import parse_options
 from tables import each_row
 from text_models import text_model
 
@@ -121,10 +120,3 @@ def test_a_calibration_method_becomes_the_member_it_names(script: ModuleType, mo
     assert script.calibration_method("CalibrationMethod.Entropy").name == "Entropy"
     with pytest.raises(AttributeError):
         script.calibration_method("NoSuchMethod.MinMSE")
-
-
-def test_the_calibration_method_is_an_option_and_another_name_is_refused() -> None:
-    pair = ("calibrate_method", "PowerOfTwoMethod.NonOverflow")
-    assert parse_options([pair], product="versal_ai_edge_gen2").attributes == dict([pair])
-    with pytest.raises(UsageError, match="not one that Quark has"):
-        parse_options([("calibrate_method", "MinMSE")], product="versal_ai_edge_gen2")

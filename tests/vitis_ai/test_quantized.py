@@ -49,7 +49,7 @@ def reshaped(shape: tuple[Any, ...]) -> InspectedModel:
     return replace(VINT8, facts=replace(VINT8.facts, tensors=tensors))
 
 
-GOOD = CompileSummary(operators=493, offloaded=493, gops_percent=100.0, subgraphs=1, failed_subgraphs=0)
+GOOD = CompileSummary(offloaded=493, gops_percent=100.0, subgraphs=1, failed_subgraphs=0)
 
 
 def tried(*, kept: bool, wider: bool = False) -> QuarkOutcome:
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Any, Any]] = {
         QuarkOutcome(toolchain="quark==0.13", state="ready", endless="array is too big"),
         QuarkOutcome(toolchain="quark==0.13", state="ready"),
     ),
-    "VAI401": (CompileSummary(operators=10, offloaded=0), GOOD),
+    "VAI401": (CompileSummary(offloaded=0), GOOD),
     "VAI402": (replace(GOOD, failed_subgraphs=2), GOOD),
     "VAI403": (replace(GOOD, gops_percent=80.0, subgraphs=3), GOOD),
 }
@@ -185,21 +185,6 @@ def test_an_excluded_node_that_was_merged_is_not_missed(op_type: str, output: st
     assert not list(QUANTIZED_RULES["VAI206"].run(replace(quantized, excluded=frozenset({"another"}))))
 
 
-@pytest.mark.parametrize(
-    ("share", "pieces", "found"), [(100.0, 1, 0), (99.9, 1, 1), (100.0, 2, 1), (99.9, 2, 2), (None, 1, 0)]
-)
-def test_what_is_not_wholly_on_the_npu(share: float | None, pieces: int, found: int) -> None:
-    summary = replace(GOOD, gops_percent=share, subgraphs=pieces)
-    assert len(list(SUMMARY_RULES["VAI403"].run(summary))) == found
-
-
-def test_a_model_that_onnx_runtime_refuses_is_noticed(tmp_path: Path) -> None:
-    model = load_model(DATA / "vint8.onnx").proto
-    next(node for node in model.graph.node if node.op_type == "Sigmoid").op_type = "NoSuchOperator"
-    (tmp_path / "x.onnx").write_bytes(model.SerializeToString())
-    assert "NoSuchOperator" in inspect_quantized(tmp_path / "x.onnx", precision="vint8").refusal
-
-
 # Lines as the examples of repository amd/Vitis-AI print them, numbers changed.
 SUMMARY = """\
 --------- Final Summary of VAIML Pass ----------
@@ -219,8 +204,6 @@ Number of subgraphs below 20% GOPs threshold (fall back to CPU): 0
 
 
 def test_a_summary_is_read() -> None:
-    assert parse_summary(SUMMARY) == CompileSummary(
-        operators=50, offloaded=40, gops_percent=90.0, subgraphs=2, failed_subgraphs=1
-    )
+    assert parse_summary(SUMMARY) == CompileSummary(offloaded=40, gops_percent=90.0, subgraphs=2, failed_subgraphs=1)
     assert {finding.code for finding in SUMMARY_RULES.run(parse_summary(SUMMARY))} == {"VAI402", "VAI403"}
     assert {finding.code for finding in SUMMARY_RULES.run(parse_summary("nothing of use"))} == {"VAI401"}

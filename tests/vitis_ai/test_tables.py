@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.errors import UsageError
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.tables.capabilities import Status
 from deploykit_vitis_ai import backend, tables
-from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options, quark_keys, quark_recipes
+from deploykit_vitis_ai.config_keys import ChosenOptions, parse_options, quark_keys, quark_recipes
 from deploykit_vitis_ai.configs import config_problems
 from deploykit_vitis_ai.exclusions import activation_types, resolve_exclusions
 from deploykit_vitis_ai.inspection import actual_types, inspect_quantized
@@ -151,39 +150,6 @@ def chosen(*pairs: tuple[str, str]) -> ChosenOptions:
 )
 def test_a_key_is_stored_where_quark_reads_it(key: str, value: str, where: str, stored: dict[str, Any]) -> None:
     assert getattr(chosen((key, value)), where) == stored
-
-
-@each_row(
-    ("key", "value", "told"),
-    ("calibrate_method", "MinMSE", "did you mean PowerOfTwoMethod.MinMSE or ExtendedCalibrationMethod.MinMSE"),
-    ("calibrate_method", "PowerOfTwoMethod.MinMse", "did you mean PowerOfTwoMethod.MinMSE"),
-    ("FastFinetune.OptimAlgorithm", "adaruond", "did you mean adaround"),
-    ("FastFinetune.NumIteration", "5", "did you mean FastFinetune.NumIterations"),
-    ("NumIteration", "5", "FastFinetune.NumIterations"),
-    ("inclde_cle", "true", "did you mean include_cle"),
-    ("DataSize", "5", "say AutoMixprecision.DataSize or FastFinetune.DataSize"),
-    ("CLESteps", "two", "a whole number is expected"),
-    ("SmoothAlpha", "much", "a number is expected"),
-    ("AlignConcat", "1", "true or false is expected"),
-    ("SimplifyModelOptions", "fast", "list or dictionary"),
-    ("EvalDataReader", "my:Reader", "cannot be typed"),
-    ("adaround", "yes", "true or false is expected"),
-)
-def test_what_quark_would_ignore_is_one_error_with_what_was_meant(key: str, value: str, told: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        chosen((key, value))
-    assert told in f"{refused.value.what} {refused.value.why} {refused.value.next}"
-
-
-@pytest.mark.parametrize(("version", "read"), [("0.13", True), ("0.12.post1", False), ("0.11.2", False)])
-def test_a_key_that_this_version_does_not_read_is_refused(version: str, read: bool) -> None:
-    made = chosen(("AdjustWeightScaleForInt32Bias", "true"))
-    if read:
-        check_quark_version(made, version)
-        return
-    with pytest.raises(UsageError, match=f"Quark {version} does not read it") as refused:
-        check_quark_version(made, version)
-    assert "0.13 do" in refused.value.why
 
 
 @pytest.mark.parametrize("name", ["adaround", "adaquant", "cle"])

@@ -22,7 +22,6 @@ _LINE = re.compile(r"\s*(.+?):\s*([0-9]+(?:\.[0-9]+)?)\s*(?:\(([0-9.]+)%\))?\s*$
 class CompileSummary:
     """What the compiler says it did; None where its text has no such line."""
 
-    operators: int | None
     offloaded: int | None
     gops_percent: float | None = None
     subgraphs: int | None = None
@@ -38,7 +37,6 @@ def parse_summary(text: str) -> CompileSummary:
             numbers[match[1]] = (float(match[2]), float(match[3]) if match[3] else None)
     share = next((share for name, (_, share) in numbers.items() if name == "GOPs offloaded by VAIML"), None)
     return CompileSummary(
-        operators=_whole(numbers, "Number of operators in the model"),
         offloaded=_whole(numbers, "Number of operators offloaded by VAIML"),
         gops_percent=share,
         subgraphs=_whole(numbers, "Number of subgraphs offloaded by VAIML"),
