@@ -140,7 +140,7 @@ def _graph(path: Path) -> str:
         graph.initializer.remove(tensor)
     text = onnx.printer.to_text(model).replace('"', "")
     text = re.sub(r": \w+(?= = )|(?<== ) +", "", text[text.index(">") + 2 :])
-    return re.sub(r" +$", "", re.sub(r"(?<=}), (?=\w+\[)", ",\n    ", text), flags=re.MULTILINE)
+    return re.sub(r" +$", "", re.sub(r"(?<=[}.]), (?=\w+\[)", ",\n    ", text), flags=re.MULTILINE)
 
 
 def _number(value: Any) -> str:
