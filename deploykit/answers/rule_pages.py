@@ -84,8 +84,7 @@ def rule_page(entry: RuleEntry) -> str:
     """The page of one rule, in Markdown."""
     rule, applied_by = entry.rule, ", ".join(entry.backends) or "every backend"
     # Hints are written as they appear after 'next:'; a page has sentences.
-    text = rule.fix
-    text = text[:1].upper() + text[1:]
+    text = rule.fix[:1].upper() + rule.fix[1:].removesuffix(".")
     return "\n".join(
         [
             f"# {rule.code}: {rule.slug}",
@@ -102,7 +101,7 @@ def rule_page(entry: RuleEntry) -> str:
             "",
             "## How to fix it",
             "",
-            (text if text.endswith((".", "!", "?")) else f"{text}."),
+            f"{text}.",
             "",
             "## Sources",
             "",

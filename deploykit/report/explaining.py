@@ -95,7 +95,7 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
     if not status.intact:
         return no("its files are not as they were recorded", next_="make the package again")
     if compiled.state is Compiled.REFUSED:
-        return no(f"the compiler refuses it{f': {compiled.why}' if compiled.why else ''}", by, hint)
+        return no(f"the compiler refuses it{f': {compiled.why}' if compiled.why else ''}", compiled.by, hint)
     if right.state is Right.NO:
         tried = next((finding.hint for finding in findings if finding.slug == "lost-by-quantization"), hint)
         return no(f"its numbers are wrong{f': {right.why}' if right.why else ''}", measured, tried or _LOCATE)

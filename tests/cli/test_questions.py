@@ -32,63 +32,11 @@ def call(capsys: pytest.CaptureFixture[str]) -> Any:
 # ---- compat ----------------------------------------------------------------------------------------------------------
 
 
-def test_text_shows_both_sides_and_the_sources_and_a_flag_may_be_written_as_it_is(call: Any) -> None:
-    assert "flag --use_quantize_v2" in call("compat", "--use_quantize_v2")
-    text = call("compat", "quantizer-v2")
-    assert ">=2.35.0,<=2.36" in text
-    assert "but: the argument list of 2.35.0 has use_quantize_v2" in text
-    assert "source: " in text and "qualcomm/aimet#4102" in text
-    assert "v81 (others say v75)" in call("compat", "sc8480xp")
-    assert "known bad: 2.44: compiled" in call("compat", "missing-encoding")
-    assert "    use flag --json_file\n" in call("compat", "qnn-context-binary-utility")
-
-
-def test_what_changes_between_two_releases(call: Any) -> None:
-    value = json.loads(call("compat", "diff", "2.33", "2.37", "--target", "sm8650", "--json"))
-    states = {(d["feature"], d["tool"]): (d["before"] or {}).get("status") for d in value["differences"]}
-    assert states["quantizer-v2", "qnn-onnx-converter"] == "unsupported"
-    assert {row["since"] for row in value["releases"]} >= {"2.34.0", "2.35.0", "2.36", "2.37.0"}
-    text = call("compat", "diff", "2.33", "2.37", "--backend", "qnn-htp")
-    assert "unsupported  supported" in text and "2.36: " in text
-
-
-def test_a_context_binary(call: Any) -> None:
-    asked = ("compat", "binary", "--built-with", "2.51", "--built-for", "v73")
-    value = json.loads(call(*asked, "--sdk", "2.48", "--target", "sm8650", "--json"))
-    assert {row["status"] for row in value["rows"] if "(" not in row["feature"]} == {"unsupported"}
-    call(*asked, status=2)
-
-
-def test_unknown_is_an_answer_and_what_does_not_exist_is_refused(call: Any) -> None:
-    text = call("compat", "use_quantise_v2")
-    assert text.startswith("unknown: ") and "use_quantize_v2" in text
-    value = json.loads(call("compat", "use_quantise_v2", "--json"))
-    assert value["rows"] == [] and "use_quantize_v2" in " ".join(value["near"])
-    for args in (("fp16", "--sdk", "abc"), ("fp16", "--sdk", "0.1"), ("fp16", "--target", "nochip")):
-        call("compat", *args, status=4)
-    call("compat", "--model", "m.onnx", status=2)
-
-
 def test_without_a_word_the_features_are_listed_those_of_wheels_too(call: Any) -> None:
     lines = call("compat").splitlines()
     assert "encodings-2.0.0" in lines and len(lines) < 400
     assert "onnxruntime 1.28.0" in call("compat", "onnxruntime-qnn 2.3.0")
     assert json.loads(call("compat", "quark", "--backend", "vitis-ai", "--json"))["rows"]
-
-
-def test_documents_stand_beside_what_was_run_for_two_releases(call: Any) -> None:
-    text = call("compat", "op", "LSTM", "--backend", "ort-qnn", "--sdk", "2.36.1", "--sdk", "2.47")
-    before, after = text.split("\n\n")
-    assert "in the documents" in before and "unknown" in before and "not finalized" in before
-    assert "in the documents" in after and "documented" in after and "taken and right" in after
-    value = json.loads(call("compat", "op", "LSTM", "--sdk", "2.36.1", "--sdk", "2.47", "--json"))
-    assert [answer["sdk"]["requested"] for answer in value["answers"]] == ["2.36.1", "2.47"]
-
-
-def test_a_release_that_was_not_run_names_the_one_that_was(call: Any) -> None:
-    asked = ("compat", "op", "MatMul", "--sdk")
-    assert "2.33 is answered by kernels of QAIRT 2.36.1, by inference" in call(*asked, "2.33")
-    assert call(*asked, "2.36.1").rstrip().endswith("2.36.1 is answered by kernels of QAIRT 2.36.1")
 
 
 # ---- targets ---------------------------------------------------------------------------------------------------------
@@ -100,21 +48,6 @@ def test_every_device_of_every_backend_is_listed(call: Any) -> None:
     assert ids == sorted(ids)
     assert {"sm8550", "sm8650", "sm8750", "sa8775p", "qcs6490", "sc8380xp"} <= set(ids)
     assert {"vek385", "phoenix", "strix", "krackan"} <= set(ids) and len(ids) >= 113 + 4
-
-
-def test_one_device_with_facts_and_sources(call: Any) -> None:
-    (target,) = json.loads(call("targets", "sm8650", "--json"))["targets"]
-    assert (target["soc_model"], target["arch"], target["vtcm_mb"]) == (57, "v75", 8)
-    assert target["facts"]["soc_model"]["source"]
-    assert target["facts"]["soc_model"]["confidence"] == "observed"
-    text = call("targets", "sm8650")
-    assert "arch: v75 (observed)" in text and "source: " in text
-    assert "precisions: w8a16, w16a16, fp16, lpbq" in text
-
-
-def test_what_is_contradicted_or_unknown_is_said(call: Any) -> None:
-    assert "35 (reported, others say 93)" in call("targets", "qcs6490")
-    assert "arch: unknown" in call("targets", "sc7280x")
 
 
 # ---- explain and doctor ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from deploykit import api
 from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError, UsageError
-from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, moved, request_from_json, request_to_json
+from deploykit.fleet.cells import Cell, Keys, cells_of, moved, request_from_json, request_to_json
 from deploykit.fleet.description import Shared, read_file, schema
 from deploykit.fleet.pages import junit_of, render_matrix
 from deploykit.fleet.results import CellResult, CellVerdict, Results, compare
@@ -53,25 +53,6 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, words: 
     with pytest.raises(DeploykitError) as caught:
         described(tmp_path, text)
     assert words in str(caught.value)
-
-
-def test_excluded_cells_are_gone_and_included_ones_come_beside_their_model(tmp_path: Path) -> None:
-    text = (
-        BASE
-        + """backends = ["qnn-htp", "ort-qnn"]
-[[matrix.exclude]]
-model = "a"
-backend = "ort-*"
-[[matrix.include]]
-model = "a"
-target = "phone"
-name = "small"
-precision = "w8a8"
-"""
-    )
-    assert described(tmp_path, text) == ["a/phone-qnn-htp", "a/phone-small", "b/phone-qnn-htp", "b/phone-ort-qnn"]
-    of_two = [f"{model}/phone-{sdk}" for model in "ab" for sdk in ("2.33", "2.51")]
-    assert described(tmp_path, BASE + 'sdks = ["2.33", "2.51"]\n') == of_two
 
 
 def test_nothing_left_and_two_of_one_name_are_said(tmp_path: Path) -> None:
@@ -135,16 +116,6 @@ def test_an_option_that_no_cell_of_its_row_takes_is_refused(tmp_path: Path, said
     assert option in str(caught.value)
 
 
-def test_only_takes_cells_models_and_targets(tmp_path: Path) -> None:
-    described(tmp_path, BASE + '[targets.board]\ndevice = "vek385"\n')
-    cells = cells_of(read_file(tmp_path / "deploykit.toml"), tmp_path)
-    assert [cell.id for cell in chosen_cells(cells, ["a"])] == ["a/phone", "a/board"]
-    assert [cell.id for cell in chosen_cells(cells, ["boar?", "b/phone"])] == ["a/board", "b/phone", "b/board"]
-    with pytest.raises(UsageError) as caught:
-        chosen_cells(cells, ["nothing"])
-    assert "a/phone" in str(caught.value)
-
-
 def test_the_published_schema_takes_what_is_read() -> None:
     check = jsonschema.Draft202012Validator(schema())
     assert list(check.iter_errors(tomllib.loads(BASE))) == []
@@ -190,19 +161,6 @@ def test_no_answer_is_never_a_yes() -> None:
     assert cell("a/b", error={"what": "x"}).verdict is CellVerdict.FAILED
     assert CellResult(cell="a/b", key="", exit_status=0).verdict is CellVerdict.NOT_JUDGED
     assert results(cell("a/b"), not_run=("a/c",)).exit_status == 1
-
-
-def test_a_comparison_tells_what_became_worse() -> None:
-    old = results(cell("a/x"), cell("a/y", db=40), cell("a/z", compiled="yes"), cell("a/gone"))
-    new = results(
-        cell("a/x", status=1), cell("a/y", db=40.05), cell("a/z", compiled="refused", status=1), cell("a/new")
-    )
-    found = compare(old, new)
-    assert [(change.cell, change.worse) for change in found.changes] == [("a/x", True), ("a/z", True)]
-    assert (found.gone, found.new, found.same) == (("a/gone",), ("a/new",), 1)
-    assert found.exit_status == 1
-    better = compare(new, results(cell("a/x"), cell("a/y", db=50)))
-    assert [change.worse for change in better.changes] == [False, False] and better.exit_status == 0
 
 
 def test_cells_are_held_against_a_time_and_an_older_run() -> None:

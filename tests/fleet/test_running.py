@@ -116,19 +116,6 @@ def test_only_what_differs_in_its_target_shares_a_process(fleet: Path) -> None:
     assert [len(batch) for batch in batches_of((cell, "") for cell in cells)] == [2, 2]
 
 
-def test_commands_that_make_nothing(fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["matrix", str(fleet), "--dry-run", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
-    for words, status in (
-        ([fleet, "--dry-run", "--emit", "gitlab"], 2),
-        ([fleet, "--dry-run", "--diff", tmp_path], 2),
-        ([tmp_path / "none.toml"], 3),
-        ([fleet, "--diff", tmp_path], 3),
-        ([fleet, "-o", tmp_path / "out", "--executor", "cloud"], 2),
-    ):
-        assert run(cli, ["matrix", *map(str, words)]) == status
-
-
 def test_what_a_worker_sends_is_checked(made_once: Path, tmp_path: Path) -> None:
     data, first = packed(made_once, "cnn/phone"), read_result(made_once, "cnn/phone")
     unpack(data, tmp_path / "b", "cnn/phone")

@@ -18,9 +18,7 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Execution, Seen
-from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.backend.plans import PlannedPrecision
-from deploykit.findings import SubjectKind
 from deploykit.flow.render import drawn_detections
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
@@ -28,8 +26,6 @@ from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights
 from deploykit.report.charts import network_strip, timeline
 from deploykit.report.detections import draw_detections
-from deploykit.report.pages import audit_section
-from made_findings import a_finding
 from text_models import text_model
 
 GROUP = DetectionSet(
@@ -116,38 +112,9 @@ def test_what_ran_is_drawn_on_the_sample_that_it_was_given(tmp_path: Path) -> No
     assert all(picture["before"] == picture["after"] != [] for picture in drawn["pictures"])
 
 
-AUDIT = Audit(
-    level="full",
-    by="somebody",
-    kernels=(
-        AuditedKernel(node="a", nodes=("a", "b"), operators=("Relu",), type="u8", place="alone", verdict="right"),
-        AuditedKernel(node="b", nodes=("b",), operators=("Relu", "Tanh"), type="u8", place="inside", verdict="wrong"),
-        AuditedKernel(node="c", operators=("Exp",), type="u8", place="alone", verdict="narrowed", why="8 bits"),
-    ),
-)
-
-
-def test_an_audit_is_told_worst_first() -> None:
-    section = audit_section(AUDIT)
-    assert section is not None and [kernel.verdict for kernel in section["open"]] == ["wrong", "narrowed"]
-    assert list(section["counts"].items()) == [("wrong", 1), ("narrowed", 1), ("right", 1)]
-    assert audit_section(None) is None
-
-
 def facts(body: str) -> GraphFacts:
     head = '<ir_version: 8, opset_import: ["" : 17]> net (float[4] x) => (float[4] y)'
     return collect_facts(wrap_proto(onnx.parser.parse_model(f"{head} {{ {body} }}"), path=Path("net.onnx")))
-
-
-def test_the_strip_shows_types_as_expected_and_what_is_open() -> None:
-    graph, open_one = facts("a = Relu(x) b = Neg(a) y = Abs(b)"), a_finding(kind=SubjectKind.TENSOR, name="b")
-    precision = PlannedPrecision(intended={"a": "uint16", "b": "uint16"}, expected={"a": "uint8", "b": "uint16"})
-    shown = network_strip(precision, graph, [open_one, open_one.with_handled("done")])
-    assert shown is not None and (shown["count"], shown["total"]) == (3, 3)
-    assert [(run["kind"], run["noted"]) for run in shown["runs"]] == [("uint8", False), ("uint16", True), ("", False)]
-    assert "DK901 made-up" in shown["runs"][1]["words"] and shown["kinds"] == ["uint16", "uint8"]
-    handled = network_strip(precision, graph, [open_one.with_handled("done")])
-    assert handled is not None and not any(run["noted"] for run in handled["runs"])
 
 
 def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:

@@ -12,8 +12,8 @@
 
 ``cat >`` makes a model of ONNX's text where the name ends with ``.onnx``, samples of JSON where it ends with ``.npy``
 or ``.npz``. ``cat`` (of a model: its graph in ONNX's text), ``ls`` and ``rm`` do what they say; ``$DATA`` is
-tests/data. ``...`` is any text in a line; alone in a line it is any number of lines. After a change that is wanted:
-``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
+tests/data. ``...`` is any text in a line; alone in a line it is any number of lines. What is printed like a title or a
+command is moved by one blank. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
 """
 
 import contextlib
@@ -90,7 +90,8 @@ def _typed(part: str) -> Iterator[str]:
         else:
             printed = _printed(shlex.split(os.path.expandvars(typed)))
             told = printed.replace(str(DATA), "$DATA").replace(str(Path.cwd()), "$PWD")
-            yield re.sub(r"[ \t]+$", "", told, flags=re.MULTILINE) + "\n"
+            told = re.sub(r"[ \t]+$", "", told, flags=re.MULTILINE)
+            yield re.sub(r"^(?=[#$] )", " ", told, flags=re.MULTILINE) + "\n"
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,8 +1,7 @@
-"""Tables of devices, and the schemas of all tables."""
+"""The schemas of all tables."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jsonschema
@@ -10,36 +9,8 @@ import pytest
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.tables.devices import Device, Fact, load_device, load_devices
 from deploykit.tables.reading import schema_of, structure
 from tables import each_row
-
-PLAIN = Fact(value=8, source=("a page",), confidence=Confidence.DOCUMENTED)
-MORE: Any = {"note": "as sold", "alternatives": (1, 2), "contradicts": "another page"}
-FULL = Fact(value=("a", "b"), source=("a page",), confidence=Confidence.DOCUMENTED, **MORE)
-DEVICE = Device(schema=1, id="one", name="One", vendor="v", backends=("x",), facts={"memory": PLAIN, "units": FULL})
-
-
-def test_a_device_is_published_with_what_is_said_of_each_fact() -> None:
-    row = DEVICE.to_json()
-    assert (row["memory"], row["units"]) == (8, ["a", "b"])
-    assert row["facts"]["memory"] == {"value": 8, "source": ["a page"], "confidence": "documented"}
-    more = {"note": "as sold", "alternatives": [1, 2], "contradicts": "another page"}
-    assert row["facts"]["units"] == {"value": ["a", "b"], "source": ["a page"], "confidence": "documented", **more}
-    assert "note" not in row
-    assert replace(DEVICE, note="rare").to_json()["note"] == "rare"
-    assert replace(DEVICE, facts={"memory": replace(PLAIN, value="")}).to_json()["memory"] == "", (
-        "an empty value is one"
-    )
-
-
-def test_a_file_is_named_as_its_device(tmp_path: Path) -> None:
-    text = 'schema = 1\nid = "one"\nname = "One"\nvendor = "v"\nbackends = ["x"]\n'
-    (tmp_path / "one.toml").write_text(text, "utf-8")
-    assert [device.id for device in load_devices(tmp_path)] == ["one"]
-    (tmp_path / "two.toml").write_text(text, "utf-8")
-    with pytest.raises(InputError, match="differs from the file name"):
-        load_device(tmp_path / "two.toml")
 
 
 @dataclass(frozen=True, kw_only=True)

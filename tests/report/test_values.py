@@ -1,0 +1,227 @@
+"""What pages draw and say, as values: each case stands in ``values.json`` with its whole answer.
+
+After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest -n 0 tests/report``, then read the difference.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from deploykit.accuracy.latency import Estimate, TraceEvent
+from deploykit.backend.opinions import Audit, AuditedKernel
+from deploykit.backend.plans import PlannedPrecision
+from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.findings import Severity, SubjectKind
+from deploykit.model.collect import collect_facts
+from deploykit.model.load import wrap_proto
+from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, spark, spread, timeline
+from deploykit.report.explaining import costs_by_output, explained, samples_wanted, shipping
+from deploykit.report.for_ci import JUnitCase, junit_text, run_cases
+from deploykit.report.ladders import ladder_section
+from deploykit.report.pages import audit_section, quantized_section
+from made_findings import a_finding
+from text_models import text_model
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "values.json"
+
+
+def read(name: str) -> Any:
+    """What a package's manifest or a command's answer holds, written by hand."""
+    return json.loads((HERE / name).read_text("utf-8"))
+
+
+def grid(name: str, scale: float, zero_point: float = 0, *, bits: int = 8, param: bool = False) -> Encoding:
+    value = Affine(bits=bits, signed=False, scale=np.array(scale), zero_point=np.array(zero_point))
+    return Encoding(name=name, value=value, is_param=param)
+
+
+def ranges(*entries: Encoding) -> Any:
+    return range_chart(EncodingSet(version="1.0.0", entries={entry.name: entry for entry in entries}))
+
+
+def strip(body: str, *findings: Any, **more: Any) -> Any:
+    facts = collect_facts(wrap_proto(text_model("float[4] x", body, "float[4] y"), path=Path("net.onnx")))
+    precision = PlannedPrecision(intended=more.pop("intended", {}), expected=more.pop("expected", {}))
+    return network_strip(precision, facts, findings, **more)
+
+
+def lanes(*events: TraceEvent) -> Any:
+    return timeline(Estimate(time_us=500.0, lower_us=0.0, upper_us=0.0, cycles=1000, events=events))
+
+
+KERNELS = (
+    AuditedKernel(node="a", nodes=("a",), operators=("Relu",), type="u8", place="alone", verdict="right"),
+    *(
+        AuditedKernel(node=f"n{at}", nodes=("n",), operators=("Exp",), type="u8", place="alone", verdict="wrong")
+        for at in range(201)
+    ),
+)
+
+
+def audited() -> Any:
+    section = audit_section(Audit(level="full", by="somebody", kernels=KERNELS))
+    assert section is not None
+    return {name: len(value) if isinstance(value, list) else value for name, value in section.items()}
+
+
+NUMBER = {"output": "y", "measure": "sqnr", "value": 40.0, "unit": "dB", "threshold": 12.0, "passes": True}
+FLOAT, DEVICE = {**NUMBER, "against": "float"}, {**NUMBER, "against": "quantized"}
+RIGHT = Correctness(state=Right.YES, label="given", count=8, against="float", numbers=(FLOAT,))
+GOOD = PackageStatus(compiled=Compilation(state=Compiled.YES, by="a compiler"), right=RIGHT)
+ERROR = a_finding(code="DK001", slug="dynamic-input", message="x has no size", hint="give it one")
+LOST = a_finding(slug="lost-by-quantization", hint="widen it", severity=Severity.WARNING)
+
+
+def ship(*findings: Any, right: Mapping[str, Any] | None = None, where: Path | None = None, **changed: Any) -> Any:
+    status = replace(GOOD, **changed)
+    return shipping(replace(status, right=replace(status.right, **(right or {}))), findings, where)
+
+
+def wanted(**right: Any) -> Any:
+    return samples_wanted(Correctness(**right))
+
+
+def drawn(ladder: Any) -> Any:
+    """What a template is given, without what it is handed through."""
+    section = ladder_section(ladder)
+    rows = [{name: value for name, value in row.items() if name != "told"} for row in section["rows"]]
+    winner = None if section["winner"] is None else section["rows"].index(section["winner"])
+    return {**section, "rows": rows, "winner": winner, "steps": [step["costs"] for step in section["steps"]]}
+
+
+def told(name: str) -> Any:
+    found = explained(read(name), Path("a folder"))
+    return {"title": found.title, **{chapter.title: chapter.lines for chapter in found.chapters}}
+
+
+NO, OPEN, NOT_RUN = Right.NO, Right.NOT_JUDGED, Compilation()
+TENSOR = a_finding(kind=SubjectKind.TENSOR, name="b", severity=Severity.WARNING)
+EVENT = TraceEvent(node="conv", thread="HVX 1", start=0, duration=600, unit="vector", kernel="q::conv")
+CASES: Mapping[str, Callable[[], Any]] = {
+    "shares": lambda: [share_of(value, 8.0) for value in (-1.0, 0.0, 1.0, 8.0, 9.0)] + [share_of(1.0, 0.0)],
+    "decibels": lambda: list(map(decibels, (40.04, math.nan, math.inf, -math.inf))),
+    "bars": lambda: loss_bars([("a", {"weights": 40.0, "all": 20.0}), ("b", {"all": math.inf}), ("c", {})]),
+    "bars on an axis": lambda: loss_bars([("a", {"all": 60.0}), ("b", {"all": 0.0}), ("c", {"all": 90.0})], 80.0),
+    "bars of nothing": lambda: loss_bars([("a", {"all": -math.inf})]),
+    "sparks": lambda: [spark(counts) for counts in ((4, 1, 0), (0, 0), ())],
+    "points": lambda: spread([(1, 10, "a"), (3, 30, "b"), (math.nan, math.inf, "c"), (2, -math.inf, "d")]),
+    "one point": lambda: spread([(1, math.nan, "a")]),
+    "ranges": lambda: ranges(
+        *(grid("wide", 1e4), grid("low", 0.5, 255), grid("same", 0.5), grid("fine", 1e-9, bits=16)),
+        *(grid("weight", 1.0, param=True), grid("nothing", 0.0), grid("huge", 1e20)),
+    ),
+    "ranges of nothing": lambda: ranges(grid("weight", 1.0, param=True)),
+    "60 ranges of more": lambda: {**ranges(*(grid(f"t{at}", 0.1) for at in range(61))), "bars": "60 of them"},
+    "kernels": lambda: lanes(
+        EVENT, replace(EVENT, start=600, duration=0.1), replace(EVENT, thread="HMX", node="mul", start=500, kernel="")
+    ),
+    "the nodes of a plan": lambda: strip(
+        "a = Relu(x) b = Neg(a) c = Neg(b) d = Abs(c) y = Abs(d)",
+        *(TENSOR, TENSOR.with_handled("done"), replace(TENSOR, code="DK902"), a_finding(name="Relu -> a")),
+        a_finding(kind=SubjectKind.TENSOR, name="d", severity=Severity.INFO),
+        intended={"a": "uint16", "b": "uint16", "d": "int8"},
+        expected={"a": "uint8"},
+    ),
+    "the nodes by time": lambda: strip(
+        "".join(f"t{at} = Relu({f't{at - 1}' if at else 'x'}) " for at in range(11)) + "y = Abs(t10)",
+        kind="float16",
+        shares={**{f"Relu -> t{at}": 0.02 for at in range(11)}, "Abs -> y": 0.15},
+    ),
+    "a graph without nodes that compute": lambda: strip("y = Constant <value = float[4] {1, 2, 3, 4}> ()"),
+    "an audit": audited,
+    "an account of a quantizer": lambda: quantized_section(read("quantized.json")),
+    "another account": lambda: quantized_section(read("quantized_otherwise.json")),
+    "costs": lambda: costs_by_output(
+        [
+            *(FLOAT, DEVICE, {**DEVICE, "value": 30.0}, {**DEVICE, "value": 50.0}, {**FLOAT, "against": "device"}),
+            {"output": "y", "measure": "box-error", "value": 1.5, "unit": "px", "threshold": 0.4, "passes": False},
+            {"output": "y", "measure": "gain", "value": 0.5, "threshold": 0.4, "passes": True},
+            {"output": "z", "measure": "error", "value": 0.5, "threshold": 0.4, "passes": False, "where": "row 1"},
+            {"output": "z", "measure": "error", "value": math.nan, "threshold": 0.4, "passes": False},
+            {**FLOAT, "output": "exact", "value": "inf"},
+        ]
+    ),
+    "costs in words": lambda: list(
+        map(str, costs_by_output([{**FLOAT, "where": "row 1"}, {**NUMBER, "against": "me"}]))
+    ),
+    "shipped": ship,
+    "shipped after a run": lambda: ship(compiled=NOT_RUN, right={"where": "device"}),
+    "judged by several": lambda: ship(right={"against": "quantized", "numbers": (DEVICE, FLOAT), "count": 1}),
+    "judged without limits": lambda: ship(right={"numbers": ({**FLOAT, "passes": None},)}),
+    "damaged": lambda: ship(intact=False),
+    "refused": lambda: ship(ERROR, compiled=Compilation(state=Compiled.REFUSED, by="it", why="no kernel")),
+    "refused without a word": lambda: ship(compiled=Compilation(state=Compiled.REFUSED)),
+    "wrong": lambda: ship(right={"state": NO, "why": "y: 3 dB"}),
+    "wrong with an advice": lambda: ship(ERROR, LOST, right={"state": NO}),
+    "open error": lambda: ship(ERROR),
+    "handled error": lambda: ship(ERROR.with_handled("it is fixed")),
+    "not judged": lambda: ship(right={"state": OPEN, "label": "", "why": "not judged: nothing was run"}),
+    "not judged on given samples": lambda: ship(right={"state": OPEN, "why": ""}, where=Path("a folder")),
+    "not judged on made-up samples": lambda: ship(right={"state": OPEN, "label": "derived", "why": "who knows"}),
+    "not compiled": lambda: ship(compiled=NOT_RUN, where=Path("out")),
+    "against the encodings only": lambda: ship(right={"against": "quantized", "numbers": (DEVICE,)}),
+    "right on made-up samples": lambda: ship(right={"label": "derived"}),
+    "samples wanted": lambda: [
+        *(wanted(label="given"), wanted(why="made up"), wanted(why="made-up"), wanted(why="say --calibration")),
+        *(wanted(why="nothing ran"), wanted(state=Right.YES, label="given")),
+    ],
+    "a manifest in words": lambda: told("manifest.json"),
+    "a manifest of nothing": lambda: explained({"target": 3, "files": {}, "findings": [{}]}),
+    "a ladder": lambda: drawn(read("ladder.json")),
+    "a ladder by time": lambda: drawn(read("ladder_timed.json")),
+    "a ladder by a measure": lambda: drawn(read("ladder_measured.json")),
+    "junit": lambda: junit_text(
+        "all\x00",
+        {
+            "one": [
+                JUnitCase(name="good", message="fine\x1b", seconds=0.1234567),
+                JUnitCase(name="no", kind="failure", message="bad", text="line"),
+                JUnitCase(name="lost", kind="error", message="gone"),
+                JUnitCase(name="left", kind="skipped", message=""),
+                JUnitCase(name="silent", message=""),
+            ]
+        },
+    ).splitlines(),
+    "runs": lambda: [
+        run_cases(record)
+        for record in (
+            {"status": 3, "log": ["a", "b"]},
+            {"right": {"right": "yes"}, "where": "device", "latency": None},
+            {"right": {"right": "no"}, "where": "emulator", "latency": {"median_us": 10.0, "p90_us": 1500, "count": 3}},
+            {
+                "right": {},
+                "where": "x",
+                "latency": {"median_us": 1, "p90_us": 2, "count": 1},
+                "budget": {"p90_us": 2, "held": True},
+            },
+            {"right": {"right": "no"}, "where": "x", "latency": {"median_us": 1, "p90_us": 2, "count": 1}}
+            | {"budget": {"p90_us": 1.5, "held": False}},
+        )
+    ],
+}
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it, with numbers that JSON lacks in words."""
+    made = msgspec.to_builtins(value, enc_hook=lambda one: one.to_json() if hasattr(one, "to_json") else str(one))
+    return json.loads(json.dumps(made), parse_constant=str)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str) -> None:
+    known = json.loads(GOLDEN.read_text("utf-8")) if GOLDEN.exists() else {}
+    made = plain(CASES[name]())
+    if os.environ.get("DEPLOYKIT_WRITE_GOLDEN"):
+        known = {one: made if one == name else known.get(one) for one in CASES}
+        GOLDEN.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    assert made == known[name]
