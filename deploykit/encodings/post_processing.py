@@ -206,8 +206,8 @@ def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
     """A product of what a Softmax gives with one short stored row of numbers."""
     if not has(node, Trait.LINEAR) or len(node.inputs) < 2 or not facts.is_stored(node.inputs[1]):
         return False
-    sizes = facts.static_shape(node.inputs[1])
-    if sizes is None or max(sizes, default=0) != math.prod(sizes) or math.prod(sizes) > _MOST_BINS:
+    sizes = facts.static_shape(node.inputs[1]) or ()
+    if max(sizes, default=0) != math.prod(sizes) or math.prod(sizes) > _MOST_BINS:
         return False
     before = facts.maker_behind(node.inputs[0], _MOVES)
     return before is not None and before.op_type == "Softmax"

@@ -154,8 +154,7 @@ class _Levelling:
 
     def _bytes(self, name: str) -> int:
         """Two bytes per element: 16-bit values on either side; unknown dimensions count as 1."""
-        fact = self.facts.tensors.get(name)
-        shape = () if fact is None or fact.shape is None else fact.shape
+        shape = self.facts.tensors[name].shape or ()
         return 2 * math.prod(dim if isinstance(dim, int) else 1 for dim in shape)
 
     def levels(self, changed: frozenset[int]) -> _Levels:

@@ -11,9 +11,10 @@ from deploykit.encodings.float_sets import (
     suggest_extensions,
 )
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.new_grids import widen
+from deploykit.encodings.new_grids import symmetric_blocks, widen, with_wide_activations
+from deploykit.encodings.place import needed_opset, share_entry
 from deploykit.encodings.post_processing import find_mixing, find_post_processing
-from deploykit.encodings.reach import collect_reach, only_masks, saturates
+from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
 from deploykit.encodings.segments import SegmentCosts, partition
 from deploykit.encodings.values import Affine, Encoding
 from deploykit.model.collect import constant_range, constant_value
@@ -101,6 +102,23 @@ def detector(asked: Asked) -> Iterator[str]:
     return ends(replace(asked, model=wrap_proto(DETECTORS[asked.words[0]](), path=Path("m.onnx"))))
 
 
+def proven(asked: Asked) -> Iterator[str]:
+    found = proven_bounds(asked.facts, asked.model, asked.encodings)
+    yield from (f"{name}: {low:.4g} .. {high:.4g}" for name, (low, high) in found.items())
+
+
+def regridded(asked: Asked) -> Iterator[str]:
+    yield f"operator set {needed_opset(asked.encodings)}"
+    for label, made in (
+        ("wide", with_wide_activations(asked.encodings)),
+        ("symmetric", symmetric_blocks(asked.encodings)[0]),
+        ("shared", share_entry(asked.encodings, asked.words[0], asked.words[1:]) or asked.encodings),
+    ):
+        old = asked.encodings.entries
+        changed = [shown(entry) for entry in made if entry is not old.get(entry.name)]
+        yield from listed(label, changed + sorted(made.float_tensors - asked.encodings.float_tensors))
+
+
 def ends(asked: Asked) -> Iterator[str]:
     facts = asked.facts
     found = find_post_processing(facts, graph_bounds(GraphCopy(asked.proto)))
@@ -152,7 +170,9 @@ QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "float-set": float_set,
     "infer": inferred,
     "mixing": mixing,
+    "proven": proven,
     "reach": reach,
+    "regridded": regridded,
     "widen": widened,
 }
 

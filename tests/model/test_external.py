@@ -21,6 +21,7 @@ from deploykit.rewrites.contract import load_transform
 from sample_models.networks import attention_net, save_with_external_data
 from tables import each_row
 from text_models import text_model
+from whole_answers import check_whole
 
 
 def external(**entries: str) -> onnx.ModelProto:
@@ -32,11 +33,14 @@ def external(**entries: str) -> onnx.ModelProto:
     return model
 
 
-def refusal(path: Path, **entries: str) -> str:
+def refusal(path: Path, told: str = "", **entries: str) -> str:
     with pytest.raises(InputError) as caught:
         wrap_proto(external(**entries), path=path)
-    assert str(path) in caught.value.what and "'w'" in caught.value.what
-    return str(caught.value)
+    text = str(caught.value)
+    assert told in text and "'w'" in caught.value.what
+    if told:
+        check_whole(__file__, ", ".join((told, *entries.values())), text, path.parent)
+    return text
 
 
 OUTSIDE = ["../w.bin", "sub/../../w.bin", "sub/../w.bin", "..\\w.bin", "sub\\..\\..\\w.bin", "/etc/passwd", ".."]
@@ -56,6 +60,7 @@ def test_what_can_be_no_place_is_refused_by_its_spelling(entries: dict[str, str]
     (tmp_path / "model" / "sub").mkdir(parents=True)
     (tmp_path / "model" / "x").write_bytes(b"\0" * 64)
     text = refusal(tmp_path / "model" / "m.onnx", **entries)
+    check_whole(__file__, ", ".join(f"{name} {value[:40]!r}" for name, value in entries.items()), text, tmp_path)
     assert re.search(told, text) and (told != "folder|absolute" or entries["location"] in text.replace("\\\\", "\\"))
 
 
@@ -78,7 +83,7 @@ def test_links_that_leave_the_folder_and_links_that_do_not(tmp_path: Path) -> No
     folder.mkdir()
     os.mkfifo(tmp_path / "outside")
     (folder / "w.bin").symlink_to(tmp_path / "outside")
-    assert "symbolic link" in refusal(folder / "m.onnx", location="w.bin")
+    refusal(folder / "m.onnx", "symbolic link", location="w.bin")
     (folder / "real").write_bytes(b"\0" * 64)
     (folder / "inside").symlink_to("real")
     model = wrap_proto(external(location="inside"), path=folder / "m.onnx")
@@ -92,21 +97,21 @@ def test_links_that_leave_the_folder_and_links_that_do_not(tmp_path: Path) -> No
     (folder / "circle").symlink_to("circle")
     assert "'circle'" in refusal(folder / "m.onnx", location="circle")
     (folder / "up").symlink_to(tmp_path, target_is_directory=True)
-    assert "symbolic link" in refusal(folder / "m.onnx", location="up/outside")
+    refusal(folder / "m.onnx", "symbolic link", location="up/outside")
 
 
 def test_missing_irregular_and_short_files(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    assert "is missing" in refusal(path, location="w.bin")
+    refusal(path, "is missing", location="w.bin")
     (tmp_path / "folder").mkdir()
-    assert "not a regular file" in refusal(path, location="folder")
+    refusal(path, "not a regular file", location="folder")
     os.mkfifo(tmp_path / "pipe")
-    assert "not a regular file" in refusal(path, location="pipe")
+    refusal(path, "not a regular file", location="pipe")
     (tmp_path / "w.bin").write_bytes(b"\0" * 63)
-    assert "has only 63" in refusal(path, location="w.bin")
+    refusal(path, "has only 63", location="w.bin")
     (tmp_path / "w.bin").write_bytes(b"\0" * 64)
-    assert "needs bytes 1 to 65" in refusal(path, location="w.bin", offset="1")
-    assert "claims 60 bytes" in refusal(path, location="w.bin", length="60")
+    refusal(path, "needs bytes 1 to 65", location="w.bin", offset="1")
+    refusal(path, "claims 60 bytes", location="w.bin", length="60")
     wrap_proto(external(location="w.bin", offset="0", length="64"), path=path)
 
 

@@ -119,12 +119,12 @@ def json_numbers(numbers: Array) -> msgspec.Raw:
     return msgspec.Raw(f"[{','.join(json_texts(numbers))}]" if flat else json.dumps(numbers.tolist()))
 
 
-def nested(value: Any, where: str, key: str = "") -> Array:
+def nested(value: Any, where: str, key: str) -> Array:
     """A number or an evenly nested list of numbers as float64; the array has one dimension per level of nesting."""
     try:
         if type(value) is float or type(value) is int:  # most numbers of a file
             return np.array(value + 0.0)  # -0.0 means the same as 0.0, and does not read the same
-        where = f"{where}: {key!r}" if key else where
+        where = f"{where}: {key!r}"
         if value is msgspec.UNSET:
             raise InputError(f"{where} is missing", next="does the file's 'version' match its content?")
         shape: list[int] = []

@@ -71,7 +71,8 @@ def _parse_value(row: LinearItem, where: str, version: str) -> Value:
         _refuse(where, row, "y_zero_point", *(("per_block_int_scale",) if nested_scale else ("y_scale", "input_dtype")))
         if nested_scale:
             return _parse_scale_of_scales(row, grid[0], where)
-        return _lpbq(row, grid[0], nested(scales, where), nested(blocks, where), None, where)
+        channels = nested(scales, where, "per_channel_float_scale")
+        return _lpbq(row, grid[0], channels, nested(blocks, where, "per_block_int_scale"), None, where)
     _refuse(where, row, "input_dtype")
     if grid is None and dtype not in grids.FLOAT8_TYPES:
         types = f"int2 .. int{grids.WIDEST}, uint2 .. uint{grids.WIDEST}, {', '.join(grids.FLOAT8_TYPES)}"
