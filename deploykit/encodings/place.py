@@ -15,7 +15,6 @@ from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Flo
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
-from deploykit.model.operators import WEIGHT
 from deploykit.model.parameters import parameter_uses
 from deploykit.model.ranges import Interval
 
@@ -123,7 +122,7 @@ def layouts(facts: GraphFacts) -> Mapping[str, Layout]:
 def _collect_layouts(facts: GraphFacts) -> Mapping[str, Layout]:
     uses, found = parameter_uses(facts), dict[str, Layout]()
     for name, fact in facts.tensors.items():
-        weights = [use for use in uses.get(name, ()) if use.role == WEIGHT and use.channel_axis is not None]
+        weights = [use for use in uses.get(name, ()) if use.channel_axis is not None]
         axes = {(use.channel_axis, use.block_axis) for use in weights}
         # A weight that two ops read along different axes is settled by neither.
         channel, block = axes.pop() if len(axes) == 1 else (None, None)

@@ -253,6 +253,10 @@ BAD_TENSORS: list[tuple[dict[str, Any], str]] = [
     ({"raw_data": b"\0" * 7}, "holds 7 bytes"),
     ({"raw_data": b"\0" * 9}, "need 8"),
     ({"float_data": [1.0]}, "holds 1 values"),
+    *(
+        ({"dims": [1] * rank, "raw_data": b""}, f"dimensions {'1 x ' * 7}1{more} need")
+        for rank, more in ((8, ""), (9, " x …"))
+    ),
     ({}, "holds 0 values"),
     ({"dims": [-1, 2]}, "negative dimension -1"),
     ({"dims": [1 << 40, 1 << 40]}, "more elements than any file"),
