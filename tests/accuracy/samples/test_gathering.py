@@ -63,36 +63,33 @@ def _entry(name: str, low: float, high: float, bits: int = 8) -> EncodingSet:
     return EncodingSet(version="1.0.0", entries={name: Encoding(name=name, value=value)})
 
 
-def test_one_arbitrary_input_makes_all_of_it_arbitrary() -> None:
-    made = _gather(_detector(), encodings=_entry("image", 0, 1))
-    assert {n: one.label for n, one in made.of_inputs.items()} == {"image": Label.DERIVED, "sizes": Label.ARBITRARY}
-    assert (made.label, made.may_judge) == (Label.ARBITRARY, False)
-    assert "Mul" in made.described_for_humans and made.feeds
-    assert all((feed["sizes"] >= 1).all() for feed in made.feeds)
+def _gathered(question: str) -> list[str]:
+    """Inputs, a body, then any of: ``entry NAME LOW HIGH``, ``most N``, and what ``--input`` says."""
+    given, body, *more = question.split("; ")
+    stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
+    stored |= {"scale": np.float32(0.5), "zero": np.uint8(8)} if "scale" in body else {}
+    model = shape_inference.infer_shapes(text_model(given, body, **stored))
+    asked: dict[str, Any] = {}
+    for word, *rest in (said.split(" ") for said in more):
+        if word == "entry":
+            asked["encodings"] = _entry(rest[0], float(rest[1]), float(rest[2]))
+        elif word == "most":
+            asked["most"] = int(rest[0])
+    made = _gather(model, inputs=tuple(said for said in more if "=" in said), **asked)
+    lines = [
+        f"{made.described_for_humans}; judged on: {made.may_judge}; {', '.join(made.points)}; {len(made.varied)} vary"
+    ]
+    for name, source in made.of_inputs.items():
+        arrays = [feed[name] for feed in made.feeds]
+        ends = [f"{array.min():.4g}..{array.max():.4g}" for array in arrays]
+        lines.append(
+            f"{name} {arrays[0].dtype}{list(arrays[0].shape)}: {source.label}, {source.why}: {', '.join(ends)}"
+        )
+    return lines
 
 
-def test_a_declaration_makes_the_same_inputs_good_to_judge_on() -> None:
-    made = _gather(_detector(), encodings=_entry("image", 0, 1), inputs=("sizes=640,480",))
-    assert (made.label, made.may_judge) == (Label.DERIVED, True)
-    assert made.of_inputs["sizes"].label is Label.DECLARED
-    assert all(feed["sizes"].tolist() == [[640, 480]] for feed in made.feeds)
-    assert made.feeds[0]["sizes"].dtype == np.int64
-    assert json.loads(json.dumps(made.to_json())) == {
-        "label": "derived",
-        "count": len(SETS),
-        "inputs": {
-            "image": {"label": "derived", "why": "points of its encoding"},
-            "sizes": {"label": "declared", "why": "declared as 640, 480"},
-        },
-    }
-
-
-def test_what_is_wholly_declared_has_as_many_samples_as_differ() -> None:
-    assert _gather(_detector(), inputs=("sizes=640", "image=0.5")).count == 1
-    made = _gather(_detector(), inputs=("sizes=1..100", "image=-1..1"))
-    assert (made.count, made.label) == (len(SETS), Label.DECLARED)
-    sizes = np.concatenate([feed["sizes"] for feed in made.feeds])
-    assert (sizes.min(), sizes.max()) == (1, 100)
+def test_what_inputs_are_made_of_and_what_they_mean() -> None:
+    check_file(HERE / "gathered.told", _gathered)
 
 
 def test_data_may_lack_what_is_declared_and_nothing_else(tmp_path: Path) -> None:
