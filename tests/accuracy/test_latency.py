@@ -1,50 +1,79 @@
 """Time by the compiler's cost model: every moment of a trace belongs to somebody, and to nobody twice."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
-from deploykit.accuracy.latency import Estimate, TraceEvent, chrome_trace, operator_times, read_time
+from deploykit.accuracy.latency import Estimate, OperatorTime, TraceEvent, chrome_trace, operator_times, read_time
+from deploykit.errors import UsageError
+from tables import each_row
+from told import check_file, check_told
+
+HERE = Path(__file__).parent
 
 
 def event(node: str, thread: str, start: float, duration: float, unit: str = "vector", moved: int = 0) -> TraceEvent:
     return TraceEvent(node=node, thread=thread, start=start, duration=duration, unit=unit, ddr_bytes=moved)  # type: ignore[arg-type]
 
 
-def test_operators_that_run_at_once_share_the_moment() -> None:
-    found = {item.node: item for item in operator_times([event("a", "1", 0, 10), event("b", "2", 4, 10)])}
-    assert found["a"].share == 4 + 3 and found["b"].share == 3 + 4
-    assert found["a"].waiting == found["b"].waiting == 0
+TRACES: dict[str, list[TraceEvent]] = {
+    "two that run at once share the moment": [event("a", "1", 0, 10), event("b", "2", 4, 10)],
+    # The first bytes are waited for; those of the next layer come while this one computes, then nothing runs.
+    "transfers": [
+        event("a", "dma", 0, 6, "dma", 100),
+        event("a", "1", 6, 10, "matrix"),
+        event("b", "dma", 6, 8, "dma", 50),
+        event("b", "1", 20, 5),
+    ],
+    "two transfers at once": [event("b", "x", 0, 4, "dma", 8), event("a", "y", 0, 2, "dma", 7), event("a", "1", 4, 1)],
+    "a kernel that takes no time": [event("a", "1", 0, 0), event("b", "1", 3, 2)],
+    "nothing": [],
+}
 
 
-def test_a_transfer_counts_only_while_nothing_computes() -> None:
-    """The first bytes are waited for; those of the next layer come while this one computes."""
-    events = [event("a", "dma", 0, 6, "dma", 100), event("a", "1", 6, 10), event("b", "dma", 6, 8, "dma", 50)]
-    found = {item.node: item for item in operator_times([*events, event("b", "1", 20, 5)])}
-    assert (found["a"].share, found["a"].waiting, found["a"].ddr_bytes) == (16, 6, 100)
-    assert (found["b"].share, found["b"].waiting) == (9, 4)  # nothing runs from 16 to 20: b is what is waited for
-    assert found["b"].busy == {"dma": 8, "vector": 5}
-    told = found["b"].to_json(0.5)
-    assert (told["time_us"], told["waiting_us"], told["busy_us"]) == (4.5, 2.0, {"dma": 4.0, "vector": 2.5})
+def test_every_moment_belongs_to_an_operator() -> None:
+    told = {}
+    for name, events in TRACES.items():
+        found = operator_times(events)
+        assert found == operator_times(events[::-1]), "in any order"
+        told[name] = [f"{one.share:g} cycles, {json.dumps(one.to_json(0.5))}" for one in found]
+    check_told(HERE / "operators.told", told)
 
 
-def test_operators_without_a_cost_make_it_a_least_time() -> None:
-    known = Estimate(time_us=2390, lower_us=2280, upper_us=2510, cycles=3_579_264, soc_model="77")
-    assert known.described == (
-        "about 2.39 ms on the accelerator (2.28 ms to 2.51 ms), by the compiler's own model for 77"
-    )
-    partly = Estimate(time_us=593, lower_us=548, upper_us=645, cycles=888_997, soc_model="77", missing_ops=10)
-    assert partly.described.startswith("at least 593 us") and "10 operators have no cost in it" in partly.described
+def _estimate(question: str) -> list[str]:
+    """Fields of an estimate that are not the usual ones, in JSON; operators are (share, waiting)."""
+    fields = json.loads(question)
+    rows = enumerate(fields.pop("operators", ()))
+    of = [OperatorTime(node=f"n{n}", share=share, waiting=wait, busy={}, ddr_bytes=0) for n, (share, wait) in rows]
+    usual = {"time_us": 2390, "lower_us": 999.6, "upper_us": 99.4, "cycles": 3_579_264, "soc_model": "77"}
+    found = Estimate(**{**usual, **fields}, operators=tuple(of))
+    told = found.to_json()
+    return [found.described, f"{found.us_per_cycle:.6g} us per cycle, {len(told['dearest'])} of {len(of)} published"]
+
+
+def test_an_estimate_in_a_line() -> None:
+    check_file(HERE / "estimates.told", _estimate)
 
 
 def test_a_trace_opens_with_a_row_per_thread_and_ends_with_the_whole() -> None:
     events = (event("a", "dma", 0, 6, "dma", 100), event("a", "1", 6, 10), event("b", "1", 16, 4))
     known = Estimate(time_us=40, lower_us=30, upper_us=50, cycles=20, soc_model="77", chip="the chip", events=events)
-    trace = chrome_trace(known)["traceEvents"]
-    assert [row["args"]["name"] for row in trace if row["ph"] == "M"] == ["1", "dma"]
-    shown = [(row["name"], row["tid"], row["ts"], row["dur"]) for row in trace if row["ph"] == "X"]
-    assert shown == [("a", 0, 12, 20), ("b", 0, 32, 8), ("a", 1, 0, 12)]
-    assert trace[-1]["args"] == {"kernel": "", "ddr_bytes": 100}
+    made = chrome_trace(known)
+    assert (made["displayTimeUnit"], made["otherData"]) == ("ns", {"what": known.described})
+    rows = [(r["name"], r["tid"], r["ts"], r["dur"], r["cat"], r["ph"]) for r in made["traceEvents"][2:]]
+    assert made["traceEvents"][:2] == [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": name}}
+        for number, name in enumerate(("1", "dma"))
+    ]
+    assert rows == [("a", 0, 12, 20, "vector", "X"), ("b", 0, 32, 8, "vector", "X"), ("a", 1, 0, 12, "dma", "X")]
+    assert made["traceEvents"][-1]["args"] == {"kernel": "", "ddr_bytes": 100}
 
 
-@pytest.mark.parametrize(("text", "us"), [("", 0), ("5ms", 5000), ("800us", 800), ("0.2 s", 200_000), ("3", 3000)])
+@each_row(("text", "us"), ("", 0), ("5ms", 5000), ("800us", 800), ("0.2 s", 200_000), ("3", 3000), (" 7 ", 7000))
 def test_a_time_is_read_as_people_write_it(text: str, us: float) -> None:
     assert read_time(text) == us
+    for wrong in ("0", "0.0ms", "5 min", "-3", "1e3"):
+        with pytest.raises(UsageError, match=f"--x {re.escape(wrong)}: no time"):
+            read_time(wrong, "--x")

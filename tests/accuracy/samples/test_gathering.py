@@ -66,7 +66,7 @@ def _entry(name: str, low: float, high: float, bits: int = 8) -> EncodingSet:
 def _gathered(question: str) -> list[str]:
     """Inputs, a body, then any of: ``entry NAME LOW HIGH``, ``most N``, and what ``--input`` says."""
     given, body, *more = question.split("; ")
-    stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
+    stored: dict[str, Any] = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
     stored |= {"scale": np.float32(0.5), "zero": np.uint8(8)} if "scale" in body else {}
     model = shape_inference.infer_shapes(text_model(given, body, **stored))
     asked: dict[str, Any] = {}
@@ -199,8 +199,8 @@ def _samples(question: str) -> list[str]:
         given = sizes[:1] + sizes[3:] + sizes[1:3] if name == "turned" else ()
         inputs.append(InputSpec(name=name, dtype=dtype, shape=sizes, given=given))
     for name, shape in (words.split(" ") for words in held.split(", ")):
-        sizes = [int(dim) for dim in shape.split("x")]
-        arrays[name] = np.arange(np.prod(sizes), dtype=np.int64).reshape(sizes)
+        lengths = [int(dim) for dim in shape.split("x")]
+        arrays[name] = np.arange(np.prod(lengths), dtype=np.int64).reshape(lengths)
     with TemporaryDirectory() as folder:
         path = Path(folder, "x.npz")
         write_arrays(path, arrays)
