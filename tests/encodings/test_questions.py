@@ -1,10 +1,14 @@
 """Small graphs with entries, and all that is said of them."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from onnx import ModelProto
+
 from deploykit.encodings.complete import complete, complete_encodings, effective_entry
+from deploykit.encodings.cut import chain_models, cut_alike, cut_model
 from deploykit.encodings.float_sets import (
     collect_coverage,
     predict_float_set,
@@ -13,10 +17,11 @@ from deploykit.encodings.float_sets import (
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import symmetric_blocks, widen, with_wide_activations
 from deploykit.encodings.place import needed_opset, share_entry
-from deploykit.encodings.post_processing import find_mixing, find_post_processing
+from deploykit.encodings.post_processing import find_mixing, find_post_processing, output_of_shape
 from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
-from deploykit.encodings.segments import SegmentCosts, partition
+from deploykit.encodings.segments import SegmentCosts, partition, split_model, whole_as_cut
 from deploykit.encodings.values import Affine, Encoding
+from deploykit.errors import UsageError
 from deploykit.model.collect import constant_range, constant_value
 from deploykit.model.graph import GraphCopy
 from deploykit.model.load import wrap_proto
@@ -158,7 +163,42 @@ def cut(asked: Asked) -> Iterator[str]:
     yield from listed("turned float", found.changed)
 
 
+def steps(model: ModelProto) -> str:
+    graph = model.graph
+    given, made = (", ".join(item.name for item in items) for items in (graph.input, graph.output))
+    stored = "".join(f", stored {item.name}" for item in graph.initializer)
+    nodes = "; ".join(f"{', '.join(node.output)} = {node.op_type} {' '.join(node.input)}" for node in graph.node)
+    return f"{graph.name} {given} -> {made}: {nodes}{stored}"
+
+
+def alike(asked: Asked) -> Iterator[str]:
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in asked.proto.graph.initializer}
+    try:
+        for part in cut_alike([asked.proto], int(asked.words[0]), sizes)[0]:
+            yield f"{steps(part.model)}, weights {' '.join(part.weights)}"
+    except UsageError as error:
+        yield from str(error).splitlines()
+
+
+def halves(asked: Asked) -> Iterator[str]:
+    parts = cut_model(asked.proto, [*map(int, asked.words)])
+    yield from map(steps, (*parts, chain_models(*parts)))
+
+
+def split(asked: Asked) -> Iterator[str]:
+    most, *floats = asked.words
+    found = partition(asked.facts, floats, max_segments=int(most) or None, costs=COSTS)
+    segments = split_model(asked.proto, asked.encodings, found)
+    for one in segments:
+        kept = [] if one.encodings is None else [*one.encodings.entries, *sorted(one.encodings.float_tensors)]
+        yield f"{one.name} {', '.join(one.inputs)} -> {', '.join(one.outputs)}, entries {' '.join(kept) or 'none'}"
+        yield f"    {steps(one.model)}, nodes {' '.join(one.nodes)}, turned float {' '.join(one.changed) or 'none'}"
+    whole, entries = whole_as_cut(asked.proto, asked.encodings, found, segments)
+    yield f"whole: {steps(whole)}, entries {' '.join(entries.entries)}"
+
+
 QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
+    "alike": alike,
     "behind": behind,
     "carried": carried,
     "completed": completed,
@@ -168,11 +208,14 @@ QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "ends": ends,
     "extensions": extensions,
     "float-set": float_set,
+    "halves": halves,
     "infer": inferred,
     "mixing": mixing,
     "proven": proven,
     "reach": reach,
     "regridded": regridded,
+    "output": lambda asked: iter([str(output_of_shape(asked.facts, asked.words[0], tuple(map(int, asked.words[1:]))))]),
+    "split": split,
     "widen": widened,
 }
 
