@@ -171,8 +171,7 @@ def derive_biases(encodings: EncodingSet, facts: GraphFacts, *, read_values: Rea
     firsts = (next((use for use in found if use.role == BIAS), None) for found in uses.values())
     biases = sorted((use for use in firsts if use is not None), key=lambda use: use.node.index)
     cases = [
-        _Case(encodings, facts, use, weights.get(use.node.index), len(uses[use.name]), read_values, use.node.inputs[0])
-        for use in biases
+        _Case(encodings, facts, use, weights.get(use.node.index), read_values, use.node.inputs[0]) for use in biases
     ]
     for case in (*cases, *_written_out(encodings, facts, read_values)):
         use = case.use
@@ -194,7 +193,7 @@ def _written_out(encodings: EncodingSet, facts: GraphFacts, read_values: ReadVal
             node = facts.nodes[block.nodes[-1]]
             use = ParameterUse(name=bias, role=BIAS, node=node)
             weight = ParameterUse(name=scale, role=WEIGHT, node=node)
-            yield _Case(encodings, facts, use, weight, 1, read_values, block.source)
+            yield _Case(encodings, facts, use, weight, read_values, block.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +204,6 @@ class _Case:
     facts: GraphFacts
     use: ParameterUse
     weight: ParameterUse | None
-    uses: int
     read_values: ReadValues
     source: str
 
@@ -252,7 +250,7 @@ def _derive(case: _Case) -> Made:
         return f"{case.node.op_type} joins the biases of all its gates, and their weights do not share a scale"
     if has(case.node, Trait.LINEAR) and _channels_fit(case, weight.value):
         # Input scale times weight scale: per channel, of the largest block, and of the channel scale of LPBQ.
-        if case.uses > 1:
+        if len(parameter_uses(case.facts)[case.use.name]) > 1:
             return f"several ops add it, {case.node.label} among them, and each would need another scale"
         if not isinstance(data.value, Affine) or data.value.granularity != "per-tensor":
             return f"the input of {case.node.label} is not quantized per tensor"
