@@ -1,7 +1,8 @@
 """The ladder: what is measured, concluded, done next and chosen, with measurers told what to say, and for real."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -21,13 +22,13 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, UsageError
-from deploykit.flow.ladder import Ladder, LadderRung, LearnedStep, Learning, RaisedStep, walk
+from deploykit.flow.ladder import Ladder, LadderRung, LearnedStep, Learning, walk
 from deploykit.flow.quantizing import choosing
 from deploykit.flow.quantizing.choosing import learning_with, pick
 from deploykit.flow.read import resolve_target
 from deploykit.tables.devices import Device
 from deploykit_qualcomm.aimet import AIMET
-from tables import each_row
+from written import assert_as_written
 
 MLP = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "model.onnx"
 BITS = {"fp16": 256, "w16a16": 256, "w8a16": 128, "w4a16": 64, "w8a8": 64}
@@ -80,37 +81,6 @@ def walked(
     return found, asked[len(names) :]
 
 
-def says(ladder: Ladder) -> str:
-    return "" if ladder.advice is None else " | ".join(item.says for item in ladder.advice.conclusions)
-
-
-@each_row(
-    ("numbers", "options", "concluded", "steps", "chosen"),
-    ({"fp16": 60, "w8a16": 40, "w8a8": 35}, {}, "8 bits are enough", [], "w8a8"),
-    (
-        {"fp16": 60, "w8a16": 40, "w8a8": 12},
-        {},
-        "activations are sensitive",
-        ["w8a8 with 1 layer in int16"],
-        "w8a8 with 1 layer in int16",
-    ),
-    (RANGES, {}, "only fp16", ["w8a16 with 1 layer in float16"], "w8a16 with 1 layer in float16"),
-    (RANGES, {"raised_db": 20}, "only fp16", ["w8a16 with 1 layer in float16"], "fp16"),
-    (RANGES, {"wides": ("int16",)}, "only fp16", [], "fp16"),
-    # The layers reach the goal, and as it would be packaged they do not: then it is not taken.
-    (RANGES, {"confirm": Reached(sqnr_db=20)}, "only fp16", ["w8a16 with 1 layer in float16"], "fp16"),
-    ({"w16a16": 60, "w8a16": 10, "w8a8": 5}, {}, "weights are sensitive", [], None),
-)
-def test_what_is_concluded_raised_and_chosen(
-    numbers: dict[str, float], options: dict[str, Any], concluded: str, steps: list[str], chosen: str | None
-) -> None:
-    found, _ = walked(numbers, **options)
-    assert concluded in says(found) and [step.candidate.precision for step in found.steps] == steps
-    assert (None if found.chosen is None else found.chosen.precision) == chosen
-    assert all(isinstance(step, RaisedStep) and step.candidate.borders == 2 for step in found.steps)
-    assert chosen is not None or "no candidate that runs on the target" in found.why
-
-
 def test_what_leaves_work_to_the_host_wins_last_and_what_packaging_refuses_never() -> None:
     """Its end runs in float on the host, so that it is better than wider integers: no contradiction, another model."""
     goal, numbers = parse_goal("sqnr>=30"), {**RANGES, "w8a8": 50.0}
@@ -122,99 +92,14 @@ def test_what_leaves_work_to_the_host_wins_last_and_what_packaging_refuses_never
 
     found = walk(list(numbers), goal, measure=measure)
     assert found.chosen is not None and found.chosen.precision == "fp16"
-    assert "without work for the host" in found.why and "only fp16" in says(found)
+    assert found.why.endswith("reach sqnr >= 30 dB without work for the host") and "only fp16" in found.advised
     alone = walk(["w8a8"], goal, measure=measure)
     assert alone.chosen is not None and alone.chosen.precision == "w8a8"
     assert walk(["w8a8"], goal, measure=lambda name: measure(name, refused="QNN001 no")).chosen is None
 
 
-# --- weights that are the cause: which methods are tried, in what order, for how long, and what is told ---------------
-
-
-@each_row(
-    ("numbers", "options", "further", "chosen", "tried"),
-    # The first method that reaches the goal is the last one tried.
-    ({"SeqMSE": 31.0, "AdaRound": 40.0}, {}, ["w8a16+SeqMSE"], "w8a16+SeqMSE", [31.0]),
-    # Layers are raised of the best that came out; what makes it worse is not gone on from.
-    (
-        {"SeqMSE": 27.0, "AdaRound": 28.0},
-        {"raised_db": 35.0},
-        ["w8a16+SeqMSE", "w8a16+AdaRound", "raise w8a16+AdaRound"],
-        "w8a16+AdaRound with 1 layer in float16",
-        [27.0, 28.0],
-    ),
-    (
-        {"SeqMSE": 20.0, "AdaRound": 15.0},
-        {"raised_db": 35.0},
-        ["w8a16+SeqMSE", "w8a16+AdaRound", "raise w8a16"],
-        "w8a16 with 1 layer in float16",
-        [20.0, 15.0],
-    ),
-    (
-        {"AdaRound": 33.0},
-        {"missing": ("w8a16+SeqMSE",)},
-        ["w8a16+SeqMSE", "w8a16+AdaRound"],
-        "w8a16+AdaRound",
-        [None, 33.0],
-    ),
-    # None is begun once the time is up.
-    (
-        {"SeqMSE": 20.0},
-        {"learning": Learning(methods=BOTH.methods, seconds=0.0)},
-        ["w8a16+SeqMSE", "raise w8a16"],
-        "w8a16 with 1 layer in float16",
-        [20.0],
-    ),
-)
-def test_methods_are_tried_in_turn(
-    numbers: dict[str, float], options: dict[str, Any], further: list[str], chosen: str, tried: list[float | None]
-) -> None:
-    given = {**WEIGHTS, **{f"w8a16+{method}": db for method, db in numbers.items()}}
-    found, asked = walked(given, **{"learning": BOTH, **options})
-    assert asked == further
-    assert found.chosen is not None and found.chosen.precision == chosen
-    assert isinstance(found.steps[0], LearnedStep)
-    told = found.to_json()["steps"][0]
-    assert told["raised"] is None and told["learned"]["from"]["sqnr_db"] == 25.0
-    assert [one["candidate"]["sqnr_db"] for one in told["learned"]["tried"]] == tried
-    assert told["learned"]["meets_goal"] is (max(db for db in tried if db is not None) >= 30)
-    assert told["learned"]["left"] == (["AdaRound"] if options.get("learning") else [])
-
-
-def test_where_no_method_is_enough_training_is_advised_with_what_to_bring_back() -> None:
-    found, _ = walked({**WEIGHTS, "w8a16+SeqMSE": 27.0, "w8a16+AdaRound": 28.0}, learning=BOTH)
-    assert found.advice is not None
-    last = found.advice.conclusions[-1]
-    assert "QAT" in last.next and "TRAINED.encodings" in last.command
-    assert last.because == ("SeqMSE: 27.0 dB", "AdaRound: 28.0 dB")
-    none, _ = walked(WEIGHTS, learning=BOTH, missing=("w8a16+SeqMSE", "w8a16+AdaRound"))
-    assert none.steps[0].to_json()["raised"] is not None, "only the layers that were raised"
-    assert none.advice is not None and "SeqMSE: it failed" in none.advice.conclusions[-1].because
-
-
-@each_row(
-    ("numbers", "base"),
-    (WEIGHTS, "w8a16"),
-    ({"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 10.0}, "w4a16"),
-    ({"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 35.0}, None),  # eight bits are as cheap
-    ({"fp16": 60.0, "w16a16": 20.0, "w8a16": 18.0, "w8a8": 10.0}, None),  # ranges are the cause
-    ({"fp16": 60.0, "w16a16": 50.0, "w8a16": 40.0, "w8a8": 10.0}, None),  # activations are
-)
-def test_it_is_tried_where_weights_are_the_cause_and_nowhere_else(numbers: dict[str, float], base: str | None) -> None:
-    """Four bits are worth one method where eight are good, and no training."""
-    found, asked = walked({**numbers, "w8a16+SeqMSE": 31.0, "w4a16+SeqMSE": 20.0}, learning=BOTH)
-    assert [name for name in asked if "+" in name and "raise" not in name] == ([f"{base}+SeqMSE"] if base else [])
-    assert found.advice is not None
-    assert base != "w4a16" or "QAT" not in " ".join(item.next for item in found.advice.conclusions)
-
-
 def test_who_may_learn_and_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the user chose himself is not chosen again."""
-    found, asked = walked(WEIGHTS, learning=Learning(missing="x is not installed", install="install x"))
-    assert not [name for name in asked if "+" in name]
-    assert found.advice is not None
-    last = found.advice.conclusions[-1]
-    assert (last.because, last.command) == (("x is not installed",), "install x")
     monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "toolchains"))
     backend, target = resolve_target(Request(model=MLP, target="sm8650"))
     default = pick(backend, target, None, "w8a16")
@@ -223,6 +108,63 @@ def test_who_may_learn_and_what_to_install(tmp_path: Path, monkeypatch: pytest.M
     able = replace(default, quantizer=AIMET)
     assert learning_with(able, ["scheme"]).methods == learning_with(able).methods == ("SeqMSE", "AdaRound")
     assert learning_with(able, ["seq-mse"]) == Learning()
+
+
+def story(found: Ladder) -> Iterator[str]:
+    """All that there is to read of a ladder."""
+    told = found.to_json()
+    for rung in told["candidates"]:
+        yield f"{rung['precision']}: {rung['meets_goal']} {rung['open']} {rung['missing']}".rstrip()
+    for item in told["conclusions"]:
+        yield f"{item['says']} ({'; '.join(item['because'])}); {item['next']} [{item['command']}]"
+    for step, seen in zip(found.steps, told["steps"], strict=True):
+        yield f"{step.why}: {step.told}: {seen['candidate']['precision']}, {seen['candidate']['meets_goal']}"
+        if isinstance(step, LearnedStep):
+            tried = [f"{one['method']} {one['candidate']['sqnr_db']}" for one in seen["learned"]["tried"]]
+            yield f"of {seen['learned']['from']['precision']}: {tried}, better {step.is_better}, left {step.left}"
+    yield f"= {told['chosen']}: {told['why']} [{found.advised}]"
+
+
+def test_the_story_of_each_ladder() -> None:
+    """What is concluded, tried and raised, in what order, and chosen."""
+    four = {"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 10.0, "w4a16+SeqMSE": 20.0}
+    poor, none = ({f"w8a16+{method}": db for method in BOTH.methods} for db in (27.0, 0.0))
+    both: dict[str, Any] = {"learning": BOTH}
+    walks: list[tuple[dict[str, float], dict[str, Any]]] = [
+        ({"fp16": 60, "w8a16": 40, "w8a8": 35}, {}),
+        ({"fp16": 60, "w8a16": 40, "w8a8": 12}, {}),
+        (RANGES, {}),
+        (RANGES, {"raised_db": 20}),
+        (RANGES, {"wides": ("int16",)}),
+        # The layers reach the goal, and as it would be packaged they do not: then it is not taken.
+        (RANGES, {"confirm": Reached(sqnr_db=20)}),
+        ({"w16a16": 60, "w8a16": 10, "w8a8": 5}, {}),
+        ({"w8a8": 5.0, "fp16": 60.0}, {"raised_db": 20.0}),
+        ({"w8a8": 5.0}, {"missing": ("w8a8",)}),
+        ({"w8a8": math.nan}, {}),
+        # Weights are the cause: the first method that reaches the goal is the last one tried.
+        ({**WEIGHTS, "w8a16+SeqMSE": 31.0, "w8a16+AdaRound": 40.0}, both),
+        # Layers are raised of the best that came out; what makes it worse is not gone on from.
+        ({**WEIGHTS, "w8a16+SeqMSE": 27.0, "w8a16+AdaRound": 28.0}, both | {"raised_db": 35.0}),
+        ({**WEIGHTS, "w8a16+SeqMSE": 20.0, "w8a16+AdaRound": 15.0}, both | {"raised_db": 35.0}),
+        ({**WEIGHTS, "w8a16+AdaRound": 33.0}, both | {"missing": ("w8a16+SeqMSE",)}),
+        ({**WEIGHTS, **none}, both | {"missing": (*none,)}),
+        # None is begun once the time is up.
+        ({**WEIGHTS, **poor}, {"learning": replace(BOTH, seconds=0.0)}),
+        (WEIGHTS, {"learning": Learning()}),
+        (WEIGHTS, {"learning": Learning(missing="x is not installed", install="install x")}),
+        # Four bits are worth one method where eight are good, and no training; eight bits are as cheap.
+        (four, both),
+        ({**four, "w8a8": 35.0}, both),
+        # Ranges are the cause, or activations.
+        ({"fp16": 60.0, "w16a16": 20.0, "w8a16": 18.0, "w8a8": 10.0}, both),
+        ({"fp16": 60.0, "w16a16": 50.0, "w8a16": 40.0, "w8a8": 10.0}, both),
+    ]
+    lines: list[str] = []
+    for numbers, options in walks:
+        found, asked = walked(numbers, **options)
+        lines += [f"# {numbers}", f"asked besides: {', '.join(asked) or 'nothing'}", *story(found)]
+    assert_as_written(Path(__file__).with_name("ladders.txt"), lines)
 
 
 # --- for real ---------------------------------------------------------------------------------------------------------

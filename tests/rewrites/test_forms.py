@@ -3,7 +3,6 @@
 Each row is one model in ONNX's text form.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from tables import each_row
 from text_models import text_model
+from written import assert_as_written
 
 A, B = (Affine(bits=16, signed=False, scale=np.asarray(scale), zero_point=np.asarray(32768)) for scale in (1e-4, 2e-4))
 
@@ -527,7 +527,7 @@ def encodings_of(row: Row) -> EncodingSet | None:
 
 
 def test_each_says_what_it_is_for_and_what_it_did() -> None:
-    """In the order of the tables, each line once; with DEPLOYKIT_WRITE_GOLDEN=1 the file is written anew."""
+    """In the order of the tables, each line once."""
     said: list[str] = []
     for name, model, encodings in (
         *((r.name, r.model, encodings_of(r)) for r in ROWS),
@@ -539,10 +539,7 @@ def test_each_says_what_it_is_for_and_what_it_did() -> None:
         said += [f"{name}, not {', '.join(at.nodes)}: {at.reason}" for at in found.refusals if at.nodes]
         notes = transform.apply(model, encodings, found).notes if found else (f"nothing: {found.reason}",)
         said += [f"{name}: {note}" for note in notes]
-    path = Path(__file__).with_name("told.txt")
-    if os.environ.get("DEPLOYKIT_WRITE_GOLDEN"):
-        path.write_text("\n".join(dict.fromkeys(said)) + "\n", "utf-8")
-    assert list(dict.fromkeys(said)) == path.read_text("utf-8").splitlines()
+    assert_as_written(Path(__file__).with_name("told.txt"), dict.fromkeys(said))
 
 
 @each_row("row", *ROWS)
