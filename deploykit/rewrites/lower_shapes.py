@@ -374,7 +374,7 @@ def _turned(value: Value) -> Value:
         blocks = isinstance(value, Affine | Lpbq) and value.block_size is not None
         return given.T[:, :, None, None] if blocks and given.ndim == 2 else given
 
-    if isinstance(value, Affine) and (value.placed or value.scale.size == 1):
+    if isinstance(value, Affine) and value.placed:
         scale, zero_point = array(value.scale), array(value.zero_point)
         block_axis = axis(value.block_axis)
         return replace(value, scale=scale, zero_point=zero_point, axis=axis(value.axis), block_axis=block_axis)

@@ -13,7 +13,10 @@ from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS, RESERVED_NAMES, RequestOptions, make_request
 from deploykit.errors import UsageError
-from deploykit.findings import Answerer, Claim, Confidence
+from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity
+from deploykit.flow.choose import ChosenWay
+from deploykit.flow.read import read_situation
+from deploykit.flow.rules import RULES
 from made_findings import a_finding
 from tables import each_row
 
@@ -85,6 +88,8 @@ def test_no_backend_takes_a_name_of_the_core() -> None:
 
 CLAIM_OF_OPINIONS = Claim(answered_by=Answerer.COMPILER, confidence=Confidence.REPORTED, seen_with="1.0")
 FINDING = a_finding(message="n is not taken", hint="replace it", claim=CLAIM_OF_OPINIONS)
+OPINION = {"code": "DK901", "subject": "n", "why": "a reason", "scope": "1 operator"}
+CNN = Path(__file__).parents[1] / "data/aimet/cnn/model.onnx"
 
 
 def opinions(state: OpinionState, *, unasked: str = "", missing: str = "") -> Opinions:
@@ -93,18 +98,75 @@ def opinions(state: OpinionState, *, unasked: str = "", missing: str = "") -> Op
     return Opinions(compiler=compiler, opinions=(opinion,), unasked=unasked)
 
 
-def test_refuted_for_the_very_release_it_is_a_note() -> None:
+def test_an_opinion_changes_what_blocks_and_claims_something() -> None:
+    note, told = replace(FINDING, severity=Severity.INFO, hint=""), "n is not taken: refuted by the compiler of 2.0"
     (found,) = opinions(OpinionState.REFUTED).applied([FINDING])
-    assert (found.severity, found.blocks, found.hint) == ("info", False, "")
-    assert found.message == "n is not taken: refuted by the compiler of 2.0"
-    assert found.evidence["second_opinion"]["scope"] == "1 operator"
-
-
-def test_confirmed_it_is_observed() -> None:
-    (found,) = opinions(OpinionState.CONFIRMED).applied([FINDING])
-    assert found.blocks and found.to_json()["confidence"] == "observed"
-    assert found.claim is not None and found.claim.seen_with == "2.0"
-    assert FINDING.to_json()["confidence"] == "reported"
+    evidence = {"second_opinion": {**OPINION, "state": "refuted"}}
+    assert found == replace(note, message=told, evidence=evidence)
+    (found,) = opinions(OpinionState.REFUTED, unasked="qairt 1.0").applied([FINDING])
+    message = f"{told}; qairt 1.0 itself was not asked"
+    assert found == replace(FINDING, severity=Severity.WARNING, message=message, evidence=evidence)
+    (found,) = opinions(OpinionState.OPEN).applied([FINDING])
+    assert found == replace(FINDING, evidence={"second_opinion": {**OPINION, "state": "open"}})
+    seen = replace(CLAIM_OF_OPINIONS, confidence=Confidence.OBSERVED, seen_with="2.0")
+    evidence = {"second_opinion": {**OPINION, "state": "confirmed"}}
+    message = "n is not taken (confirmed by the compiler of 2.0)"
+    confirmed = replace(FINDING, message=message, claim=seen, evidence=evidence)
     made, other = opinions(OpinionState.CONFIRMED), Compiler(name="another", release="3.0")
+    assert made.applied([FINDING]) == (confirmed,) == made.applied([confirmed]), "twice does no harm"
     (found,) = replace(made, opinions=(replace(made.opinions[0], by=other),)).applied([FINDING])
     assert found.message.endswith("(confirmed by another)") and found.claim and found.claim.seen_with == "3.0"
+    assert found.evidence["second_opinion"]["by"] == "another"
+
+
+@each_row(
+    ("missing", "finding"),
+    ("", replace(FINDING, severity=Severity.WARNING)),
+    ("", FINDING.with_handled("rewritten")),
+    ("", replace(FINDING, claim=None)),
+    ("", replace(FINDING, code="DK902")),
+    ("", a_finding(name="m", claim=CLAIM_OF_OPINIONS)),
+    ("not installed", FINDING),
+)
+def test_what_nobody_was_asked_about_stays(missing: str, finding: Finding) -> None:
+    for state in OpinionState:
+        assert opinions(state, missing=missing).applied([finding]) == (finding,)
+
+
+COMPILER, OTHER = Compiler(name="QAIRT 2.36", release="2.36"), Compiler(name="QAIRT 2.51", release="2.51")
+
+
+def asked(state: OpinionState, subject: str, by: Compiler | None = None) -> Opinion:
+    return Opinion(code="QNN208", subject=subject, state=state, why="", by=by)
+
+
+@each_row(
+    ("compiler", "opinions", "message", "hint"),
+    (COMPILER, [asked(OpinionState.REFUTED, "a")], "QAIRT 2.36 was asked about 1 finding: refuted QNN208 a", ""),
+    (
+        COMPILER,
+        [asked(state, name) for name, state in zip("abcdef", [*OpinionState, *[OpinionState.OPEN] * 3], strict=True)],
+        "QAIRT 2.36 was asked about 6 findings: refuted QNN208 a; confirmed QNN208 b; "
+        "open QNN208 c, QNN208 d, QNN208 e and 1 more",
+        "",
+    ),
+    (
+        COMPILER,
+        [asked(OpinionState.CONFIRMED, "a", COMPILER), *(asked(s, s, OTHER) for s in OpinionState)],
+        "QAIRT 2.36 was asked about 4 findings: confirmed QNN208 a by QAIRT 2.36; refuted QNN208 refuted by "
+        "QAIRT 2.51, confirmed QNN208 confirmed by QAIRT 2.51, open QNN208 open by QAIRT 2.51",
+        "",
+    ),
+    (
+        Compiler(missing="none is installed", instead="install one"),
+        [asked(OpinionState.OPEN, "a"), asked(OpinionState.OPEN, "b")],
+        "no compiler was asked about QNN208 a, QNN208 b: none is installed",
+        "install one",
+    ),
+)
+def test_what_was_asked_is_told(compiler: Compiler, opinions: list[Opinion], message: str, hint: str) -> None:
+    _, situation = read_situation(Request(model=CNN, target="sm8650", backend="qnn-htp", sdk="2.33"))
+    told = Opinions(compiler=compiler, opinions=tuple(opinions))
+    (found,) = RULES["DK211"].run(ChosenWay(situation=replace(situation, opinions=told)))
+    assert found.message == message
+    assert found.hint == (hint or "leave the guesses in force with --no-second-opinion")

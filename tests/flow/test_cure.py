@@ -13,7 +13,7 @@ from deploykit.answers.rule_pages import all_rules
 from deploykit.backend.backend import Request, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.findings import Finding, Severity, SubjectKind
-from deploykit.flow.cure import Cured, cure, judge
+from deploykit.flow.cure import Cured, cure, difference_in_ulps, judge
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import core_registries
 from deploykit.rewrites import CURES
@@ -153,3 +153,36 @@ def test_six_dimensions_and_a_last_index_are_cured(tmp_path: Path, backend: str,
     assert all(finding.handled for finding in findings if finding.code == "QNN210")
     said = [finding.message for finding in findings if finding.code == "DK210"]
     assert any(message.startswith("merge-axes: ") for message in said)
+
+
+EPS = float(np.finfo(np.float32).eps)
+
+
+def f32(*values: float) -> Any:
+    return np.array(values, np.float32)
+
+
+@each_row(
+    ("wanted", "got", "ulps"),
+    (f32(1, -4), f32(1 + 2 * EPS, -4), 0.5),  # of the largest magnitude
+    (f32(1).astype(np.float16), f32(1 + 2**-10).astype(np.float16), 1.0),
+    (f32(0, 0), f32(0, 0), 0.0),
+    (f32(0, 0), f32(0, 1), np.inf),
+    (f32(np.nan, np.inf, 1), f32(np.nan, np.inf, 1), 0.0),
+    (f32(np.inf, 1), f32(-np.inf, 1), np.inf),
+    (f32(1, 1), f32(1, np.nan), np.inf),
+    (f32(np.nan, 1), f32(1, 1), np.inf),
+    (f32(1), f32(1, 1), np.inf),
+    (f32(1), None, np.inf),
+    (None, None, 0.0),
+    (np.array(["a"]), np.array(["a"]), 0.0),
+    (np.array(["a"]), np.array(["b"]), np.inf),
+    ([f32(1), f32(2)], [f32(1), f32(2 + 2 * EPS)], 1.0),
+    ([f32(1)], [f32(1), f32(1)], np.inf),
+    ([f32(1)], f32(1), np.inf),
+    ([], [], 0.0),
+)
+def test_how_far_two_outputs_are_apart(wanted: Any, got: Any, ulps: float) -> None:
+    alike: dict[str, Any] = {"same": f32(1)}
+    assert difference_in_ulps({**alike, "y": wanted}, {**alike, "y": got}) == ulps
+    assert difference_in_ulps({}, {}) == 0.0 and difference_in_ulps(alike, {}) == np.inf

@@ -1,6 +1,7 @@
 """A float model quantized in a child process: divided data, jobs that are done once, numbers, and the package."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import deploykit
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
-from deploykit.backend.quantizers import QuantizerJob
+from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
 from deploykit.backend.requests import make_request
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.pipeline import make_packages
@@ -29,6 +30,7 @@ from deploykit.system.environments import Environment
 from rule_cases import check_pairs
 from tables import each_row
 from text_models import text_model
+from written import assert_as_written
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 CNN = DATA / "cnn" / "model.onnx"
@@ -114,7 +116,8 @@ def test_quantize_writes_what_simulate_confirms(frames: Path, tmp_path: Path, mo
     assert told["numbers"]["quantizers_own"]["agreement_db"] > 60
     codes = {finding.code for finding in done.findings}
     assert codes == {"DK212", "DK220", "DK221"}
-    assert "| logits |" in (done.folder / "report.md").read_text("utf-8")
+    page = re.sub(r"-?\d+\.\d+(\.\d+)?(e-\d+)?", "N", (done.folder / "report.md").read_text("utf-8"))
+    assert_as_written(Path(__file__).with_name("quantized.md"), page.splitlines())
 
 
 def test_the_second_run_finds_the_firsts_work(frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,10 +334,40 @@ def test_rules() -> None:
     assert "toolchain install aimet==" in said.hint and "MiB" in said.hint
 
 
-def test_one_sample_in_five_is_held_out_and_none_is_seen_twice(frames: Path) -> None:
-    division = divide(frames, facts_of(CNN))
-    assert (len(division.seen), len(division.held_out)) == (13, 3)
-    assert not {place.index for place in division.seen} & {place.index for place in division.held_out}
-    assert division.judged == division.held_out
+@each_row(
+    ("count", "held"),
+    (4, []),
+    (5, [2]),
+    (9, [4]),
+    (10, [2, 8]),
+    (16, [3, 8, 13]),
+    (100, [6, 19, 31, 44, 56, 69, 81, 94]),
+)
+def test_one_sample_in_five_is_held_out_and_none_is_seen_twice(tmp_path: Path, count: int, held: list[int]) -> None:
+    np.savez(tmp_path / "d.npz", input=np.zeros((count, 1, 3, 16, 16), np.float32))
+    division = divide(tmp_path / "d.npz", facts_of(CNN))
+    assert [place.index for place in division.held_out] == held
+    assert [place.index for place in division.seen] == [at for at in range(count) if at not in held]
+    assert division.judged == (division.held_out or division.seen)
+    assert division.judged_at == (tuple(held or range(count)), count)
     told = division.to_json()
-    assert (told["kind"], list(told["files"])) == ("arrays", ["frames.npz"])
+    assert (told["kind"], list(told["files"]), told["recipe"]) == ("arrays", ["d.npz"], None)
+    assert (told["seen"], told["held_out"]) == (count - len(held), len(held)) and division.images() is None
+
+
+@each_row(
+    ("precision", "types", "wide"),
+    ("w8a16", ("QUInt16", "QInt8"), True),
+    ("w16a16", ("QUInt16", "QInt16"), True),
+    ("w8a8", ("QUInt8", "QInt8"), False),
+)
+def test_what_the_embedded_quantizer_is_told(precision: str, types: tuple[str, str], wide: bool) -> None:
+    """16-bit pairs are of ONNX Runtime's own domain, which models of every operator set may have."""
+    _, target = resolve_target(Request(model=CNN, target="sm8650"))
+    options: dict[str, Any] = {"method": "percentile", "per_channel": False}
+    job = EMBEDDED.plan(QuantizerAsked(precision=precision, target=target, options=options))
+    told = {"activation": types[0], "weight": types[1], "per_channel": False, "method": "Percentile"}
+    extra = {"WeightSymmetric": True, "UseQDQContribOps": wide}
+    rewrites = ("dequantize-layers", "double-to-float", "raise-opset", "fold-batchnorm")
+    script = Path(making.__file__).with_name("ort_static.py")
+    assert job == QuantizerJob(script=script, settings={**told, "extra_options": extra}, rewrites=rewrites)

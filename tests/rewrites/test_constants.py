@@ -82,26 +82,6 @@ def test_results_stay_and_ranges_shrink(end: str, rows: int, huge: float, moves:
         np.testing.assert_array_equal(Session(model).run(feed)["y"], Session(done.model).run(feed)["y"])
 
 
-HUGE = np.full((1, 2, 4), 1e30, np.float32)
-TOP = "TopK (sum, k)  z = Sigmoid (values)"
-
-
-@each_row(
-    ("model", "said"),
-    (detector(SATURATING[0], HUGE, made="y, sum"), "output of the model"),
-    (detector(f"{SATURATING[0]}  z = Mul (sum, sum)", HUGE, made="y, z"), "Mul"),
-    (detector(f"{SATURATING[0]}  values, i = {TOP}", HUGE, made="y, z, int64[1,2,2] i"), "TopK"),
-    (text_model("float[1,4] x", "s = Add (x, m)  y = Softmax (s)", m=[[0.0, 0.0, -1e30, 0.0]]), "mask-constant"),
-    (detector("Add (sum, sum)", HUGE), "added to itself"),
-    (detector("Clip (sum, , most)", HUGE), "Clip, which neither"),
-    (detector(SATURATING[0], HUGE / 5e28), ""),  # an ordinary constant is no site
-)
-def test_where_a_constant_does_more_than_saturate(model: ModelProto, said: str) -> None:
-    matched = load_transform("saturating-constant").match(model)
-    assert not matched and matched.reason and bool(matched.refusals) is bool(said)
-    assert not said or said in matched.refusals[0].reason
-
-
 # mask-constant: exact zeros stay.
 
 
@@ -133,24 +113,6 @@ def test_an_added_mask_keeps_its_zeros_and_a_selected_one_its_result(size: int, 
     done = kept(model, ["mask-constant"], feeds)
     for feed in feeds:
         np.testing.assert_allclose(Session(model).run(feed)["y"], Session(done.model).run(feed)["y"], rtol=1e-6)
-
-
-WHOLLY = causal(3, -1e30)
-WHOLLY[1] = -1e30
-TWICE = "both = Add (mask, mask)  sum = Add (x, both)  y = Softmax (sum)"
-
-
-@each_row(
-    ("model", "said"),
-    (masked(WHOLLY), "masked wholly"),
-    (text_model("float[1,2,3,3] x", TWICE, "y", mask=WHOLLY.astype(np.float32)), "masked wholly"),
-    (masked(causal(3, -1e30), "z = Relu (sum)", "y, z"), "Relu"),
-    (masked(causal(3, -1e30), axis=2), "axis 2"),
-    (masked(causal(3, -1e30), made="y, sum"), "output of the model"),
-)
-def test_masks_that_are_refused(model: ModelProto, said: str) -> None:
-    matched = load_transform("mask-constant").match(model)
-    assert not matched and said in matched.refusals[0].reason
 
 
 # log-of-ratio, logit-of-sigmoid, log-of-scaled and log-range.
@@ -230,29 +192,6 @@ def test_an_inverse_sigmoid_becomes_a_clip(
     assert not {"Div", "Log"} & {node.op_type for node in done.model.graph.node}
     for feed in feeds:
         assert difference_in_ulps(Session(model).run(feed), Session(done.model).run(feed)) < 64
-
-
-def logit(body: str, eps: float = 1e-5, given_: str = "float[2] s", most: float = 1.0) -> ModelProto:
-    return text_model(given_, body.replace("eps, one", "eps, most"), "logit", eps=eps, one=1.0, most=most)
-
-
-OTHER = INVERSE.replace("rest = Sub (one, s)", "t = Sigmoid (b)  rest = Sub (one, t)")
-
-
-@each_row(
-    ("name", "model", "said"),
-    ("log-of-ratio", text_model("float[2] a, float[2] b", "e = Exp (b) r = Div (a, e) y = Log (r)"), "may be negative"),
-    ("log-of-ratio", ratio([2], "Exp", "Exp", "y, ratio"), "used elsewhere"),
-    ("logit-of-sigmoid", logit(f"s = Sigmoid (a)  {OTHER}", given_="float[2] a, float[2] b"), "not the same tensor"),
-    ("logit-of-sigmoid", logit(INVERSE), "not a Sigmoid's output"),
-    ("logit-of-sigmoid", text_model("float[2] a, float[2] b", "c = Div (a, b)  y = Log (c)"), "a is not clipped"),
-    ("logit-of-sigmoid", logit(INVERSE.replace("Sub (one, s)", "Sub (s, one)")), "rest is not 1 minus something"),
-    ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 0.7, "float[2] u"), "clipped to"),
-    ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 1e-5, "float[2] u", 0.9), "clipped to"),
-)
-def test_other_logarithms_are_refused(name: str, model: ModelProto, said: str) -> None:
-    matched = load_transform(name).match(model)
-    assert not matched and said in matched.refusals[0].reason
 
 
 @each_row(("low", "bits", "widened"), (-3.0, 16, True), (-4.5, 16, False), (-3.0, 8, False))

@@ -114,20 +114,3 @@ def test_what_the_values_end_runs_on_the_host_behind_the_layers() -> None:
     for body in (f"{LOOP}  t = MatMul (s, v)  y = MatMul (t, v)", f"{within}  y = Sigmoid (s)", LAYERLESS):
         more = text_model("float[1,2,8] x", body, "float[1,2,3] y", v=np.eye(3, dtype=np.float32), **given)
         assert load_transform("loops-on-host").match(more).reason == "no layers, or fewer, come before it"
-
-
-FC = "p = MatMul (x, w)  l = Add (p, b)"
-
-
-@each_row(
-    ("name", "more", "made", "said"),
-    *((name, "", "l", "") for name in CUTS),  # a plain network
-    ("split-output", "a = Sigmoid (l)  c = Tanh (l)  y = Concat <axis = -1> (a, c)", "y", "like ranges"),
-    ("split-output", "a = Sigmoid (l)  m = Mul (a, s)  y = Concat <axis = -1> (m, a)", "y", "like ranges"),
-    ("scale-last", "gate = Sigmoid (l)  y = Mul (l, gate)", "y", "computed from data"),
-    ("scale-last", "y = Mul (l, s)", "y", "1.1"),  # near one it is not worth an output
-)
-def test_what_is_left_alone_with_the_reason(name: str, more: str, made: str, said: str) -> None:
-    model = text_model("float[1,2,8] x", f"{FC}  {more}", made, w=np.ones((8, 3), np.float32), b=[1.0, 2.0, 3.0], s=1.1)
-    matched = load_transform(name).match(model)
-    assert not matched and said in (matched.refusals[0].reason if said else matched.reason) and matched.reason
