@@ -1,15 +1,20 @@
 """Which detections are kept, what boxes are made of, and pictures beside numbers."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
+from onnx import shape_inference
 
 from deploykit.accuracy.judge.detections import Detections, count_kept, read_both
+from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
-from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
+from deploykit.accuracy.judge.verdict import Context, KeptCount, fewest_for
+from deploykit.model.collect import facts_of
 from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes, picture_in, png
 from tables import each_row
+from text_models import text_model
 
 
 def side(boxes: object, scores: object, labels: object, *, classes: int = 5) -> Detections:
@@ -39,10 +44,57 @@ def counted(kept: tuple[int, ...], wanted: tuple[int, ...], made: tuple[int, ...
 def test_rows_of_nothing_are_no_detections() -> None:
     """A head with a class for nothing: 90 such rows are kept whatever happens to the ten objects."""
     boxes = [[place, place, place + 9, place + 9] for place in range(100)]
-    for nothing in (0, 4):  # the first class or the last
-        one = side(boxes, [0.9] * 100, [nothing] * 90 + [2] * 10)
-        two = side(boxes, [0.9] * 100, [nothing] * 95 + [2] * 5)
-        assert count((one, two)).share == 0.5
+    for nothing, score in ((0, 0.9), (4, 0.9), (0, 0.25)):  # the first class or the last
+        one = side(boxes, [score] * 100, [nothing] * 90 + [2] * 10)
+        two = side(boxes, [score] * 100, [nothing] * 95 + [2] * 5)
+        assert count((one, two)) == KeptCount(wanted=(10,), made=(5,), kept=(5,))
+    for labels in ([0] * 50 + [2] * 50, [3] * 90 + [2] * 10):  # no more than half; neither the first nor the last
+        same = side(boxes, [0.25] * 100, labels)
+        assert count((same, same), (same, same)).wanted == (100, 100)
+    only = side(boxes, [0.9] * 100, [0] * 100, classes=1)
+    assert count((only, only)).wanted == (100,), "of one class none stands for nothing"
+    weak = side(boxes, [0.249] * 100, [2] * 100)
+    assert count((weak, weak)) == KeptCount(wanted=(0,), made=(0,), kept=(0,))
+
+
+def test_each_detection_has_one_partner_of_its_class_that_overlaps_by_half() -> None:
+    """Best first; on one side rows that come later find what is left."""
+    box, half, less = [0, 0, 10, 10], [0, 0, 10, 5], [0, 0, 10, 4.9]
+    assert count((side([box], [0.9], [1]), side([half], [0.3], [1]))).kept == (1,)
+    assert count((side([box], [0.9], [1]), side([less], [0.9], [1]))).kept == (0,)
+    assert count((side([box], [0.9], [1]), side([box], [0.9], [2]))).kept == (0,)
+    assert count((side([box, box], [0.5, 0.9], [1, 1]), side([box], [0.9], [1]))).kept == (1,)
+    assert count((side([half, box], [0.5, 0.9], [1, 1]), side([box, half], [0.4, 0.4], [1, 1]))).kept == (2,)
+    sizes = side([[50, 50, 10, 10], [80, 20, 10, 10]], [0.9, 0.9], [1, 1])  # centres and sizes, since no corners
+    moved = side([[53, 50, 10, 10], [84, 20, 10, 10]], [0.9, 0.9], [1, 1])
+    assert count((sizes, moved)).kept == (1,), "7 of 13 tenths in common, then 6 of 14"
+    flat = side([[5, 5, 0, 9], [6, 6, 9, 0]], [0.9, 0.9], [1, 1])
+    assert count_kept([(flat, flat)]) is None, "their form is not known"
+
+
+@each_row(
+    ("image", "sizes", "scale", "off", "limit"),
+    ("float[1,3,320,640]", None, 1, "2 px", 8),  # pixels, of the image's longer side
+    ("float[1,160,320,3]", None, 1, "2 px", 4),
+    ("float[1,8]", None, 1, "2 px", 8),  # no image: 640 are taken
+    ("float[1,3,320,320]", None, 1 / 320, "2 px", 4),  # parts of the image
+    ("float[1,3,320,320]", [[1280.0, 640.0]], 1, "2 px", 16),  # pixels of the size that is fed
+    ("float[1,3,320,320]", [[1.5, 1.5]], 1 / 320, "2 px", 4),  # which is no size
+)
+def test_boxes_are_off_in_pixels_of_their_image(image: str, sizes: Any, scale: float, off: str, limit: float) -> None:
+    """The limit of 8 pixels of 640 goes with the longer side."""
+    given = f"{image} image, float[1,40,4] b, float[1,40,3] s, float[1,2] size"
+    body = "f = Concat<axis=1>(size, size) boxes = Mul(b, f) scores = Sigmoid(s)"
+    facts = facts_of(shape_inference.infer_shapes(text_model(given, body, "boxes, scores")))
+    rng = np.random.default_rng(0)
+    corner = rng.uniform(0, 200, (1, 40, 2))
+    boxes, scores = np.concatenate([corner, corner + 100], 2), rng.uniform(0.3, 0.9, (1, 40, 3))
+    one, two = ({"boxes": (boxes + more) * scale, "scores": scores} for more in (0, 2))
+    feeds = [] if sizes is None else [{"size": np.asarray(sizes)}]
+    number = next(
+        n for n in judge_outputs(facts, Context(label="given"), [one], [two], feeds).numbers if n.limit.unit == "px"
+    )
+    assert (f"{number.value:.6g} px", number.limit.value) == (off, limit)
 
 
 def test_a_share_is_shown_by_so_many_detections_only() -> None:

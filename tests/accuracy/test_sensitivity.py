@@ -20,7 +20,7 @@ from deploykit.accuracy.search.goals import Reached, parse_goal
 from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, analyze_files, layers_of
 from deploykit.accuracy.search.raising import Raiser
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
-from deploykit.accuracy.simulate.precisions import CostModel, ModelCost, statistics_of
+from deploykit.accuracy.simulate.precisions import CostModel, ModelCost, TensorStatistics, statistics_of
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -133,9 +133,28 @@ def test_an_ended_analysis_goes_on(
     _analyzed(DETR, W8A8, detr_samples, tell=told.append, resume=False, budget=Budget(seconds=0.0))
 
 
-def test_statistics_of_huge_odd_and_missing_values() -> None:
-    values = np.asarray([1.0, -1.0, 1e30, np.inf, np.nan], np.float32)
-    found = statistics_of([values])
+def test_statistics_of_values() -> None:
+    """Odd, huge, equal and missing ones too; what is far is an outlier."""
+    four = statistics_of([np.asarray([-2.0, 0.0]), np.asarray([[4.0, 2.0]])])
+    histogram = tuple(int(place in (0, 10, 21, 31)) for place in range(32))
+    known: dict[str, Any] = {
+        "mean": 1.0,
+        "deviation": math.sqrt(5),
+        "outliers": 0.0,
+        "not_finite": 0,
+        "histogram": histogram,
+    }
+    assert four == TensorStatistics(low=-2.0, high=4.0, peak_db=10 * math.log10(1 / 0.375), **known)
+    assert four is not None and four.to_json() == {
+        "range": [-2.0, 4.0],
+        "outlier_share": 0.0,
+        "mean": 1.0,
+        "deviation": pytest.approx(math.sqrt(5)),
+        "peak_db": pytest.approx(10 * math.log10(16 / 6)),
+        "histogram": [*histogram],
+        "not_finite": 0,
+    }
+    found = statistics_of([np.asarray([1.0, -1.0, 1e30, np.inf, np.nan], np.float32)])
     assert found is not None and (found.low, found.not_finite) == (-1.0, 2)
     assert found.high == pytest.approx(1e30) and math.isfinite(found.deviation)
     huge = statistics_of([np.asarray([1e200, -1e300, 3.0])])
@@ -143,8 +162,9 @@ def test_statistics_of_huge_odd_and_missing_values() -> None:
     assert statistics_of([np.full(3, np.nan)]) is None
     flat = statistics_of([np.zeros(5, np.float32)])
     assert flat is not None and (flat.outliers, flat.peak_db, flat.histogram) == (0.0, 0.0, (5,))
-    spike = statistics_of([np.r_[np.random.default_rng(0).normal(size=9999), 50.0].astype(np.float32)])
-    assert spike is not None and spike.outliers == pytest.approx(1e-4)
+    for far, share in ((8.0, 0.01), (7.0, 0.0)):  # of a hundred values one, beyond six deviations or not
+        spike = statistics_of([np.r_[np.tile([1.0, -1.0], 50)[:99], far]])
+        assert spike is not None and spike.outliers == share
 
 
 def test_a_quantized_model_brings_its_own_encodings() -> None:

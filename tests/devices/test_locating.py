@@ -1,8 +1,10 @@
 """Places in a file, and the device that a package is for."""
 
+import json
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from deploykit.cli.frame import run
 from deploykit.devices import locating
 from deploykit.devices.places import DeviceRow, draft_device
 from deploykit.errors import InputError
+from deploykit.findings import Confidence
+from deploykit.tables.devices import Fact
 from deploykit_qualcomm.devices import device_of_id, qualcomm_device, qualcomm_devices
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -91,6 +95,47 @@ def place(soc: str) -> Place:
 @pytest.mark.parametrize("soc", ["", "SM8650", "sm8650", "SM8750-AC"])
 def test_a_chip_that_is_known_has_no_draft(soc: str) -> None:
     assert draft_device(place(soc), load_backend("qnn-htp"), "sm8650") == ""
+
+
+def test_a_draft_says_what_is_known_of_the_chip_it_was_taken_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = load_backend("qnn-htp")
+    base = replace(
+        next(iter(backend.devices())),
+        id="base",
+        name="Base 1",
+        aliases=("BASE-1A",),
+        facts={
+            name: Fact(value=value, source=("s",), confidence=Confidence.DOCUMENTED) for name, value in FACTS.items()
+        },
+    )
+    monkeypatch.setattr(type(backend), "devices", lambda _: [base])
+    assert [draft_device(place(soc), backend, "base") for soc in ("", "BASE", "base 1", "base-1a")] == [""] * 4
+    assert draft_device(place("New"), backend, "other") == ""
+    assert draft_device(place(" New/Chip! "), backend, "base").splitlines() == [
+        "schema = 1",
+        'id = "new-chip"',
+        'name = " New/Chip! "',
+        f"vendor = {json.dumps(base.vendor)}",
+        f"backends = {json.dumps(list(base.backends))}",
+        'note = "drafted from a device that ran a package for Base 1: compare it with the documents"',
+        *(
+            "",
+            "[facts.arch]",
+            'value = "v99"',
+            'source = ["as Base 1, whose package ran on it"]',
+            'confidence = "inferred"',
+        ),
+        *(
+            "",
+            "[facts.soc_model]",
+            "value = 7",
+            'source = ["as Base 1, whose package ran on it"]',
+            'confidence = "inferred"',
+        ),
+    ]
+
+
+FACTS: dict[str, Any] = {"arch": "v99", "marketing": "Best", "soc_model": 7, "precisions": ("w8a8",)}
 
 
 def test_a_draft_is_a_device_that_is_known_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

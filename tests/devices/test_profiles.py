@@ -13,6 +13,7 @@ from deploykit.backend.on_device import MeasuredOperator
 from deploykit.devices.profiles import Origins, beside_estimate, origins_of, read_session_profile, units_of
 from deploykit.errors import InputError
 from deploykit_qualcomm.profiles import read_profile_csv
+from told import check_file
 
 ROOT = Path(__file__).parents[1] / "data"
 MODEL = ROOT / "aimet/cnn/model.onnx"
@@ -128,3 +129,55 @@ def test_measured_cycles_stand_beside_the_estimate(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="not the trace"):
             beside_estimate(tmp_path, manifest, measured)
     assert beside_estimate(tmp_path, {}, measured) == beside_estimate(tmp_path, manifest, measured[3:]) == ()
+
+
+def test_names_in_a_profile_lead_back_to_operators() -> None:
+    nodes = {"/a/Conv": "Conv", "b, c": "Relu", "d_1": "Add", "d": "Mul", "last": "Softmax", "_a_Conv2": "Conv"}
+    origins = Origins(nodes=nodes, layouts={"t_7": "layout of /a/Conv"})
+    check_file(Path(__file__).with_name("names.told"), lambda raw: [origins.node(raw)])
+    rows = {"/a/Conv_token_3": [4.0, 8.0, 5.0], "d_1": [5.0], "b, c": [5.0], "stranger_4": [1.0, 2.0]}
+    told = [(one.node, one.raw, one.value, one.unit, one.op_type, one.on) for one in origins.measured(rows)]
+    assert told == [
+        ("/a/Conv", "/a/Conv_token_3", 5.0, "cycles", "Conv", "NPU"),
+        ("b, c", "b, c", 5.0, "cycles", "Relu", "NPU"),
+        ("d_1", "d_1", 5.0, "cycles", "Add", "NPU"),
+        ("stranger_4", "stranger_4", 1.5, "cycles", "", "NPU"),
+    ]
+    assert next(one.unit + one.on for one in origins.measured(rows, unit="us", on=lambda raw: raw[:1])) == "us/"
+
+
+def test_a_profile_of_a_session_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    """Kernels with a time and a name, in the units that providers stand for; everything else is passed over."""
+    events: list[dict[str, Any]] = [
+        {"cat": "Session", "name": "model_run", "dur": 30},
+        {"cat": "Session", "name": "session_initialization", "dur": 90},
+        {"cat": "Node", "name": "/a/Conv_kernel_time", "dur": 20, "args": {"provider": "NPUProvider"}},
+        {"cat": "Node", "name": "/a/Conv_kernel_time", "dur": 30, "args": {"provider": "NPUProvider"}},
+        {"cat": "Node", "name": "b_kernel_time", "dur": 7.5, "args": {"provider": "CPUExecutionProvider"}},
+        {"cat": "Node", "name": "c_kernel_time", "dur": 0, "args": {"provider": "Other"}},
+        {"cat": "Node", "name": "d_kernel_time", "dur": -1, "args": {}},
+        {"cat": "Node", "name": "e_kernel_time", "dur": "long"},
+        {"cat": "Node", "name": "f_kernel_time_more", "dur": 4},
+        {"cat": "Node", "name": "g_kernel_time", "dur": 3, "args": []},
+        {"cat": "Node", "name": 5, "dur": 3},
+    ]
+    path = tmp_path / "profile.json"
+    path.write_text("[\n" + ",\n".join(map(json.dumps, events)) + ',\n{"cat": "Node", "na', "utf-8")
+    found = read_session_profile(path, Origins(nodes={"/a/Conv": "Conv"}), {"NPUProvider": "NPU"})
+    assert [(one.node, one.value, one.unit, one.op_type, one.on) for one in found] == [
+        ("/a/Conv", 25.0, "us", "Conv", "NPU"),
+        ("b", 7.5, "us", "", "CPU"),
+        ("g", 3.0, "us", "", ""),
+        ("c", 0.0, "us", "", ""),
+    ]
+    path.write_text(json.dumps(events[1]), "utf-8")
+    with pytest.raises(InputError, match="not a profile of ONNX Runtime") as caught:
+        read_session_profile(path, Origins(nodes={}), {})
+    assert (caught.value.why, caught.value.next) == ("it tells of no run", "run once more with --profile")
+
+
+def test_operators_are_counted_on_the_first_unit_that_ran_them() -> None:
+    rows = [("a", "CPU", "Conv"), ("a", "NPU", "Conv"), ("b", "GPU", "Add"), ("c", "CPU", "Relu"), ("d", "", "Relu")]
+    rows += [("q", "NPU", "QuantizeLinear"), ("dq", "NPU", "DequantizeLinear"), ("x", "NPU", "")]
+    found = [MeasuredOperator(node=n, raw=n, value=1.0, unit="us", op_type=kind, on=on) for n, on, kind in rows]
+    assert units_of(found) == {"NPU": 1, "GPU": 1, "CPU": 1}

@@ -1,9 +1,12 @@
 """Pictures, sounds and recorded inputs as samples."""
 
+import hashlib
 import io
+import json
 import wave
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +14,7 @@ import onnx
 import pytest
 
 from deploykit.accuracy.samples import gathering, images
+from deploykit.accuracy.samples.arrays import write_arrays
 from deploykit.accuracy.samples.calibration import (
     load_calibration,
     parse_declarations,
@@ -19,7 +23,15 @@ from deploykit.accuracy.samples.calibration import (
     read_samples,
 )
 from deploykit.accuracy.samples.decoding import MOST_PIXELS
-from deploykit.accuracy.samples.gathering import InputSource, Samples, gather, read_recorded, record
+from deploykit.accuracy.samples.gathering import (
+    InputSource,
+    Samples,
+    gather,
+    read_expected,
+    read_recorded,
+    record,
+    record_expected,
+)
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
 from deploykit.errors import DeploykitError, InputError, UsageError
 from deploykit.model.collect import facts_of
@@ -220,10 +232,45 @@ def test_fewer_where_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert none.data is None and "one sample has" in none.why_not and len(none.hashes) == 8
 
 
-def test_of_private_samples_only_the_hashes_are_kept() -> None:
+def test_what_is_kept_of_samples() -> None:
+    """Given and declared inputs, the same bytes in each run; of private ones the hashes, of made ones nothing."""
     kept, private = record(_samples(5)), record(_samples(5), keep=False)
-    assert private.data is None and private.hashes == kept.hashes
-    assert private.to_json()["recorded"] == 0 and "private" in private.to_json()["why_not"]
+    inputs = {"a/b": {"label": "given", "why": "a"}, "ids": {"label": "given", "why": "b"}}
+    about = {"label": "given", "count": 5, "inputs": inputs}
+    assert kept.data is not None
+    assert hashlib.sha256(kept.data).hexdigest() == "d69133cc284d43cff92e72e996537d42878ab4ee118d3a678ed362f15f2e29f6"
+    assert (
+        hashlib.sha256(json.dumps(kept.hashes).encode()).hexdigest()
+        == "5ea61dd8f4f426c12e19f2413b27fcd35cf2d0d5932b1c99170fa41d0f5566ed"
+    )
+    assert kept.to_json() == {**about, "recorded": 5, "why_not": "", "sha256": [*kept.hashes]}
+    why = "samples are private: only their hashes are kept"
+    assert private.data is None
+    assert private.to_json() == {**about, "recorded": 0, "why_not": why, "sha256": [*kept.hashes]}
+    made = record(_samples(5, Label.DERIVED, Label.ARBITRARY))
+    why = "nothing was given or declared; derived samples are made again when they are needed"
+    assert (made.data, made.hashes, made.why_not) == (None, (), why)
+    some = record(_samples(20, Label.DERIVED, Label.DECLARED))
+    assert some.data is not None and len(some.hashes) == 8
+    assert ZipFile(io.BytesIO(some.data)).namelist() == [f"{number}:ids.npy" for number in range(8)]
+
+
+def test_what_was_computed_of_samples_is_found_by_their_values(tmp_path: Path) -> None:
+    feeds, path = _samples(3).feeds, tmp_path / "expected.npz"
+    sides = {side: [{"y:0": np.asarray([n + at])} for n in range(3)] for at, side in enumerate(("float", "emulated"))}
+    assert record_expected(feeds, sides, Label.DERIVED) is None
+    path.write_bytes(record_expected(feeds, sides, Label.GIVEN) or b"")
+    found = read_expected(path, [feeds[2], feeds[0]])
+    assert {side: [{name: v.tolist() for name, v in one.items()} for one in rows] for side, rows in found.items()} == {
+        "emulated": [{"y:0": [3]}, {"y:0": [1]}],
+        "float": [{"y:0": [2]}, {"y:0": [0]}],
+    }
+    assert read_expected(path, [feeds[0], _samples(4).feeds[3]]) == read_expected(path, []) == {}
+    write_arrays(path, {"0:float:y": np.ones(1), "more": np.ones(1), "1:sha256": np.ones(1, np.uint8)})
+    assert read_expected(path, feeds) == {}
+    path.write_bytes(b"no archive")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_expected(path, feeds)
 
 
 def test_samples_of_another_model_are_refused(tmp_path: Path) -> None:
