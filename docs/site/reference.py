@@ -66,8 +66,13 @@ def command_page() -> str:
         command = cli.get_command(root, name)
         assert command is not None
         parts.append(f"## deploykit {name}\n\n{COMMANDS[name]}")
-        parts += _helps(command, click.Context(command, info_name=name, parent=root, max_content_width=_WIDTH))
+        parts += _helps(command, _context(command, name, root))
     return "\n\n".join(parts) + "\n"
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    settings = {"max_content_width": _WIDTH, **command.context_settings}
+    return click.Context(command, info_name=name, parent=parent, **settings)
 
 
 def _helps(command: click.Command, context: click.Context) -> Iterator[str]:
@@ -75,14 +80,13 @@ def _helps(command: click.Command, context: click.Context) -> Iterator[str]:
     if isinstance(command, BranchingCommand):
         for name, branch in command.branches.items():
             yield f"### {context.command_path} {name}"
-            inner = click.Context(branch, info_name=f"{context.info_name} {name}", parent=context.parent)
-            yield from _helps(branch, inner)
+            yield from _helps(branch, _context(branch, f"{context.info_name} {name}", context.parent))
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below is not None
             yield f"### {context.command_path} {name}"
-            yield from _helps(below, click.Context(below, info_name=name, parent=context, max_content_width=_WIDTH))
+            yield from _helps(below, _context(below, name, context))
 
 
 def api_page() -> str:
