@@ -17,7 +17,6 @@ from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model.graph import view_of
 from deploykit_ort_qnn.bench.audit import affordable, in_place_of, mended, settled_by
 from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids
-from deploykit_ort_qnn.bench.together import deviation
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
 from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
 from rule_cases import check_pairs
@@ -74,19 +73,6 @@ def test_equal_kernels_are_one_and_neighbours_another() -> None:
     assert {node for kernel in kernels_of(model, only={only}) for node in kernel.nodes} == {only}
 
 
-def test_a_kernel_of_8_bits_is_given_every_integer_of_its_grid() -> None:
-    (kernel,) = kernels_of(quantized("Tanh ({0})"))
-    (name,) = kernel.samples[0]
-    given = np.concatenate([np.ravel(sample[name]) for sample in kernel.samples])
-    assert len(np.unique(np.clip(np.rint(given / (8 / 255)) + 128, 0, 255))) == 256
-    assert kernel.type == "u8" and kernel.steps == {kernel.model.graph.output[0].name: pytest.approx(8 / 255)}
-
-
-def test_what_an_operator_is_not_defined_for_is_not_asked() -> None:
-    (kernel,) = kernels_of(quantized("Log ({0})", kind="uint16"))
-    assert all(value.min() > 0 for sample in kernel.samples for value in sample.values())
-
-
 def test_boxes_are_given_with_their_lesser_corner_first_and_inside_the_map() -> None:
     text = (
         "g (float[1,2,8,8] x, float[3,4] boxes) => (float[3,2,2,2] y) <int64[3] which = {0, 0, 0}>"
@@ -123,18 +109,6 @@ def test_among_neighbours_nothing_inside_is_cut_off() -> None:
     assert not kept.why and len(kept.samples) == len(kernel.samples)
     beyond = [float(np.mean(np.abs(value) > 2.1)) for sample in kept.samples for value in sample.values()]
     assert max(beyond) <= 0.01 < np.mean(np.abs(next(iter(kernel.samples[0].values()))) > 2.1)
-
-
-def test_deviations_are_counted_in_steps() -> None:
-    wanted = np.arange(100, dtype=np.float32)
-    found = deviation({"y": [wanted, wanted]}, {"y": [wanted, wanted * 2]}, {"y": 0.5})
-    assert (found.most, found.usual, found.span, found.set, found.factor) == (198.0, 194.0, 198.0, 1, 1.5)
-    assert deviation({"y": [wanted]}, {"y": [wanted]}, {"y": 0.5}).most == 0
-    broken = wanted.copy()
-    broken[3] = np.nan
-    assert deviation({"y": [wanted]}, {"y": [broken]}, {}).odd == 1
-    assert deviation({"y": [broken]}, {"y": [wanted]}, {}).odd == 0
-    assert deviation({"y": [np.arange(4)]}, {"y": [np.array([0, 1, 2, 9])]}, {}).share == 0.25
 
 
 def pooled(folder: Path, counted: int) -> Path:

@@ -15,25 +15,10 @@ from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compat import KernelCell, operator_rows
 from deploykit_ort_qnn.compiler import hosts, worker
 from deploykit_ort_qnn.prepare import wheel_for
-from deploykit_ort_qnn.provider_keys import choose_options, load_options
 from deploykit_qualcomm.devices import qualcomm_device
 from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-
-
-def test_what_the_newest_wheels_brought() -> None:
-    """Options that exclude each other, and one that a merged pull request has and no wheel."""
-    both = [("enable_htp_prepare_and_load", "1"), ("enable_htp_prepare_only", "1")]
-    with pytest.raises(UsageError, match="exclude each other"):
-        choose_options(both, "2.7.0")
-    assert choose_options([both[0], ("enable_htp_prepare_only", "0")], "2.7.0").compile
-    with pytest.raises(UsageError, match=r"not in onnxruntime-qnn 2\.6\.0"):
-        choose_options(both[:1], "2.6.0")
-    with pytest.raises(UsageError, match=r"no released wheel up to 2\.7\.0"):
-        choose_options([("enable_htp_matmul_lut", "0")], "2.7.0")
-    names = {option.name for option in load_options().option}
-    assert all(other in names for option in load_options().option for other in option.excludes)
 
 
 @each_row(
@@ -77,37 +62,16 @@ def test_float16_mixes_depend_on_the_chip() -> None:
     assert without.kinds == {"integer"} and "no float16" in without.without["fallback"]
 
 
-def request(model: str = "mlp/w8a8.qdq.onnx", **more: Any) -> Request:
-    return Request(model=AIMET / model, target="sm8550", backend="ort-qnn", **more)
-
-
-def test_a_wrong_option_name_is_refused_with_the_right_one() -> None:
-    with pytest.raises(UsageError, match="no such option") as caught:
-        make_plan(request(options=(("vtcm_mbs", "8"),)))
-    assert "vtcm_mb" in caught.value.next and caught.value.exit_status == 2
-    with pytest.raises(UsageError, match="no released wheel") as caught:
-        make_plan(request(options=(("convert_bq_to_lpbq", "1"),)))
-    assert "enable_block_quant_weight_optimization" in caught.value.next
-
-
-@each_row(
-    ("pair", "message"),
-    (("htp_performance_mode", "fastest"), "not one of"),
-    (("vtcm_mb", "x"), "expected"),
-    (("enable_htp_prepare_only", "maybe"), "1 or 0"),
-    (("soc_model", "69"), "sets this one itself"),
-    (("ep.context_enabled", "1"), "no such session entry"),
-    (("session.disable_cpu_ep_fallback", "yes"), "not one of"),
-    (("ep.context_enable", "0"), "sets this one itself"),
-)
-def test_wrong_values_are_refused(pair: tuple[str, str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make_plan(request(options=(pair,)))
-
-
 def test_encodings_beside_a_qdq_model_are_refused() -> None:
     with pytest.raises(UsageError, match="quantized already"):
-        make_plan(request("cnn/w8a8.qdq.onnx", encodings=AIMET / "cnn/w8a8.v1.0.0.encodings"))
+        make_plan(
+            Request(
+                model=AIMET / "cnn/w8a8.qdq.onnx",
+                encodings=AIMET / "cnn/w8a8.v1.0.0.encodings",
+                target="sm8550",
+                backend="ort-qnn",
+            )
+        )
 
 
 def test_a_worker_and_a_host_say_the_same_of_a_graph_of_which_nothing_is_taken() -> None:
