@@ -22,16 +22,12 @@ from deploykit.flow.samples import observed_ranges
 from deploykit.rewrites.contract import shares_grid
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
 from deploykit_ort_qnn.forms.kernel_grids import (
-    clipped_ends,
     conversions_before_moves,
     even_results,
-    find_conversions,
-    gates_apart,
     one_grids,
-    rounded_softmaxes,
     whole_softmax_steps,
 )
-from deploykit_ort_qnn.forms.missing_grids import constant_grids, fused_grids, norm_scales, recurrent_biases
+from deploykit_ort_qnn.forms.missing_grids import fused_grids, norm_scales, recurrent_biases
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.qnn_types import step_units, whole_step
 from tables import each_row
@@ -95,18 +91,6 @@ def test_a_step_becomes_the_next_whole_number_of_units(units: float, wanted: int
         assert wanted < (step_units(stored) or 0) < wanted + 0.01
 
 
-def test_a_wider_grid_holds_every_point_of_the_narrow_one() -> None:
-    """A node with 8-bit and 16-bit sides gets its 8-bit ones in 16 bits, exactly."""
-    model = text_model("float[4] a, float[4] b", "y = Add (a, b)")
-    narrow = grid(-1, 3, 8)
-    found = find_conversions(model, encodings_of(a=narrow, b=grid(-1, 1), y=grid(-2, 4)), int16_matmul=True)
-    ((place, wide),) = found.requantize.items()
-    assert place == ("y", 0) and found.widened == ("y",) and (wide.bits, wide.signed) == (16, False)
-    points = (np.arange(256) - float(narrow.zero_point)) * float(narrow.scale) / float(wide.scale)
-    steps = points + float(wide.zero_point)
-    np.testing.assert_allclose(steps, np.arange(256) * 257, atol=1e-6)
-
-
 def softmax_of(*, moved: bool) -> ModelProto:
     """A sum, or the same transposed, through Softmax."""
     ending = "moved = Identity (scores)  y = Softmax (moved)" if moved else "y = Softmax (scores)"
@@ -126,16 +110,6 @@ def test_the_input_of_a_softmax_gets_the_step_from_where_it_is_computed() -> Non
     for missing in ("scores", "y"):  # a float one is left alone
         floats = encodings_of(**{name: stepped(4.5) for name in ("x", "scores", "y") if name != missing})
         assert regridded(whole_softmax_steps, softmax_of(moved=False), floats)[1] == ()
-
-
-def test_results_of_softmax_that_go_on_get_a_grid_to_which_is_rounded() -> None:
-    model = text_model("float[4,16] x", "p = Softmax (x)  t = Transpose <perm = [1, 0]> (p)  y = Softmax (t)")
-    given = encodings_of(x=grid(-1, 1), p=grid(0, 1), t=grid(0, 1), y=grid(0, 1))
-    done, names = regridded(rounded_softmaxes, model, given)
-    assert names == ("p", "t")  # and not the model's output
-    assert ends(value_of(done, "t")) == (-1.0, 1 - 2.0**-15)
-    half = encodings_of(x=grid(-1, 1), p=grid(0, 0.5), t=grid(0, 0.5), y=grid(0, 1))
-    assert regridded(rounded_softmaxes, model, half)[1] == ()
 
 
 def attention(layer: str) -> ModelProto:
@@ -173,22 +147,6 @@ def activated(op: str) -> tuple[ModelProto, EncodingSet]:
     common = {"x": grid(-3, 3), "w": weight, "h": grid(-6, 6)}
     made = {"y": grid(-6, 6)} if op == "Clip" else {"gate": grid(0, 1), "y": grid(-0.3, 6)}
     return model, encodings_of(**common, **made)
-
-
-def test_a_clip_ends_where_its_grid_does() -> None:
-    model, given = activated("Clip")
-    done, names = regridded(clipped_ends, model, given)
-    assert names == ("y",) and ends(value_of(done, "y")) == (0.0, 2.0)
-    assert regridded(clipped_ends, model, done)[1] == ()
-
-
-def test_a_gate_reads_other_steps_than_what_it_gates() -> None:
-    model, given = activated("Sigmoid")
-    ((place, value),) = gates_apart(model, given).items()
-    assert place == ("gate", 0) and float(value.scale) == pytest.approx(12 / 65535 * 33 / 32)
-    assert float(value.minimum) <= -6 and float(value.maximum) >= 6
-    model.graph.node[-1].input[:] = ["gate", "gate"]
-    assert not gates_apart(model, given)
 
 
 def moved(*, kind: str = "uint8", read_twice: bool = False, behind: str = "") -> ModelProto:
@@ -245,16 +203,6 @@ def acting(step: str) -> ModelProto:
     """A Conv to ``h`` and what is one operator with it."""
     stored: Any = {"w": np.full((4, 3, 1, 1), 0.1, "f4"), "slope": np.full((4, 1, 1), 0.25, "f4")}
     return text_model("float[1,3,8,8] x", f"h = Conv (x, w)  y = {step}", **stored)
-
-
-def test_an_infinity_among_integers_is_the_end_of_their_grid() -> None:
-    """Without a grid the provider makes an infinite scale of it: a trained detector of pitch masks like this."""
-    model = text_model("bool[4] c, float[4] x", "y = Where (c, x, low)", low=-np.inf)
-    given = encodings_of(x=grid(-2, 2), y=grid(-2, 3))
-    made, names = constant_grids(model, given)
-    assert names == ("low",) and made.entries["low"].value is given.entries["y"].value
-    finite = text_model("bool[4] c, float[4] x", "y = Where (c, x, low)", low=-2.0)
-    assert constant_grids(finite, given)[1] == ()
 
 
 def test_what_leads_to_an_activation_gets_a_grid_like_most_and_stays_float_where_that_is_stated() -> None:

@@ -137,19 +137,6 @@ def test_what_would_not_be_equal_stays(lacks: str, model: Any, encodings: Encodi
     assert not done and made is model
 
 
-def test_grids_that_the_release_computes_rightly() -> None:
-    weights = RNG.uniform(-1, 2, (12, 12)).astype(np.float32)
-    model = text_model(ROW, "h = HardSigmoid (x)  y = MatMul (h, w)", w=weights)
-    given = grids(h=(0, 0.7), w=(-1, 2), y=(-9, 9))
-    _, kept, done = applied(older_forms({"hardsigmoid-range", "asymmetric-operand"}), model, given)
-    hard, operand = kept.entries["h"].value, kept.entries["w"].value
-    assert isinstance(hard, Affine) and isinstance(operand, Affine)
-    assert (float(hard.minimum.min()), float(hard.maximum.max())) == (0.0, 1.0)
-    assert float(operand.zero_point) == 1 << 15 and float(operand.maximum.max()) >= 2.0
-    assert set(done) == {"without-hardsigmoid-range", "without-asymmetric-operand"}
-    assert kept.entries["y"] is given.entries["y"]
-
-
 def symmetric(name: str, bits: int, scale: Any, axis: int | None = None) -> Encoding:
     values = np.asarray(scale, np.float64)
     value = Affine(bits=bits, signed=True, scale=values, zero_point=values * 0, symmetric=True, axis=axis)

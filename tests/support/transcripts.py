@@ -127,7 +127,7 @@ def _printed(words: list[str]) -> str:
 
 
 def _graph(path: Path) -> str:
-    """The graph of a model in ONNX's text form, single numbers in the places of their names."""
+    """The graph of a model in ONNX's text form, single numbers in the places of their names, pairs as one."""
     model = onnx.load(path)
     graph = model.graph
     single = {
@@ -141,6 +141,8 @@ def _graph(path: Path) -> str:
         graph.initializer.remove(tensor)
     text = onnx.printer.to_text(model).replace('"', "")
     text = re.sub(r": \w+(?= = )|(?<== ) +", "", text[text.index(">") + 2 :])
+    pair = r"(\S+) = (\S*)QuantizeLinear \((\S+), (.*)\)\n +(\S+) = \2DequantizeLinear \(\1, \4\)"
+    text = re.sub(pair, r"\1, \5 = \2Pair (\3, \4)", text)
     return re.sub(r" +$", "", re.sub(r"(?<=[}.]), (?=\w+\[)", ",\n    ", text), flags=re.MULTILINE)
 
 
