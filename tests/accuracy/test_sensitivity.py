@@ -4,6 +4,7 @@ import json
 import math
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,17 @@ import deploykit
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached, parse_goal
-from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, analyze_files, layers_of
-from deploykit.accuracy.search.raising import Raiser
+from deploykit.accuracy.search.layer_losses import (
+    Budget,
+    Layer,
+    LayerLoss,
+    Sensitivity,
+    analyze,
+    analyze_files,
+    layers_of,
+)
+from deploykit.accuracy.search.output_losses import OutputLoss
+from deploykit.accuracy.search.raising import Raiser, WideType
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, ModelCost, TensorStatistics, statistics_of
 from deploykit.cli import cli
@@ -29,6 +39,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import UsageError
 from deploykit.model.collect import facts_of
 from text_models import text_model
+from told import check_told
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = DATA / "sensitivity"
@@ -268,11 +279,36 @@ def test_what_cannot_stay_behind_is_raised_too() -> None:
 
 
 def test_bisection_finds_the_smallest_that_is_good() -> None:
-    """Five layers; with two of them it is good: none, all, two, one are measured, in this order."""
-    raiser = _raiser([10, 50, 40, 20])
-    found = raiser.smallest("float16", parse_goal("sqnr>=30"))
-    assert (found.best.count, found.met) == (2, True)
-    assert [trial.count for trial in found.trials] == [0, 1, 2, 5]
+    """Five layers; with two it is good: none, all, two, one are measured, in this order. Each type is by itself."""
+    raiser, told = _raiser([10, 50, 40, 20, 10, 20]), {}
+    more = _raiser([10, math.nan, 14, 13, 12])
+    cases: list[tuple[str, Raiser, WideType, int]] = [
+        ("float16, good with two", raiser, "float16", 0),
+        ("int16 beside it, never good", raiser, "int16", 0),
+        ("float16, never good, three more and one without a number", more, "float16", 3),
+    ]
+    for name, one, wide, others in cases:
+        found = one.smallest(wide, parse_goal("sqnr>=30"), more=others)
+        made = {entry.name: entry.value.dtype for entry in found.encodings}
+        trials = [f"  {trial.count}: {json.dumps(trial.to_json())}" for trial in found.trials]
+        told[name] = [f"{found.best.count} of 5, {found.met}, {made}", *trials]
+    check_told(Path(__file__).with_name("raised.told"), told)
+
+
+def test_what_is_published_of_a_search() -> None:
+    rows = []
+    for number, db in enumerate((12.0, math.inf, -math.inf)):
+        layer = Layer(name=f"l{number}", op_type="Conv", weights=("w",), activations=())
+        loss = OutputLoss(outputs={"y": db, "z": 90.0})
+        rows.append(LayerLoss(layer=layer, alone=loss, without=None, weights=loss, activations=None))
+    found = replace(_raiser([10, 50, 40, 20]).smallest("float16", parse_goal("sqnr>=30")), worst=tuple(rows))
+    told = found.to_json()
+    assert (told["goal"], told["best"], len(told["trials"])) == ("sqnr >= 30 dB", found.best.to_json(), 4)
+    assert told.keys() == {"goal", "best", "trials", "sensitivity"}
+    assert told["sensitivity"] == [
+        {"layer": f"l{number}", "op_type": "Conv", "loss_db": {"weights": db, "together": db}}
+        for number, db in enumerate((12.0, None, "nothing left"))
+    ]
 
 
 def test_costs_are_counted_from_shapes_and_widths() -> None:
