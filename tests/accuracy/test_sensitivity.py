@@ -299,7 +299,7 @@ def test_what_is_published_of_a_search() -> None:
     rows = []
     for number, db in enumerate((12.0, math.inf, -math.inf)):
         layer = Layer(name=f"l{number}", op_type="Conv", weights=("w",), activations=())
-        loss = OutputLoss(outputs={"y": db, "z": 90.0})
+        loss = OutputLoss(outputs={"y": db, "z": math.inf})
         rows.append(LayerLoss(layer=layer, alone=loss, without=None, weights=loss, activations=None))
     found = replace(_raiser([10, 50, 40, 20]).smallest("float16", parse_goal("sqnr>=30")), worst=tuple(rows))
     told = found.to_json()
