@@ -5,17 +5,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from onnx import TensorProto, numpy_helper
 
-from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.requests import Request
-from deploykit.errors import UsageError
 from deploykit.flow.read import Pinned, pin, read_situation
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
-from deploykit.model.weights import lean_weights
-from tables import each_row
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -41,40 +36,6 @@ def shapes(made: Pinned) -> dict[str, tuple[int, ...]]:
 
 
 DENSE = "g (float[n,3,h,w] x) => (float[n,3,h,w] y) { y = Relu (x) }"
-CLASSES = "g (float[n,3,h,w] x) => (float[n,3,1,1] y) { y = GlobalAveragePool (x) }"
-
-DENSE_WHY = "the usual size of detectors and segmentation at which it runs"
-LINES = "g (float[n,3,h,w] x) => (float[n,3,a,b] y) { y = AveragePool <kernel_shape = [48, 320]> (x) }"
-
-
-@each_row(
-    ("graph", "inputs", "shape", "why"),
-    (DENSE, (), (1, 3, 640, 640), DENSE_WHY),
-    (CLASSES, (), (1, 3, 224, 224), "the usual size of classifiers at which it runs"),
-    (DENSE, ("x=1,3,96,128",), (1, 3, 96, 128), "as typed"),
-    (DENSE, ("x:2,3,96,128",), (2, 3, 96, 128), "as typed"),
-    ("g (float[n,8] x) => (float[n,8] y) { y = Relu (x) }", (), (1, 8), "one sample at a time"),
-    ("g (int64[n,s] x) => (int64[n,s] y) { y = Abs (x) }", (), (1, 128), "a usual number of tokens"),
-    (DENSE.replace("3,h", "3,32"), (), (1, 3, 32, 320), "the usual size of models that read lines"),
-    (DENSE.replace("3,h,w", "1,t,80"), (), (1, 1, 100, 80), "a usual number of frames at which it runs"),
-    (DENSE.replace("3,h,w", "80,t"), (), (1, 80, 3000), "a usual number of frames at which it runs"),
-    ("g (float[1,s,256] x) => (float[1,3,256] y) { y = Relu (x) }", (), (1, 1, 256), "one sample at a time"),  # a state
-    (
-        "g (float[1,length,80] x) => (float[1,3,80] y) { y = Relu (x) }",
-        (),
-        (1, 3000, 80),
-        "a usual number of frames at which it runs",
-    ),
-    (DENSE.replace("3,h,w", "h,w,3"), (), (1, 640, 640, 3), DENSE_WHY),
-    (LINES, (), (1, 3, 48, 320), "the usual size of text lines at which it runs"),
-)
-def test_each_size_has_its_reason(
-    tmp_path: Path, graph: str, inputs: tuple[str, ...], shape: tuple[int, ...], why: str
-) -> None:
-    made = pinned(save(tmp_path / "m.onnx", graph), *inputs)
-    assert [(item.shape, item.why) for item in made.sizes] == [(shape, why)]
-    assert made.facts.tensors["x"].shape == shape and made.inputs == ()
-    assert "Relu" not in graph or made.facts.tensors["y"].shape == shape  # whatever sizes an exporter traced
 
 
 def test_the_maker_s_metadata_outranks_the_habit(tmp_path: Path) -> None:
@@ -101,17 +62,6 @@ def test_only_a_size_at_which_the_model_runs_is_taken(tmp_path: Path) -> None:
     assert shapes(pinned(save(tmp_path / "m.onnx", graph, **stored))) == {"x": (1, 3, 224, 224)}
 
 
-def test_samples_say_the_size(tmp_path: Path) -> None:
-    np.save(tmp_path / "data.npy", np.zeros((5, 3, 48, 64), np.float32))
-    made = pinned(save(tmp_path / "m.onnx", DENSE), calibration=tmp_path / "data.npy")
-    assert [(item.shape, item.why) for item in made.sizes] == [((1, 3, 48, 64), "as the samples are")]
-
-
-def test_a_shape_that_the_model_contradicts_is_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not fit"):
-        pinned(save(tmp_path / "m.onnx", DENSE), "x:1,4,32,32")
-
-
 BRANCHES = """g (float[n,4] x, int64 sr) => (float[n,4] y) {
     is_16k = Equal (sr, rate)
     y = If (is_16k) <
@@ -120,15 +70,6 @@ BRANCHES = """g (float[n,4] x, int64 sr) => (float[n,4] y) {
     >
 }"""
 """Two branches for two sample rates, as voice detectors have them."""
-
-
-@pytest.mark.parametrize(("inputs", "factor"), [((), 2.0), (("sr=16000",), 2.0), (("sr=8000",), 3.0)])
-def test_an_input_that_chooses_a_branch_is_built_in(tmp_path: Path, inputs: tuple[str, ...], factor: float) -> None:
-    made = pinned(save(tmp_path / "m.onnx", BRANCHES, rate=np.int64(16000)), *inputs)
-    assert made.facts.inputs == ("x",)
-    assert [node.op_type for node in made.facts.nodes if node.op_type != "Constant"] == ["Mul"]
-    x = np.arange(4, dtype=np.float32).reshape(1, 4)
-    assert np.array_equal(Session(lean_weights(made.model)).run({"x": x})["y"], factor * x)
 
 
 def test_the_only_input_is_kept_whatever_it_chooses(tmp_path: Path) -> None:
@@ -161,9 +102,3 @@ def test_what_the_graph_computes_comes_before_the_names_of_sizes(tmp_path: Path)
     """Four scores of one sample, declared as a batch of them: exporters call any size of an output that."""
     made = pinned(save(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n] y) { y = Reshape (x, flat) }", flat=[-1]))
     assert (shapes(made), made.facts.tensors["y"].shape) == ({"x": (1, 4)}, (4,))
-
-
-def test_what_nothing_decides_stays_open(tmp_path: Path) -> None:
-    graph = "g (float[a,b,c,d,e] x) => (float[a,b,c,d,e] y) { y = Relu (x) }"
-    made = pinned(save(tmp_path / "m.onnx", graph))
-    assert not made.sizes and not made.changed

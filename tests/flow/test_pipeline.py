@@ -20,7 +20,6 @@ from deploykit.cli.frame import run
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.flow import choose, cure
 from deploykit.flow.cure import rewrite_quantized
@@ -110,29 +109,6 @@ def test_of_made_up_inputs_one_is_run(given: tuple[str, ...], count: int, tmp_pa
     _, situation = read_situation(Request(model=CNN / "model.onnx", target="sm8650", inputs=given))
     execute(backend, decide(backend, situation, SharedWork(), lambda _: None), tmp_path, SharedWork(), lambda _: None)
     assert backend.ran == count
-
-
-def linear(folder: Path) -> Path:
-    graph = TinyGraph()
-    weight = graph.stored("w", np.random.default_rng(0).normal(size=(16, 12)))
-    graph.op("Relu", [graph.op("MatMul", [graph.input("x", (1, 8, 16)), weight], "m")], "y")
-    path = folder / "linear.onnx"
-    onnx.save(graph.model("y"), path)
-    return path
-
-
-def request(model: Path, backend: str, *rewrites: str) -> Request:
-    return Request(model=model, target="sm8650", backend=backend, precision="fp16", rewrite=rewrites, compile=False)
-
-
-@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
-def test_it_is_done_on_a_float_model(backend: str, tmp_path: Path) -> None:
-    made = make_package(request(linear(tmp_path), backend, "linear-to-conv"), tmp_path / "package")
-    assert made.package is not None, [finding.message for finding in made.findings if finding.blocks]
-    (done,) = [finding for finding in made.findings if finding.code == "DK201"]
-    assert done.evidence["rewrites"] == ["linear-to-conv"]
-    written = next((tmp_path / "package" / "model").rglob("*.onnx"))
-    assert [node.op_type for node in onnx.load(written).graph.node].count("Conv") == 1
 
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -236,11 +212,6 @@ def test_another_backend_starts_where_its_wheels_start() -> None:
     found = lowest_sdk(searched(backend="ort-qnn"))
     assert found.lowest == "2.22"
     assert "2.33.0" not in [trial.sdk for trial in found.trials if trial.ok]
-
-
-def test_a_backend_without_releases_is_no_answer() -> None:
-    with pytest.raises(UsageError, match="not kept per SDK release"):
-        lowest_sdk(searched(target="vek385"))
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

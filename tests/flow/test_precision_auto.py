@@ -114,27 +114,6 @@ CNN = DATA / "cnn" / "model.onnx"
 W8A16 = DATA / "cnn" / "w8a16.v1.0.0.encodings"
 
 
-@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
-@each_row("asked", "nonsense", "int8", "w8", "bf16")
-def test_a_name_that_the_backend_does_not_have_is_refused(backend: str, asked: str) -> None:
-    with pytest.raises(UsageError, match=f"--precision {asked}: not a precision of {backend}"):
-        deploykit.plan(CNN, target="sm8650", backend=backend, precision=asked)
-
-
-@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
-def test_a_precision_may_be_spelt_by_its_element_type(backend: str) -> None:
-    routes = [deploykit.plan(CNN, target="sm8650", backend=backend, precision=p).route for p in ("fp16", "Float16")]
-    assert routes[0] is not None and routes[0] == routes[1]
-
-
-@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
-@each_row("asked", "fp16", "float16", "w8a8", "w4a16", "w16a16")
-def test_a_precision_that_the_encodings_do_not_hold_is_refused(backend: str, asked: str) -> None:
-    with pytest.raises(UsageError, match="not what the encodings say") as refused:
-        deploykit.plan(CNN, target="sm8650", backend=backend, encodings=W8A16, precision=asked)
-    assert "16-bit activations, 8-bit weights" in refused.value.why
-
-
 @each_row(
     ("asked", "bits", "differs"),
     ("w8a8", {"conv1.weight": 8, "input": 8, "fc.bias": 32}, False),  # biases have no part in a name
@@ -147,11 +126,6 @@ def test_what_is_asked_for_is_held_against_the_widths(asked: str, bits: dict[str
     entries = {name: Encoding(name=name, value=grid) for name, grid in grids.items()}
     with pytest.raises(UsageError) if differs else nullcontext():
         refuse_other_precision(asked, EncodingSet(version="2.0.0", entries=entries), facts_of(onnx.load(CNN)))
-
-
-def test_float16_is_not_asked_of_a_quantized_model() -> None:
-    with pytest.raises(UsageError, match="holds Q/DQ nodes"):
-        deploykit.plan(DATA / "cnn" / "w8a16.qdq.onnx", target="sm8650", backend="ort-qnn", precision="fp16")
 
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"

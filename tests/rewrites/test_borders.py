@@ -89,19 +89,6 @@ def test_every_value_stays_and_only_four_axes_are_turned(model: onnx.ModelProto,
         assert facts_of(made).tensors[name].shape == (n, h, w, c)
 
 
-@each_row(
-    ("asked", "words"),
-    ("nchw", "nhwc or NAME=nhwc"),
-    ("z=nhwc", "with four axes: x, y"),
-    ("w=nhwc", "with four axes: x, y"),
-    ("x=nhcw", "nhwc or NAME=nhwc"),
-)
-def test_what_cannot_be_turned_is_refused(asked: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        asked_borders([asked], facts_of(conv()))
-    assert words in str(caught.value)
-
-
 def grids() -> EncodingSet:
     kind = GridKind(bits=8, signed=False, symmetric=False)
     ends = {"x": (-3.0, 3.0), "c": (-20.0, 20.0), "y": (0.0, 20.0)}

@@ -87,15 +87,6 @@ def test_the_simulation_with_carried_encodings_is_equal(kind: str) -> None:
     assert after.sqnr_db == pytest.approx(before.sqnr_db, abs=0.5)
 
 
-def test_a_rank_2_matmul_is_refused_and_a_product_that_something_else_reads_keeps_its_add() -> None:
-    weights = np.ones((8, 2), np.float32)
-    matched = TRANSFORM.match(text_model("float[4,8] x", "y = MatMul (x, w)", w=weights))
-    assert not matched and "rank 2" in matched.refusals[0].reason
-    model = text_model("float[1,4,8] x", "p = MatMul (x, w)  y = Add (p, b)", "y, p", w=weights, b=[1.0, 2.0])
-    done = rewrite(model, None, ["linear-to-conv"], random_feeds(model))
-    assert done.kept and "Add" in {node.op_type for node in done.model.graph.node}
-
-
 FEED = {"x": np.linspace(-6, 6, 100, dtype=np.float32).reshape(2, 50)}
 NUMBERS: dict[str, Any] = {"half": 0.5, "one": 1.0, "two": 2.0, "three": 3.0, "six": 6.0, "zero": 0.0, "root2": 2**0.5}
 NUMBERS |= {"inverse": 0.5**0.5, "small": 0.044715, "root": (2 / np.pi) ** 0.5}
