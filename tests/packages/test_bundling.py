@@ -16,8 +16,9 @@ import deploykit
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.formats.aimet import read_encodings
-from deploykit.errors import DefectError, InputError, PackageError
+from deploykit.errors import DefectError, InputError
 from deploykit.packages.bundling import Bundle, BundleNames, clean_text, pack_bundle, personal_words
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data/aimet"
 
@@ -180,9 +181,6 @@ def test_it_says_what_is_inside_and_packs_same_bytes(tmp_path: Path, capsys: pyt
 
 
 def test_what_cannot_be_made_or_is_none_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack_bundle(AIMET / "mlp/model.onnx", tmp_path / "case.zip")
-    with pytest.raises(PackageError, match="exists"):
-        pack_bundle(AIMET / "mlp/model.onnx", tmp_path / "case.zip")
     monkeypatch.setattr("deploykit.packages.bundling.clean_text", lambda text, *_: text)
     with pytest.raises(DefectError, match="account or a machine"):
         pack_bundle(AIMET / "mlp/model.onnx", tmp_path / "leak.zip", asked={"note": "Erika says"})
@@ -199,7 +197,32 @@ def test_what_is_no_file_or_nested_without_end_is_refused(tmp_path: Path) -> Non
     assert not (tmp_path / "a.zip").exists()
 
 
+@each_row(
+    ("text", "told"),
+    ("to me.too+x@example.co.uk, 10.0.0.7", "to <mail>, <address>"),
+    ("172.16.1.2 172.31.1.2 192.168.3.4", "<address> <address> <address>"),
+    ("172.15.1.2 172.32.1.2 11.1.1.1 192.169.1.1", "172.15.1.2 172.32.1.2 11.1.1.1 192.169.1.1"),
+    ("/a ~/a C:\\a", "/a ~/a C:\\a"),
+    ("/usr/lib/x.so: ~/a/b C:\\a\\b.onnx", "<path>.so: <path> <path>.onnx"),
+    ("\\\\server\\share", "<path>"),
+    ("/model/conv/out: _model_conv_out, /model/conv.", "t1: t1, <scope>."),
+    ("plain- ERIKA's", "n2- <name>'s"),
+)
+def test_what_is_replaced_in_a_text(text: str, told: str) -> None:
+    names = BundleNames(numbered=True, personal=("erika",))
+    assert (names.of_kind("t")("/model/conv/out"), names.of_kind("n")("plain"), names.of_kind("n")("")) == (
+        "t1",
+        "n2",
+        "",
+    )
+    assert clean_text(text, names, ("erika",)) == told
+
+
 def test_words_that_say_nothing_about_anybody_stay() -> None:
+    assert personal_words("abc", "ab.de.f", "Work") == ("ab.de.f", "abc")
+    as_they_were = BundleNames(numbered=False, personal=("erika",))
+    assert [as_they_were.of_kind("t")(name) for name in ("/a/b/c", "/Erika/x")] == ["/a/b/c", "t2"]
+    assert clean_text("/a/b /a/b/c /c/b/a", as_they_were, ()) == "/a/b /a/b/c <path>"
     assert personal_words("root", "localhost", "root") == ()
     assert personal_words("jo", "pc", "") == ()
     assert personal_words("Erika", "lab.example.org", "erika") == ("lab.example.org", "erika", "lab")

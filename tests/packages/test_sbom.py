@@ -56,6 +56,8 @@ def test_names_that_are_weapons_stay_names(name: str) -> None:
     assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     rows = json.loads(text)["components"]
     assert len({one["bom-ref"] for one in rows}) == len(rows)
-    roles = [one["description"] for one in rows if one["name"] == name and "description" in one]
-    assert sorted(roles) == ["encodings", "model", "model", "model"]
+    roles = [(one["description"], one["type"]) for one in rows if one["name"] == name and "description" in one]
+    assert sorted(roles) == [("encodings", "data"), *[("model", "machine-learning-model")] * 3]
+    others = {one["bom-ref"]: (one["name"], one["version"]) for one in rows if one["bom-ref"][:4] in ("sdk:", "run:")}
+    assert sorted(others.values()) == sorted([(name, "2.33"), (f"{name} wheel", "2.7.0")])
     assert sbom_text(manifest) == text

@@ -13,7 +13,16 @@ import deploykit
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.packages.building import build_package
-from deploykit.packages.manifests import MANIFEST, REPORT_PAGE, hash_file, list_files, read_manifest, sealed
+from deploykit.packages.manifests import (
+    MANIFEST,
+    REPORT_PAGE,
+    content_of,
+    hash_file,
+    list_files,
+    parse_manifest,
+    read_manifest,
+    sealed,
+)
 from deploykit.packages.placing import RESULTS, check_place
 from deploykit.packages.verifying import verify_integrity, verify_package
 from deploykit.packages.writing import PackageWriter, clear_left, record_run
@@ -73,6 +82,58 @@ def test_no_file_gets_out_of_the_package(tmp_path: Path, path: str) -> None:
     with pytest.raises(DefectError):
         write(tmp_path / "out", TextFile(path=path, text="x"))
     assert list(tmp_path.iterdir()) == []
+
+
+ROW = {"bytes": 1, "sha256": "0"}
+STEP: dict[str, Any] = {"id": "a", "tool": "t", "argv": [], "inputs": [], "outputs": []}
+
+
+@each_row(
+    ("changes", "problem"),
+    ({"files": {"a/b": ROW}, "steps": [STEP], "executed": ["a"]}, ""),
+    ({"steps": [STEP]}, "steps[0] has no command"),
+    *(
+        ({"files": {path: ROW}}, f"files.{path} is no file of a package")
+        for path in ("/a", "../a", "a//b", MANIFEST, "")
+    ),
+    (
+        {"files": {"a": {**ROW, "bytes": -1}}},
+        "is not what deploykit writes (Expected `int` >= 0 - at `$.files[...].bytes`)",
+    ),
+)
+def test_a_manifest_that_deploykit_would_not_write_is_refused(changes: dict[str, Any], problem: str) -> None:
+    data = sealed({"schema": 1, "files": {}, **changes})[0].encode()
+    if not problem:
+        assert parse_manifest(data, where="m")["files"] == changes["files"]
+        return
+    with pytest.raises(PackageError) as refused:
+        parse_manifest(data, where="m")
+    assert (refused.value.what, refused.value.why) == (f"m: {problem}", "deploykit writes no such manifest")
+
+
+def test_what_a_device_is_given_is_all_but_logs_records_and_the_page() -> None:
+    files = {path: {"sha256": path} for path in ("b", "logs/x", "artifacts/runs/1.json", REPORT_PAGE, "artifacts/a")}
+    assert content_of({"files": files}) == content_of({"files": {path: files[path] for path in ("artifacts/a", "b")}})
+    assert content_of({"files": files}) != content_of({"files": {**files, "b": {"sha256": "c"}}})
+
+
+@each_row(
+    ("change", "bad"),
+    (lambda out: (out / "config/a.json").chmod(0o755), ("files-modes", "may run, or no longer, unlike recorded")),
+    (lambda out: (out / "config/a.json").chmod(0o2644), ("files-modes", "may run, or no longer, unlike recorded")),
+    (lambda out: (out / "empty").mkdir(), ("files-no-extra", "not in the manifest")),
+    (lambda out: (out / "logs").mkdir(), ()),
+    (lambda out: (out / "config/link").symlink_to(out), ("files-regular", "symbolic links")),
+)
+def test_each_way_a_package_can_be_changed_is_told(
+    change: Callable[[Path], None], bad: tuple[str, ...], tmp_path: Path
+) -> None:
+    write(tmp_path / "out", *FILES)
+    change(tmp_path / "out")
+    seen = [(check.id, check.detail) for check in verify_integrity(tmp_path / "out") if not check.ok]
+    name = {"files-modes": "config/a.json", "files-no-extra": "empty/", "files-regular": "config/link"}
+    wanted = [(bad[0], f"{bad[1]}: {name[bad[0]]}")] if bad else []
+    assert seen == wanted + [("files-no-extra", "not in the manifest: config/link")] * ("files-regular" in bad)
 
 
 @each_row("text", "", "[]", "{", '{"schema": 2, "files": {}}', '{"schema": 1}', "\udce9")

@@ -10,7 +10,7 @@ import pytest
 
 from deploykit.errors import ToolError
 from deploykit.system.folders import is_waited_for, waiting_for
-from deploykit.system.jobs import RESULT, Begun, Job, finished_job, prefixed, run_job
+from deploykit.system.jobs import RESULT, Job, finished_job, run_job
 from tables import each_row
 
 WRITE = """
@@ -81,9 +81,3 @@ def test_a_lock_is_waited_for_and_free_again(tmp_path: Path) -> None:
     thread.join(30)
     assert order == ["first", "second"]
     assert not is_waited_for(tmp_path / "a")
-
-
-def test_a_step_of_one_piece_of_work_among_several_stays_a_step() -> None:
-    told: list[str] = []
-    prefixed("sm8650", told.append)(Begun("[1/3] deciding"))
-    assert told == ["sm8650: [1/3] deciding"] and isinstance(told[0], Begun)
