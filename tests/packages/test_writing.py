@@ -23,7 +23,7 @@ from deploykit.packages.manifests import (
     read_manifest,
     sealed,
 )
-from deploykit.packages.placing import RESULTS, check_place
+from deploykit.packages.placing import RESULTS, check_place, tidy
 from deploykit.packages.verifying import verify_integrity, verify_package
 from deploykit.packages.writing import PackageWriter, clear_left, record_run
 from sample_models.networks import conv_net, save_with_external_data
@@ -168,6 +168,21 @@ def test_a_package_that_is_killed_at_any_change_while_it_replaces_another_leaves
         assert list(tmp_path.iterdir()) == [out], change
         change += 1
     assert change > 10
+
+
+def test_what_a_run_that_died_left_is_put_back_removed_or_told(tmp_path: Path) -> None:
+    out, left, told = tmp_path / "out", tmp_path / ".out.deploykit-1", list[str]()
+    write(left / "old", *FILES)
+    assert tidy(out, told.append) and (out / MANIFEST).is_file() and not left.exists()
+    write(left / "old", FILES[0])
+    (left / "new").mkdir()
+    assert not tidy(out, told.append) and not left.exists() and len(list_files(out)) == len(FILES)
+    write(left / "new", FILES[0])
+    (left / "new/notes").touch()
+    (left / "mine").touch()
+    assert not tidy(out, told.append) and left.exists()
+    kept = f"{left}: looks as if a run that died had left it, and is kept: it holds mine, new/notes"
+    assert told == [*[f"{left.name}: left by a run that died, removed"] * 2, kept]
 
 
 def a_run(package: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 import deploykit
@@ -115,7 +116,8 @@ def test_the_limit_of_the_chip_decides_how_many_parts_there_are(decoder: Path, m
 @each_row(
     ("more", "what"),
     ({"target": "sm8450"}, "not on this device"),
-    ({"route": "legacy-complete"}, "makes no DLC"),
+    ({"route": "legacy-complete"}, "the route legacy-complete makes no DLC, of which several fit into one context"),
+    ({"route": "nowhere"}, "--route nowhere: no such route"),
     ({"parts": 40}, "cannot be cut into 40 parts"),
 )
 def test_what_cannot_be_is_refused(decoder: Path, more: dict[str, Any], what: str) -> None:
@@ -132,6 +134,17 @@ def test_a_graph_of_other_weights_is_refused(decoder: Path, tmp_path: Path) -> N
     shutil.copy(decoder / "decode.onnx", tmp_path / "prefill.onnx")
     with pytest.raises(UsageError, match="both graphs are called prefill"):
         deploykit.plan(**request(decoder, also=tmp_path / "prefill.onnx"))
+    inside = [onnx.load(decoder / name) for name in ("prefill.onnx", "decode.onnx")]
+    for model, name in zip(inside, ("prefill", "decode"), strict=True):
+        onnx.save(model, tmp_path / f"{name}_inside.onnx")
+    within = {**request(decoder, also=tmp_path / "decode_inside.onnx"), "model": tmp_path / "prefill_inside.onnx"}
+    named = deploykit.plan(**within, route="qairt-overrides")
+    assert named.route is not None and named.route.id == "qairt-overrides"
+    changed = next(one for one in inside[1].graph.initializer if one.name == "head")
+    changed.raw_data = bytes(len(changed.raw_data))
+    onnx.save(inside[1], tmp_path / "decode_inside.onnx")
+    with pytest.raises(UsageError, match="1 weights have the same name and other values: head"):
+        deploykit.plan(**within)
     data = bytearray((tmp_path / "weights.data").read_bytes())
     data[-4] ^= 1  # in the head
     (tmp_path / "weights.data").write_bytes(data)

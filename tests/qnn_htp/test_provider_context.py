@@ -198,11 +198,6 @@ def test_a_dlc_is_only_offered_and_only_where_it_can_be_written_here(aimet: Path
             plan(aimet, "cnn/w8a16.v2.0.0", sdk=sdk, route=DLC_ROUTE)
 
 
-def test_a_setting_of_a_graph_without_a_name_is_refused(aimet: Path) -> None:
-    with pytest.raises(UsageError, match="no name before the DLC is written"):
-        plan(aimet, "cnn/w8a16.v2.0.0", sdk="2.51.0", route=DLC_ROUTE, options={"graphs[].O": "3"})
-
-
 @pytest.fixture(scope="module")
 def with_dlc(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = package(aimet, tmp_path_factory.mktemp("dlc") / "p", "cnn/w8a16.v2.0.0", sdk="2.51.0", route=DLC_ROUTE)

@@ -1,5 +1,6 @@
 """Rules of qnn-htp, each with its case, and settings of its configurations."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -15,13 +16,12 @@ from deploykit.errors import DefectError
 from deploykit.flow.read import read_situation
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
-from deploykit_qnn_htp.commands import Argv, Paths
-from deploykit_qnn_htp.configs import build_configs, parse_settings
+from deploykit_qnn_htp.commands import Argv
 from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, draft_of, float16_plan, route_row
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
 from deploykit_qnn_htp.selection import mixed_support, select_route
-from deploykit_qualcomm.devices import qualcomm_device
+from deploykit_qnn_htp.verification import verify
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES, Float16Plan
 from deploykit_qualcomm.tables import load_sdk_table
 from rule_cases import check_pairs
@@ -218,35 +218,6 @@ def test_what_a_target_mixes(
     assert found.needs == ({"direct": {"route": "provider-context"}} if "segments" in found.kinds else {})
 
 
-Options = tuple[tuple[str, str], ...]
-
-
-def configs(
-    options: Options = (), version: str = "2.41", device: str = "sa8775p", named: bool = True
-) -> dict[str, Any]:
-    sdk, found = load_sdk_table(version), qualcomm_device(device)
-    return build_configs(parse_settings(options, sdk, found), sdk, found, Paths("model"), named=named)
-
-
-def test_the_configuration_of_aimet_4086() -> None:
-    given = {"fp16_relaxed_precision": "1", "vtcm_mb": "8", "O": "3", "finalize_config": '{"P": 3}'}
-    given |= {"device_id": "0", "soc_id": "52", "context_priority": "normal"}
-    made = configs(tuple(given.items()))
-    inner = made["config/htp_prepare.json"]
-    assert inner["graphs"] == [
-        {"graph_names": ["model"], "vtcm_mb": 8, "fp16_relaxed_precision": 1, "O": 3, "finalize_config": {"P": 3}}
-    ]
-    assert inner["devices"] == [{"soc_model": 52, "dsp_arch": "v73", "device_id": 0, "soc_id": 52}]
-    for outer in ("backend_config", "run_config"):  # what is for both phases stands in the files of both
-        assert made[f"config/{outer}.json"]["context_configs"] == {"context_priority": "normal"}
-    assert made["config/htp_run.json"]["devices"][0]["device_id"] == 0
-
-
-def test_a_key_comes_with_its_version() -> None:
-    made = configs((("lora_weight_sharing", "true"),), version="2.39.0")
-    assert made["config/htp_prepare.json"]["context"] == {"lora_weight_sharing": True}
-
-
 @each_row(
     ("tool", "version", "flag", "values"),
     ("qnn-onnx-converter", "2.33.0", "--use_quantize_v2", ()),  # absent below 2.35
@@ -261,3 +232,20 @@ def test_a_key_comes_with_its_version() -> None:
 def test_what_the_table_does_not_list_is_a_defect(tool: str, version: str, flag: str, values: tuple[str, ...]) -> None:
     with pytest.raises(DefectError):
         Argv(tool, load_sdk_table(version)).add(flag, *values)
+
+
+def test_flags_and_keys_that_no_table_lists_are_told(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    keys = {"graphs": [{"vtcm_mb": 8, "mine": 1}], "devices": [{"cores": [{"perf_profile": "burst"}]}], "own": {"a": 1}}
+    (tmp_path / "config/htp_prepare.json").write_text(json.dumps(keys))
+    (tmp_path / "config/intended_types.json").write_text("{}")
+    steps = [
+        {"tool": "qnn-onnx-converter", "argv": ["x", "--float_fallback", "--mine", "-1.5", "a"]},
+        {"tool": "own", "argv": ["own", "--any"]},
+    ]
+    checks = verify(tmp_path, {"sdk": {"table": "2.33.0"}, "steps": steps}).checks
+    assert [(check.id, check.ok, check.detail) for check in checks] == [
+        ("flags-listed", False, "not in the table of 2.33.0: qnn-onnx-converter --mine"),
+        ("config-keys", False, "config/htp_prepare.json: unknown keys: graphs[].mine, own, own.a"),
+        ("converter-types", True, "not built yet: the converter's types are not known"),
+    ]

@@ -13,7 +13,6 @@ import pytest
 import deploykit
 from deploykit.backend.backend import Request, SharedWork, Situation
 from deploykit.encodings.values import EncodingSet
-from deploykit.errors import UsageError
 from deploykit.flow.choose import choose_way
 from deploykit.flow.pipeline import Packaged
 from deploykit.flow.read import read_situation
@@ -116,11 +115,3 @@ def test_the_float_segment_is_of_the_float_type_that_is_asked_for() -> None:
     steps = {step.id: step.argv for step in make_plan(prepare(asked, SharedWork())).steps}
     argv = steps["convert-1"]
     assert argv[argv.index("--float_bitwidth") + 1] == "32" and "--quantization_overrides" not in argv
-
-
-@pytest.mark.parametrize("options", [{"input_list": True}, {"route": "legacy-calibrated"}])
-def test_a_calibration_list_contradicts_a_cut(options: dict[str, Any]) -> None:
-    situation = cut()
-    asked = replace(situation, request=replace(situation.request, adapter_options=options))
-    with pytest.raises(UsageError, match="segments"):
-        prepare(asked, SharedWork())

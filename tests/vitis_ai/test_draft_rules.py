@@ -16,7 +16,6 @@ from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import Request, Situation
 from deploykit.backend.targets import find_device
 from deploykit.errors import UsageError
-from deploykit.findings import Severity
 from deploykit.flow.pipeline import make_package
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model, wrap_proto
@@ -145,23 +144,6 @@ def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
         assert PickedRelease(requested=asked, release=replace(release, version=version)).exact is exact
 
 
-def test_a_start_that_leads_nowhere_is_named_and_near_names_are_offered() -> None:
-    near = list(DRAFT_RULES["VAI107"].run(draft(YOLO, exclude_node=("/post/Concat_l",))))
-    assert "/post/Concat_1" in near[0].hint
-    one = draft(YOLO, exclude_subgraph=("/post/Concat_1:/post/Concat_1",))
-    assert not list(DRAFT_RULES["VAI108"].run(one)), "a single node is a closed region"
-    assert one.exclusions.names(one.facts) == ("/post/Concat_1",)
-    away = draft(YOLO, exclude_subgraph=("/post/Slice,/post/Slice_1,/post/Sigmoid,/head/cls/Conv:/post/Concat",))
-    assert {f.subject.name for f in DRAFT_RULES["VAI108"].run(away)} == {"/post/Sigmoid", "/head/cls/Conv"}
-
-
-def test_a_concat_of_bounded_values_alone_needs_no_float() -> None:
-    for second, told in (("Tanh", False), ("Relu", True)):
-        body = f"c = Conv (x, w)  a = Sigmoid (c)  b = {second} (c)  y = Concat <axis = 1> (a, b)"
-        model = text_model("float[1,3,8,8] x", body, w=np.ones((4, 3, 1, 1), np.float32))
-        assert bool(list(DRAFT_RULES["VAI128"].run(draft(model)))) is told
-
-
 def test_vint8_with_exclusions_is_mixed() -> None:
     assert draft(exclude_node=("conv",)).precision == "mixed"
     assert draft(precision="w8a8").precision == "vint8"
@@ -170,19 +152,6 @@ def test_vint8_with_exclusions_is_mixed() -> None:
     assert draft(target="krackan", precision="w8a16").precision == "a16w8"
     assert draft(precision=None).precision == "bf16"
     assert draft(QDQ, precision=None).precision == "as-is"
-
-
-@pytest.mark.parametrize(
-    ("sdk", "way"), [("6.3", "shapeshifter"), ("6.2", "convert_fp16_to_fp32"), ("6.1", "shapeshifter")]
-)
-def test_float16_sources_take_the_way_that_was_observed(sdk: str, way: str) -> None:
-    found = draft(HALF, sdk=sdk)
-    assert found.float16_way is not None and found.float16_way.way == way
-    (finding,) = DRAFT_RULES["VAI113"].run(found)
-    assert finding.severity is Severity.ERROR and finding.handled is not None
-    (compiled,) = DRAFT_RULES["VAI113"].run(draft(HALF, sdk=sdk, precision="bf16"))
-    assert compiled.blocks
-    assert not list(DRAFT_RULES["VAI284"].run(draft(HALF, sdk=sdk, precision="bf16"))), "no Quark is used"
 
 
 def test_only_what_is_quantized_becomes_float32() -> None:

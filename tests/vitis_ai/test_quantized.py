@@ -16,7 +16,7 @@ from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
-from deploykit_vitis_ai.rules.summary import CompileSummary, parse_summary
+from deploykit_vitis_ai.rules.summary import CompileSummary
 from rule_cases import check_pairs
 from tables import each_row
 from text_models import text_model
@@ -183,27 +183,3 @@ def test_an_excluded_node_that_was_merged_is_not_missed(op_type: str, output: st
     told = [finding.message for finding in QUANTIZED_RULES["VAI206"].run(quantized)]
     assert told == (["excluded, and no longer in the model under that name: extra"] if gone else [])
     assert not list(QUANTIZED_RULES["VAI206"].run(replace(quantized, excluded=frozenset({"another"}))))
-
-
-# Lines as the examples of repository amd/Vitis-AI print them, numbers changed.
-SUMMARY = """\
---------- Final Summary of VAIML Pass ----------
-OS: Linux X64
-Model: /models/some.onnx
-Device: ve2-xc2ve3858
-Number of operators in the model: 50
-GOPs of the model: 8.5
-Number of operators supported by VAIML: 48 (96.000%)
-Number of subgraphs supported by VAIML: 3
-Number of operators offloaded by VAIML: 40 (80.000%)
-GOPs offloaded by VAIML: 7.65 (90.000%)
-Number of subgraphs offloaded by VAIML: 2
-Number of subgraphs with compilation errors (fall back to CPU): 1
-Number of subgraphs below 20% GOPs threshold (fall back to CPU): 0
-"""
-
-
-def test_a_summary_is_read() -> None:
-    assert parse_summary(SUMMARY) == CompileSummary(offloaded=40, gops_percent=90.0, subgraphs=2, failed_subgraphs=1)
-    assert {finding.code for finding in SUMMARY_RULES.run(parse_summary(SUMMARY))} == {"VAI402", "VAI403"}
-    assert {finding.code for finding in SUMMARY_RULES.run(parse_summary("nothing of use"))} == {"VAI401"}
