@@ -138,7 +138,7 @@ def test_a_graph_of_other_weights_is_refused(decoder: Path, tmp_path: Path) -> N
     for model, name in zip(inside, ("prefill", "decode"), strict=True):
         onnx.save(model, tmp_path / f"{name}_inside.onnx")
     within = {**request(decoder, also=tmp_path / "decode_inside.onnx"), "model": tmp_path / "prefill_inside.onnx"}
-    named = deploykit.plan(**within, route="qairt-overrides")
+    named = deploykit.plan(**{**within, "route": "qairt-overrides"})
     assert named.route is not None and named.route.id == "qairt-overrides"
     changed = next(one for one in inside[1].graph.initializer if one.name == "head")
     changed.raw_data = bytes(len(changed.raw_data))
