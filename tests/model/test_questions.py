@@ -16,7 +16,7 @@ from deploykit.model.facts import (
     tensor_bytes,
 )
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import changed_operators
+from deploykit.model.nodes import changed_operators, label
 from deploykit.model.parameters import integer_type, parameter_uses, quantizer_of, stored_behind_pairs
 from deploykit.model.patterns import (
     FusedBlock,
@@ -41,9 +41,9 @@ def sizes_of(asked: Asked) -> dict[str, list[int]]:
 
 def block_text(found: FusedBlock) -> str:
     words = [f"{found.kind} {' '.join(map(str, found.nodes))}: {found.source} -> {found.result}"]
-    for label in ("inside", "settings"):
-        names = sorted(getattr(found, label))
-        words += [f"{label} {' '.join(names)}"] if names else []
+    for kind in ("inside", "settings"):
+        names = sorted(getattr(found, kind))
+        words += [f"{kind} {' '.join(names)}"] if names else []
     words += [f"scale {found.scale}"] * bool(found.scale) + [f"bias {found.bias}"] * bool(found.bias)
     return ", ".join(words)
 
@@ -129,6 +129,28 @@ def declared(model: ModelProto) -> Iterator[str]:
         yield f"stored {tensor.name} {numpy_helper.to_array(tensor).tolist()}"
 
 
+def looked_up(asked: Asked) -> Iterator[str]:
+    graph = GraphCopy(asked.proto)
+    for name in asked.words:
+        maker, reader, value = graph.maker(name), graph.only_reader(name), graph.array(name)
+        words = [f"{name}: {graph.dtype(name) or '?'} {graph.shape(name)}"]
+        words += [f"made by {label(maker)}"] if maker else []
+        words += [f"read by {', '.join(map(label, graph.readers(name)))}"] if graph.readers(name) else []
+        words += [f"at {', '.join(str(place) for _, place in graph.uses(name))}"] if graph.uses(name) else []
+        words += [f"only by {label(reader)}"] if reader else []
+        words += [f"a copy of {graph.origin(name)}"] if graph.origin(name) != name else []
+        words += [f"stored {value.tolist()} ({graph.scalar(name)})"] if value is not None else []
+        yield ", ".join([*words, *(["static"] if name in graph.static() else []), f"next {graph.fresh(name)}"])
+
+
+def pruned(asked: Asked) -> Iterator[str]:
+    graph = GraphCopy(asked.proto)
+    graph.drop_unused(asked.words)
+    yield f"without unused: {' '.join(sorted(graph.tensor_names))}"
+    graph.prune()
+    yield f"pruned: {' '.join(sorted(graph.tensor_names))}"
+
+
 def shapes(asked: Asked) -> Iterator[str]:
     found = infer(asked.proto)
     yield from (f"{name}: {dtype or '?'} {shape}" for name, (dtype, shape) in sorted(found.types.items()))
@@ -153,10 +175,12 @@ QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "emptied": empty,
     "findings": findings,
     "fused": fused,
+    "looked-up": looked_up,
     "norms": lambda asked: map(block_text, written_layer_norms(asked.facts)),
     "parameters": parameters,
     "patterns": patterns,
     "pinned": lambda asked: declared(pin_shapes(asked.proto, sizes_of(asked))),
+    "pruned": pruned,
     "quantizer": quantizer,
     "shapes": shapes,
     "sizes": sizes,
