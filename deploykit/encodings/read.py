@@ -56,7 +56,9 @@ def read_float_tensors(path: Path) -> frozenset[str]:
         )
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name:
-            raise InputError(f"{path}: item {index} must be a tensor's name, not {json_name(name)}")
+            raise InputError(
+                f"{path}: item {index} must be a tensor's name, not {json_name(name) if name != '' else 'empty'}"
+            )
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{path}: {twice!r} is listed twice")
@@ -70,7 +72,7 @@ def with_float_tensors(encodings: EncodingSet, names: Iterable[str]) -> Encoding
         entry = encodings.get(name)
         if entry is not None and not isinstance(entry.value, Float):
             raise InputError(
-                f"{encodings.source or 'encodings'}: {name!r} has an {entry.dtype} entry, but is listed as float",
+                f"{encodings.source or 'encodings'}: {name!r} has an entry of {entry.dtype}, but is listed as float",
                 why="a tensor has one type",
                 next="take the name off the list of float tensors, or the entry out of the file",
             )

@@ -126,7 +126,7 @@ READERS: list[Callable[[Path, Path], Any]] = [
 def test_a_float_list_is_taken_beside_entries_not_against(tmp_path: Path, reader: Callable[[Path, Path], Any]) -> None:
     floats = tmp_path / "floats"
     floats.write_text("logits\n")
-    with pytest.raises(InputError, match=r"'logits' has an uint8 entry, but is listed as float") as refused:
+    with pytest.raises(InputError, match=r"'logits' has an entry of uint8, but is listed as float") as refused:
         reader(ENCODINGS, floats)
     assert str(ENCODINGS) in refused.value.what
     floats.write_text("/conv1/Conv_output_0\n")

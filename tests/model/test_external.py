@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from onnx import TensorProto, helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
 from deploykit.model.load import load_model, wrap_proto
-from deploykit.model.weights import load_small_weights, load_weights, weight
+from deploykit.model.weights import copy_bytes, load_small_weights, load_weights, stored_values, weight
 from deploykit.rewrites.contract import load_transform
 from sample_models.networks import attention_net, save_with_external_data
 from tables import each_row
@@ -113,6 +114,12 @@ def test_missing_irregular_and_short_files(tmp_path: Path) -> None:
     refusal(path, "needs bytes 1 to 65", location="w.bin", offset="1")
     refusal(path, "claims 60 bytes", location="w.bin", length="60")
     wrap_proto(external(location="w.bin", offset="0", length="64"), path=path)
+    path.write_bytes(b"\0" * 64)
+    refusal(path, "is the model itself", location="m.onnx")
+    onnx.save(external(location="w.bin", **{"deploykit.mapped": "/etc/passwd"}), path)
+    with pytest.raises(InputError, match="has the entry") as caught:
+        load_model(path)
+    check_whole(__file__, "has the entry", caught.value, tmp_path)
 
 
 def test_tensors_of_bodies_and_attributes_are_judged_too_and_all_before_any_file_is_looked_at(tmp_path: Path) -> None:
@@ -141,13 +148,21 @@ def test_files_that_change_after_they_were_measured(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"\0" * 64)
     model = wrap_proto(external(location="w.bin"), path=tmp_path / "m.onnx")
     (tmp_path / "w.bin").write_bytes(b"\0" * 10)
-    with pytest.raises(InputError, match="has only 10"):
+    with pytest.raises(InputError, match="has only 10") as caught:
         weight(model, "w")
+    check_whole(__file__, "has only 10", caught.value, tmp_path)
     (tmp_path / "w.bin").unlink()
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot be read") as caught:
         weight(model, "w")
-    with pytest.raises(UsageError, match="stores no tensor 'x'"):
+    check_whole(__file__, "cannot be read", caught.value, tmp_path)
+    with pytest.raises(UsageError, match=r"^\S*m\.onnx: stores no tensor 'x'$"):
         weight(model, "x")
+    with pytest.raises(UsageError, match=r"tensor 'w' points to 'w\.bin', which was never located"):
+        weight(replace(model, external=()), "w")
+    with pytest.raises(InputError, match="^tensor 'w': its values lie in a file that was never located$"):
+        stored_values(model.proto.graph.initializer[0])
+    with (tmp_path / "sink").open("wb") as sink, pytest.raises(InputError, match="sink: ends before its data does"):
+        copy_bytes(tmp_path / "sink", 0, 1, sink)
 
 
 WATCHED = """
@@ -188,8 +203,9 @@ def test_tensors_that_all_claim_the_same_bytes(tmp_path: Path) -> None:
         model.graph.initializer[-1].name = f"w{number}"
     with (tmp_path / "w.bin").open("wb") as file:
         file.truncate(128 << 20)
-    with pytest.raises(InputError, match="21 tensors claim 2,818,572,288 bytes"):
+    with pytest.raises(InputError, match="21 tensors claim 2,818,572,288 bytes") as caught:
         wrap_proto(model, path=tmp_path / "m.onnx")
+    check_whole(__file__, "21 tensors", caught.value, tmp_path)
     del model.graph.initializer[2:]
     wrap_proto(model, path=tmp_path / "m.onnx")  # two that share their data are ordinary
 

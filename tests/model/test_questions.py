@@ -158,8 +158,9 @@ def shapes(asked: Asked) -> Iterator[str]:
 
 
 def empty(asked: Asked) -> Iterator[str]:
+    asked.proto.domain = "somebody's"
     made = emptied(asked.proto, lambda name: f"t_{name}", lambda name: f"n_{name}")
-    yield f"{made.replaced} replaced, {made.kept} kept"
+    yield f"{made.replaced} replaced, {made.kept} kept{made.model.domain}"
     yield from declared(made.model)
     for node in made.model.graph.node:
         given = {found.name: helper.get_attribute_value(found) for found in node.attribute if not found.HasField("t")}
