@@ -18,6 +18,7 @@ from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.model.weights import integer_tensor
 from tables import each_row
 from text_models import text_model
+from whole_answers import check_whole
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -94,6 +95,7 @@ def test_layers_that_qualify_are_converted(tmp_path: Path, changes: dict[str, An
 def test_what_does_not_qualify_is_left_with_the_reason(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     report = convert(tmp_path, block_model(**changes))
     assert not report.converted and reason in report.reason
+    check_whole(__file__, str(changes), report.reason)
     assert any(tensor.name == "w_s" for tensor in onnx.load(tmp_path / "out.onnx").graph.initializer)
 
 
@@ -101,7 +103,10 @@ def test_scales_made_at_run_time_leave_the_weight(tmp_path: Path) -> None:
     model = block_model()
     model.graph.node[2].input[1] = "made"
     model.graph.node.insert(0, helper.make_node("Identity", ["w_s"], ["made"]))
-    assert "computed at run time" in convert(tmp_path, model).reason
+    assert convert(tmp_path, model).reason == "its scales are computed at run time"
+    source = tmp_path / "again.onnx"
+    convert_file(AIMET / "mlp/bq-w4a16.qdq.onnx", source)
+    assert {one.reason for one in convert_file(source, tmp_path / "more.onnx").weights} == {"it is LPBQ already"}
 
 
 @each_row("refined", False, True)

@@ -19,6 +19,7 @@ from sample_models.feeds import random_feeds
 from sample_models.shared_weights import write_graphs
 from tables import each_row
 from text_models import text_model
+from whole_answers import check_whole
 
 
 def names(items: Any) -> list[str]:
@@ -86,8 +87,9 @@ def test_where_chains_are_cut(
     models = [chain(weights) for weights in chains]
     given = sizes or large_weights(models[0])
     if isinstance(expected, str):
-        with pytest.raises(UsageError, match=expected):
+        with pytest.raises(UsageError, match=expected) as caught:
             cut_alike(models, count, given)
+        check_whole(__file__, expected, caught.value)
         return
     for parts in cut_alike(models, count, given):
         assert ["".join(sorted(set(part.weights) - {"e"})) for part in parts] == expected
@@ -128,8 +130,9 @@ def test_the_files_run_one_after_the_other_with_the_entries_of_their_tensors(pla
     (crossing,) = set(decode[0].outputs) & set(decode[1].inputs)
     assert len(kept) == 2 and crossing in kept[0] and crossing in kept[1]
     assert kept[0].keys() | kept[1].keys() == read_encodings(encodings).entries.keys()
-    with pytest.raises(UsageError):  # the folder is there now
+    with pytest.raises(UsageError) as caught:  # the folder is there now
         deploykit.split(both, tmp_path / "parts", parts=2)
+    check_whole(__file__, "parts exist", caught.value, tmp_path)
 
 
 def test_what_cannot_be_written_leaves_nothing(plain: Path, tmp_path: Path) -> None:
@@ -138,6 +141,7 @@ def test_what_cannot_be_written_leaves_nothing(plain: Path, tmp_path: Path) -> N
         deploykit.split([model], tmp_path / "missing" / "parts", parts=2)
     with pytest.raises(UsageError, match="cannot be cut into 90 parts"):
         deploykit.split([model], tmp_path / "parts", parts=90)
-    with pytest.raises(UsageError, match="two models are called decode"):
+    with pytest.raises(UsageError, match="two models are called decode") as caught:
         deploykit.split([model] * 2, tmp_path / "parts", parts=2)
+    check_whole(__file__, "two models", caught.value)
     assert list(tmp_path.iterdir()) == []

@@ -62,8 +62,9 @@ def inferred(asked: Asked) -> Iterator[str]:
 
 
 def completed(asked: Asked) -> Iterator[str]:
-    model = asked.model
-    made = complete(asked.encodings, asked.facts, read_values=lambda name: constant_value(model, name))
+    model, unread = asked.model, asked.words
+    read = lambda name: None if name in unread else constant_value(model, name)  # noqa: E731
+    made = complete(asked.encodings, asked.facts, read_values=read)
     yield from (f"bias {shown(made.encodings.entries[name])}" for name in made.biases)
     yield from (f"copy {shown(made.encodings.entries[name])}" for name in made.copies)
     yield from (f"{name} has none: {why}" for name, why in made.skipped.items())

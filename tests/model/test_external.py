@@ -159,7 +159,7 @@ def test_files_that_change_after_they_were_measured(tmp_path: Path) -> None:
         weight(model, "x")
     with pytest.raises(UsageError, match=r"tensor 'w' points to 'w\.bin', which was never located"):
         weight(replace(model, external=()), "w")
-    with pytest.raises(InputError, match="^tensor 'w': its values lie in a file that was never located$"):
+    with pytest.raises(InputError, match=r"^tensor 'w': its values lie in a file that was never located$"):
         stored_values(model.proto.graph.initializer[0])
     with (tmp_path / "sink").open("wb") as sink, pytest.raises(InputError, match="sink: ends before its data does"):
         copy_bytes(tmp_path / "sink", 0, 1, sink)

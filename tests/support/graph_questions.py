@@ -8,8 +8,8 @@
 
 A line with ``(`` at its beginning is a graph in ONNX's text form, after the number of its operator set where that is
 not 17; why it is refused is said there and then. ``with`` gives entries: a range (uint16, where no type is said),
-scales (with the axis of several), a cast, a tensor that is listed as float. After a change that is wanted:
-``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
+scales (with the axis of several, ``@?`` where nobody knows it), a cast, a tensor that is listed as float. After a
+change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
 """
 
 import os
@@ -73,16 +73,16 @@ def _answered(part: str, questions: Mapping[str, Callable[[Asked], Iterable[str]
     yield f"{title}\n"
     for line in (line for line in lines if not line.startswith("    ")):
         yield f"{line}\n"
-        if line.startswith("with "):
-            asked = replace(asked, encodings=entries(line.removeprefix("with ")))
-        elif line.startswith("? "):
-            _, name, *words = line.split()
-            yield from (f"    {answer}\n" for answer in questions[name](replace(asked, words=tuple(words))))
-        elif line:
-            try:
+        try:
+            if line.startswith("with "):
+                asked = replace(asked, encodings=entries(line.removeprefix("with ")))
+            elif line.startswith("? "):
+                _, name, *words = line.split()
+                yield from (f"    {answer}\n" for answer in questions[name](replace(asked, words=tuple(words))))
+            elif line:
                 asked = Asked(graph(line), entries(""), ())
-            except InputError as error:
-                yield from (f"    {told}\n" for told in str(error).splitlines())
+        except InputError as error:
+            yield from (f"    {told}\n" for told in str(error).splitlines())
 
 
 def graph(text: str) -> Model:
@@ -113,7 +113,9 @@ def entries(text: str) -> EncodingSet:
             grid = affine_for_range(low, high, GridKind(bits=bits, signed=signed))
         else:
             scale = np.asarray([*map(float, value.split("/"))] if axis else float(value))
-            along = int(axis) if axis else None
-            grid = Affine(bits=bits, signed=signed, scale=scale, zero_point=np.zeros_like(scale), axis=along)
+            known = axis != "?"
+            along = int(axis) if axis and known else None
+            zero = np.zeros_like(scale)
+            grid = Affine(bits=bits, signed=signed, scale=scale, zero_point=zero, axis=along, placed=known)
         made[name] = Encoding(name=name, value=grid)
     return EncodingSet(version="1.0.0", entries=made, float_tensors=frozenset(listed), source="w.encodings")
