@@ -103,7 +103,7 @@ def psnr_db(baseline: Numbers, candidate: Numbers) -> float:
     error = float(np.mean((a - b) ** 2)) or _TINY
     peak = float(a.max())
     peak = _TINY if peak <= 0 else peak
-    return 20 * _log10(peak) - 10 * _log10(error)
+    return 20 * math.log10(peak) - 10 * math.log10(error)
 
 
 def sqnr_db(baseline: Numbers, candidate: Numbers) -> float:
@@ -151,14 +151,10 @@ def _flat(values: Numbers) -> Doubles:
     return np.asarray(values, dtype=np.float64).ravel()
 
 
-def _log10(value: float) -> float:
-    return math.log10(value) if value > 0 else -math.inf
-
-
 def _db(signal: float, noise: float) -> float:
     if noise == 0:
         return math.inf
-    return 10 * _log10(signal / noise) if signal else -math.inf
+    return 10 * math.log10(signal / noise) if signal / noise > 0 else -math.inf
 
 
 # Over pairs of one output's samples. Only what is told of any two runs meets values that are not finite.
