@@ -1,6 +1,7 @@
 """Encodings simulated in ONNX Runtime, whole, in part and group by group: the same bits wherever a model is cut."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.read import read_placed
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Value
 from deploykit.errors import InputError
 from deploykit.model import weights
 from deploykit.model.collect import facts_of
@@ -121,10 +122,47 @@ def test_the_graph_computes_as_numpy(values: list[float], low: float, high: floa
     np.testing.assert_array_equal(fake_quantize(wanted, value), wanted)
 
 
-def test_bfloat16_rounds_to_nearest_even() -> None:
-    x = np.asarray([1.0, 1.00390625, 1.01171875, np.inf, -3.3], dtype=np.float32)
-    made = fake_quantize(x, Float(dtype="bfloat16"))
-    np.testing.assert_array_equal(made[:4], np.asarray([1.0, 1.0, 1.015625, np.inf], np.float32))
+@each_row(
+    ("value", "given", "made"),
+    (Float(dtype="bfloat16"), [1.0, 1.00390625, 1.01171875, np.inf, -np.nan], [1.0, 1.0, 1.015625, np.inf, np.nan]),
+    (Float(dtype="float16"), [1.0, 1.0004883, 1.0014648, 65519, 65520, 1e-8], [1.0, 1.0, 1.0019531, 65504, np.inf, 0]),
+    (Float(dtype="float32"), [1.1, 1e-40], [1.1, 1e-40]),
+    # To the nearest even mantissa, above the largest number to it, and below the smallest normal one in its steps.
+    (Float8(dtype="float8e4m3fn", scale=np.asarray(2.0)), [2.1, 2.125, 2.375, 1e4, -1e4], [2.0, 2.0, 2.5, 896, -896]),
+    (Float8(dtype="float8e5m2", scale=np.asarray(1.0)), [1.1, 1.125, 1.375, 6e4, 2**-17], [1.0, 1.0, 1.5, 57344, 0]),
+    (Float8(dtype="float8e4m3fn", scale=np.asarray(1.0)), [2**-9, 3 * 2**-11, 2**-10], [2**-9, 2**-9, 0]),
+    (affine_for_range(-1, 1, GridKind(bits=25, signed=True)), [0.123], [0.123]),  # as wide as a bias: not simulated
+)
+def test_what_each_type_holds(value: Value, given: list[float], made: list[float]) -> None:
+    found = fake_quantize(np.asarray(given, np.float32), value)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, np.asarray(made, np.float32))
+
+
+def test_weights_of_many_values_are_quantized_in_parts() -> None:
+    """The same as row by row, with a scale for all, for each row, and for each column."""
+    x = np.random.default_rng(0).normal(size=(5, 20_000)).astype(np.float32)
+    for axis, count in ((None, 1), (0, 5), (1, 20_000)):
+        scale = np.linspace(0.01, 0.05, count) if axis is not None else np.asarray(0.02)
+        kind: dict[str, Any] = {"bits": 4, "signed": True, "zero_point": np.zeros_like(scale), "symmetric": True}
+        whole = fake_quantize(x, Affine(scale=scale, axis=axis, **kind))
+        for row in range(5):
+            own = scale[row : row + 1] if axis == 0 else scale
+            part = Affine(scale=own, axis=axis, **{**kind, "zero_point": np.zeros_like(own)})
+            np.testing.assert_array_equal(whole[row : row + 1], fake_quantize(x[row : row + 1], part))
+        assert np.abs(whole).max() <= 0.05 * 8 and len(np.unique(whole[0])) > 10
+
+
+@each_row(
+    ("value", "shape", "says"),
+    ({"axis": None, "scale": np.ones(3), "placed": False}, (3, 4), "a scale of 3 numbers has not been placed on an axis of its tensor"),
+    ({"axis": 0, "scale": np.ones(3)}, (4, 3), "shape mismatch"),
+    ({"axis": 1, "scale": np.ones((3, 2)), "block_size": 2}, (3, 4), "has not been placed on a tensor of shape (3, 4)"),
+)
+def test_a_scale_must_belong_to_its_tensor(value: dict[str, Any], shape: tuple[int, ...], says: str) -> None:
+    made = Affine(bits=8, signed=True, zero_point=np.zeros_like(value["scale"]), **value)
+    with pytest.raises(ValueError, match=re.escape(says)):
+        fake_quantize(np.zeros(shape), made)
 
 
 def test_half_a_step_goes_up() -> None:

@@ -36,6 +36,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import load_model
+from tables import each_row
 from text_models import text_model
 from told import check_file
 
@@ -101,12 +102,36 @@ def test_data_may_lack_what_is_declared_and_nothing_else(tmp_path: Path) -> None
     assert (made.label, made.count) == (Label.DECLARED, 5)
 
 
-def test_a_declaration_that_the_data_contradicts_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", image=np.ones((5, 2)), sizes=np.full((5, 2), 640))
-    assert _gather(_detector(), calibration=tmp_path / "x.npz", inputs=("sizes=640",)).label is Label.GIVEN
-    for said in ("sizes=320", "sizes=1..600"):
-        with pytest.raises(UsageError, match="contradicts"):
-            _gather(_detector(), calibration=tmp_path / "x.npz", inputs=(said,))
+@each_row(
+    ("said", "agrees"),
+    ("sizes=640", True),
+    ("sizes=640.0,640", True),
+    ("sizes=320", False),
+    ("sizes=1..640", True),
+    ("sizes=1..639", False),
+    ("sizes=641..650", False),
+    ("image=1.0009", True),  # to a thousandth
+    ("image=1.0011", False),
+    ("image=image.npy", False),  # two files for one input: which is meant is not guessed
+)
+def test_a_declaration_that_the_data_contradicts_is_refused(
+    said: str, agrees: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", image=np.ones((5, 2)), sizes=np.full((5, 2), 640))
+    np.save("image.npy", np.ones((1, 2)))
+    if agrees:
+        made = _gather(_detector(), calibration=Path("x.npz"), inputs=(said,))
+        assert (made.label, made.count, made.available) == (Label.GIVEN, 5, 5)
+        return
+    with pytest.raises(UsageError, match=f"--input {said[:5]}: contradicts the calibration data") as caught:
+        _gather(_detector(), calibration=Path("x.npz"), inputs=(said,))
+    assert caught.value.why.startswith("the data holds other values than declared")
+
+
+def test_what_is_made_up_hangs_on_the_seed() -> None:
+    made = [_gather(_single(), seed=seed).feeds[0]["a"].tolist() for seed in (0, 1, -1, 2**32 + 1, 0)]
+    assert made[0] == made[4] and made[1] == made[3] and made[0] != made[1] != made[2] != made[0]
 
 
 def test_recorded_samples_come_back_with_their_label(tmp_path: Path) -> None:
