@@ -155,7 +155,7 @@ def test_weights_of_many_values_are_quantized_in_parts() -> None:
 
 @each_row(
     ("value", "shape", "says"),
-    ({"axis": None, "scale": np.ones(3), "placed": False}, (3, 4), "a scale of 3 numbers has not been placed on an axis of its tensor"),
+    ({"scale": np.ones(3), "placed": False}, (3, 4), "a scale of 3 numbers has not been placed on an axis"),
     ({"axis": 0, "scale": np.ones(3)}, (4, 3), "shape mismatch"),
     ({"axis": 1, "scale": np.ones((3, 2)), "block_size": 2}, (3, 4), "has not been placed on a tensor of shape (3, 4)"),
 )

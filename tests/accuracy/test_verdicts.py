@@ -462,5 +462,7 @@ def test_what_is_short_of_98_in_100_asks_for_a_wider_type_and_passes_it_on(kept:
     """One of twenty may be chance; a miss of what is asked is told in any case."""
     number = GIVEN.number("y", "boxes", Measure.KEPT, kept / of, items=of, words=f"{kept} of {of} kept")
     assert Verdict(right=number.passes, numbers=(number,)).is_short is said
+    silent = Context(label="arbitrary").number("y", "boxes", Measure.KEPT, kept / of, items=of)
+    assert not Verdict(right=None, numbers=(silent,)).is_short
     quantization = Verdict(right=True, numbers=(number,), wider="float16 keeps it")
     assert Verdict(right=True, numbers=(number,)).beside(quantization).cost.endswith("; float16 keeps it")
