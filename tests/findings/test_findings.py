@@ -1,15 +1,36 @@
 """Findings, and rules that make them."""
 
+import json
+import math
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deploykit.errors import DefectError
-from deploykit.findings import Finding, Severity, SubjectKind, exit_status, sort_findings, summarize
+from deploykit.findings import (
+    Answerer,
+    Claim,
+    Confidence,
+    Finding,
+    Severity,
+    Subject,
+    SubjectKind,
+    exit_status,
+    group_findings,
+    headline,
+    listed,
+    sort_findings,
+    summarize,
+)
 from deploykit.findings.rules import Found, Registry
 from made_findings import a_finding
+from tables import each_row
+from told import check_told
 
 FINDINGS = st.builds(
     a_finding,
@@ -19,17 +40,35 @@ FINDINGS = st.builds(
 )
 
 
-def test_only_an_unhandled_error_is_a_no() -> None:
-    assert exit_status([a_finding()]) == 1
-    assert exit_status([a_finding(handled="the plan avoids it")]) == 0
-    assert exit_status([a_finding(severity=Severity.WARNING), a_finding(severity=Severity.INFO)]) == 0
-    assert exit_status([]) == 0
+def told(name: str, **changed: Any) -> Finding:
+    return a_finding(name=name, message=f"{name} is odd", **changed)
 
 
-def test_the_json_has_the_published_keys() -> None:
-    keys = {"code", "slug", "severity", "subject", "message", "hint", "handled", "sources", "confidence", "evidence"}
-    assert a_finding().to_json().keys() == keys
-    assert a_finding().to_json()["subject"] == {"kind": "node", "name": "n"}
+MANY = (
+    *(told(name, severity=Severity.WARNING) for name in ("b", "a", "b", "c", "d", "e")),
+    *(told("f", severity=severity, handled="so") for severity in Severity),
+    *(told("g", severity=severity, code="DK902") for severity in Severity),
+    *(told("h", severity=Severity.INFO, code="DK900"), told("h", severity=Severity.INFO, code="DK900")),
+)
+
+
+def test_findings_are_grouped_counted_and_said() -> None:
+    shown: dict[str, list[str]] = {}
+    for title, groups in zip(("open", "handled"), group_findings(MANY), strict=True):
+        shown[title] = [
+            f"{one.first.code} {one.first.severity} {one.first.message}, {one.count}, {one.others or 'alone'}; "
+            f"{', '.join(one.names)}; {'blocks' if one.blocks else 'lets pass'}"
+            for one in groups
+        ]
+    for title, findings in {"none": (), "all": MANY, "one": MANY[:1], "handled ones": MANY[6:9]}.items():
+        shown[title] = [headline(findings), str(summarize(findings)), f"status {exit_status(findings)}"]
+    shown["five, six"] = [listed("abcde"), listed("abcdef"), listed("abc", most=2), listed("")]
+    claim = Claim(answered_by=Answerer.COMPILER, confidence=Confidence.OBSERVED)
+    odd: Any = {"inf": math.inf, "rows": ({"nan": math.nan}, -math.inf, 1.5), "text": "t"}
+    whole = a_finding(evidence=odd, claim=claim, sources=("s",), hint="h").with_handled("so")
+    shown["published"] = json.dumps(whole.to_json(), indent=1).splitlines()
+    shown["ranks"] = [f"{word} {word.rank}" for words in (Severity, Confidence) for word in words]
+    check_told(Path(__file__).with_name("findings.told"), shown)
 
 
 @given(st.lists(FINDINGS, max_size=20))
@@ -42,10 +81,27 @@ def test_sorting_keeps_everything_and_puts_blocking_errors_first(findings: list[
     assert sort_findings(reversed(findings)) == ordered
 
 
-def registry() -> Registry[int]:
-    rules: Registry[int] = Registry("number")
+CLAIM = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
 
-    @rules.rule("DK901", "odd", "warning", sources=["arithmetic"])
+
+def registry() -> Registry[int]:
+    rules: Registry[int] = Registry("number", sources=["arithmetic"])
+
+    @rules.rule("DK902", "even", "error", sources=["a book"], claim=CLAIM, cure="halve")
+    def check_even(number: int) -> Iterator[Found]:
+        """An even number.
+
+        It is even.
+
+        Fix: add
+        one.
+        """
+        more: dict[str, Any] = {"hint": "no more.", "handled": "so", "severity": Severity.INFO, "by_trial": False}
+        for found in ({}, more | {"cure": ()}, {"claim": replace(CLAIM, seen_with="2")}):
+            if not number % 2:
+                yield Found(SubjectKind.DATA, str(number), "it is even.", sources=("a book", "here"), **found)
+
+    @rules.rule("DK901", "odd", "warning", cure=("add", "take"))
     def check_odd(number: int) -> Iterator[Found]:
         """An odd number.
 
@@ -54,25 +110,76 @@ def registry() -> Registry[int]:
         Fix: add one
         """
         if number % 2:
-            yield Found(kind=SubjectKind.DATA, name=str(number), message=f"{number} is odd", sources=("here",))
+            yield Found(SubjectKind.DATA, str(number), f"{number} is odd", evidence={"n": number}, claim=CLAIM)
 
     return rules
 
 
 def test_a_rule_stamps_what_its_function_yields() -> None:
-    (finding,) = registry().run(3)
-    assert (finding.code, finding.slug, finding.severity) == ("DK901", "odd", Severity.WARNING)
-    assert finding.hint == "add one" and finding.sources == ("arithmetic", "here")
-    assert registry().run(4) == ()
-
-
-@pytest.mark.parametrize(("code", "slug"), [("DK901", "other"), ("DK902", "odd")])
-def test_codes_and_slugs_are_never_used_twice(code: str, slug: str) -> None:
     rules = registry()
-    with pytest.raises(DefectError, match="taken"):
-        rules.rule(code, slug, "error", sources=["s"])(lambda number: ())
+    odd = Finding(
+        code="DK901",
+        slug="odd",
+        severity=Severity.WARNING,
+        subject=Subject(kind=SubjectKind.DATA, name="3"),
+        message="3 is odd",
+        hint="add one",
+        sources=("arithmetic",),
+        evidence={"n": 3},
+        cure=("add", "take"),
+    )
+    even = replace(
+        odd,
+        code="DK902",
+        slug="even",
+        severity=Severity.ERROR,
+        subject=replace(odd.subject, name="4"),
+        message="it is even",
+        hint="add one",
+        sources=("a book", "here"),
+        evidence={},
+        claim=CLAIM,
+        cure=("halve",),
+    )
+    other = replace(even, hint="no more", handled="so", severity=Severity.INFO, claim=None, cure=())
+    assert rules.run(3) == tuple(rules["DK901"].run(3)) == (odd,)
+    assert rules.run(4) == (even, other, replace(even, claim=replace(CLAIM, seen_with="2")))
+    assert [(rule.code, rule.what, rule.why, rule.fix) for rule in rules] == [
+        ("DK901", "An odd number.", "It is.", "add one"),
+        ("DK902", "An even number.", "It is even.", "add one."),
+    ]
+    assert len(rules) == 2
 
 
-def test_a_rule_without_a_source_is_refused() -> None:
+def odd_page(_: int) -> tuple[()]:
+    """A rule.
+
+    Repair: nothing
+    """
+    return ()
+
+
+def without_fix(_: int) -> tuple[()]:
+    """A rule.
+
+    It is.
+
+    Repair: nothing
+    """
+    return ()
+
+
+@each_row(
+    ("code", "slug", "sources", "check", "why"),
+    ("DK901", "other", ["s"], len, "taken"),
+    ("DK903", "odd", ["s"], len, "taken"),
+    ("DK903", "new", ["s"], odd_page, "docstring"),
+    ("DK903", "new", ["s"], without_fix, "docstring"),
+)
+def test_a_rule_that_is_not_in_order_is_a_defect(
+    code: str, slug: str, sources: list[str], check: Any, why: str
+) -> None:
+    with pytest.raises(DefectError, match=f"^rule {code} {slug}: .*{why}"):
+        registry().rule(code, slug, "error", sources=sources)(check)
     with pytest.raises(DefectError, match="no source"):
-        registry().rule("DK903", "new", "error", sources=[])(lambda number: ())
+        Registry[int]("number").rule("DK903", "new", "error")(lambda number: ())
