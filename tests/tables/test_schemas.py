@@ -216,7 +216,7 @@ def test_sources_are_written_out_and_their_releases_known(tmp_path: Path) -> Non
     file, document = read_source_file(tmp_path / "sources.toml"), copy.deepcopy(DOCUMENT)
     write_out(document, file.sources)
     row = "the document: page 3", "a page", "the document (old)"
-    asked = ([row[0]], [row[1]], row[:2], row[1:], [row[0], "unknown"], [])
+    asked: Any = ([row[0]], [row[1]], row[:2], row[1:], [row[0], "unknown"], [])
     told = {
         "written out": json.dumps(document, indent=1).splitlines(),
         "dates": [f"{name or 'the rest'}: {when}" for name, when in file.dates.items()],

@@ -19,7 +19,7 @@ FAILURES = (
     *("illegal", "annot", "an't", "an not ", "ould not", "ouldn't", "nable to", "undefined", "ot found", "o such "),
     *("enied", "efused", "ritical", "imed out", "imeout", "ssert", "terminate called", "violation", "not selected"),
     *("<e> ", "ot implemented", "otimplemented", "not_implemented", "of memory", "of_memory", "bad_alloc"),
-    *("bad alloc", "not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "err ", "err!"),
+    *("bad alloc", "not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "err ", "err!", "err]"),
     *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible"),
     *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned "),
     *("rash", "by signal ", "#00 pc ", "#0 pc ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
