@@ -11,6 +11,7 @@ from typing import Any
 
 from deploykit.accuracy.samples.calibration import Calibration
 from deploykit.accuracy.samples.inputs import InputSpec
+from deploykit.model.patterns import casts_of_indices
 from deploykit.system.aliases import Json
 from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.tables import Pass, QuarkOption, VaimlKey, product_of, rows
@@ -72,8 +73,9 @@ def quantize_recipe(draft: QuarkDraft, calibration: Json, inputs: tuple[InputSpe
     attributes = given["attribute"]
     if draft.facts.weight_bytes > _PROTOBUF_ROOM:
         attributes["use_external_data_format"] = True
-    if draft.exclusions:
-        attributes["nodes_to_exclude"] = list(draft.exclusions.names(draft.facts))
+    indices = [node.name for name in draft.facts.inputs for node in casts_of_indices(draft.facts, name) if node.name]
+    if excluded := [*draft.exclusions.names(draft.facts), *indices]:
+        attributes["nodes_to_exclude"] = excluded
     recipe: dict[str, Any] = {
         "schema": 1,
         "quark": draft.toolchain.partition("==")[2],

@@ -22,6 +22,7 @@ __all__ = [
     "FusedKind",
     "Fusion",
     "Repeated",
+    "casts_of_indices",
     "dynamically_quantized",
     "find_blocks",
     "fusions",
@@ -517,3 +518,12 @@ def _fused_block(facts: GraphFacts, block: FusedBlock) -> Iterator[Fusion]:
     if certain or len(inside) > 1:
         settings = block.settings | ({block.bias} if block.bias else set())
         yield Fusion(node=node, result=block.result, inside=inside, settings=settings, certain=certain, words=words)
+
+
+def casts_of_indices(facts: GraphFacts, name: str) -> tuple[NodeFact, ...]:
+    """The nodes that cast a float tensor to integers, where nothing else reads it: it holds indices, not amounts."""
+    fact, readers = facts.tensors.get(name), facts.consumers_of(name)
+    if fact is None or not fact.is_float or not all(node.op_type == "Cast" for node in readers):
+        return ()
+    made = [facts.tensors.get(node.outputs[0]) for node in readers]
+    return tuple(readers) if all(one is not None and "int" in (one.dtype or "") for one in made) else ()
