@@ -26,6 +26,8 @@ __all__ = ["RULES", "EncodingsOnGraph"]
 _SHOWN = 10
 # Editorial: with fewer of its own steps a part of a Concat is as good as lost.
 _FEW_STEPS = 32
+# Steps that a whole number may lie beside the grid's own: what is written with seven digits.
+_WHOLE = 1e-5
 # Names of a model up to which the nearest one is looked for.
 _COMPARED = 20_000
 _AIMET = "aimet-onnx 2.42.0, observed"
@@ -411,6 +413,24 @@ def check_one_sided_decisions(context: EncodingsOnGraph) -> Iterator[Found]:
                 f"{output} is never {never} 0.5: its Sigmoid reads {ends[0]:.4g} to {ends[1]:.4g}",
                 evidence={"range": list(ends)},
             )
+
+
+@RULES.rule("DK113", "index-on-a-grid", "warning", sources=("the entry, and the Cast that reads the tensor",))
+def check_indices(context: EncodingsOnGraph) -> Iterator[Found]:
+    """A float tensor of indices, only read by a Cast to integers, on a grid that does not hold the whole numbers.
+
+    An index of 152 becomes 151.998, and the Cast cuts it off to 151: another row of the table, another word.
+
+    Fix: give the tensor a scale of 1, or no entry
+    """
+    from deploykit.model.patterns import casts_of_indices
+
+    for entry in context.known():
+        if isinstance(entry.value, Affine) and casts_of_indices(context.facts, entry.name):
+            step = float(entry.value.scale.max())
+            if abs(1 / step - round(1 / step)) > _WHOLE:
+                message = f"{entry.name} is cast to integers, and its grid of step {step:.4g} does not hold them"
+                yield Found(SubjectKind.TENSOR, entry.name, message, evidence={"step": step})
 
 
 @RULES.rule("DK250", "coarse-join", "warning", sources=("the entries of the Concat and of its parts",))

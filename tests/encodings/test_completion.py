@@ -95,14 +95,19 @@ def joined(output: Affine) -> EncodingsOnGraph:
     return EncodingsOnGraph(encodings=EncodingSet(version="1.0.0", entries=entries), facts=facts)
 
 
-def decided(zero_point: float) -> EncodingsOnGraph:
-    """A score, turned, whose logits reach as far up as the zero point lets them."""
-    model = text_model("float[1,2] x", "s = Sigmoid (x)  y = Transpose (s)", "float[2,1] y")
-    entries = {"x": Encoding(name="x", value=flat(0.1, zero_point))}
+def with_input(body: str, result: str, value: Affine) -> EncodingsOnGraph:
+    model = text_model("float[1,2] x", body, result)
+    entries = {"x": Encoding(name="x", value=value)}
     facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
     return EncodingsOnGraph(encodings=EncodingSet(version="1.0.0", entries=entries), facts=facts)
 
 
+def decided(zero_point: float) -> EncodingsOnGraph:
+    """A score, turned, whose logits reach as far up as the zero point lets them."""
+    return with_input("s = Sigmoid (x)  y = Transpose (s)", "float[2,1] y", flat(0.1, zero_point))
+
+
+INDEXED = "y = Cast <to = 6> (x)", "int32[1,2] y"
 LISTED = Affine(bits=8, signed=True, scale=np.ones(12), zero_point=np.zeros(12), symmetric=True, placed=False)
 CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
     "DK101": (on_graph(x=flat(), gg=flat()), on_graph(x=flat(), g=flat())),
@@ -117,6 +122,7 @@ CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
     "DK110": (on_graph(g=flat(zero_point=5, signed=True)), on_graph(g=flat(zero_point=-128, signed=True), x=flat())),
     "DK250": (joined(flat(1.0)), joined(flat(1 / 256, bits=16))),
     "DK112": (decided(255), decided(254)),
+    "DK113": (with_input(*INDEXED, flat(0.4)), with_input(*INDEXED, flat(0.2))),
     "DK111": (on_graph(r=flat(bits=16), c=flat()), on_graph(r=flat(), c=flat())),
 }
 

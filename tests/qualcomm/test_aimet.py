@@ -5,17 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import deploykit
 from deploykit.backend.backend import Request
 from deploykit.backend.options import check_options
 from deploykit.backend.quantizers import QuantizerAsked
+from deploykit.encodings.formats.aimet import read_encodings
+from deploykit.encodings.values import Affine
 from deploykit.errors import UsageError
 from deploykit.flow.read import resolve_target
 from deploykit_qualcomm.aimet import AIMET
 from real_aimet import install_aimet
 from tables import each_row
+from text_models import text_model
 
 
 def asked(precision: str = "w8a16", target: str = "sm8650", sdk: str | None = None, **options: Any) -> QuantizerAsked:
@@ -87,3 +91,25 @@ def test_package_takes_aimet_by_itself_and_adds_int32_biases(tmp_path: Path) -> 
     assert "DK221" in codes and not codes & {"DK220", "DK222"}
     told = json.loads((made.package / "manifest.json").read_text("utf-8"))["quantization"]
     assert told["toolchain"] == "aimet==2.42.0" and told["options"]["cle"] is True
+
+
+@pytest.mark.heavy
+@pytest.mark.xdist_group("aimet")
+@pytest.mark.usefixtures("installed")
+def test_indices_in_floats_keep_their_rows(tmp_path: Path) -> None:
+    """A step of 1 for what a Cast makes indices of: of the range alone, index 300 would become the 299 below."""
+    table = np.random.default_rng(0).normal(size=(301, 8)).astype(np.float32)
+    body = "i = Cast <to = 6> (ids)  g = Gather (table, i)  k = Cast <to = 6> (few)  y = Gather <axis = 2> (g, k)"
+    onnx.save(text_model("float[1,3] ids, float[1] few", body, "float[1,3,1] y", table=table), tmp_path / "m.onnx")
+    ids = np.random.default_rng(1).integers(0, 301, (20, 1, 3)).astype(np.float32)
+    ids[0] = [300, 0, 299]
+    np.savez(tmp_path / "s.npz", ids=ids, few=np.arange(20, dtype=np.float32)[:, None] % 8)
+    asked: Any = {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.33", "precision": "w8a8"}
+    made = deploykit.package(tmp_path / "m.onnx", calibration=tmp_path / "s.npz", out=tmp_path / "out", **asked)
+    assert made.package is not None and made.exit_status == 0
+    entries = read_encodings(made.package / "encodings/m.json").entries
+    grids = {name: entries[name].value for name in ("ids", "few")}
+    assert {name: (grid.bits, grid.scale.item()) for name, grid in grids.items() if isinstance(grid, Affine)} == {
+        "ids": (16, 1.0),
+        "few": (8, 1.0),
+    }

@@ -17,6 +17,7 @@ command is moved by one blank. After a change that is wanted: ``DEPLOYKIT_WRITE_
 """
 
 import contextlib
+import difflib
 import io
 import json
 import os
@@ -60,7 +61,9 @@ def transcripts_of(file: str) -> Callable[..., None]:
             parts[number] = said
             path.write_text("# ".join(parts), "utf-8")
         if not _is_like(said, parts[number]):
-            assert said.splitlines() == parts[number].splitlines()
+            expected, printed = parts[number].splitlines(), said.splitlines()
+            told = difflib.unified_diff(expected, printed, "expected", "printed", lineterm="", n=1)
+            pytest.fail("\n".join(told), pytrace=False)
 
     return test_transcript
 
@@ -71,9 +74,9 @@ def _parts(path: Path) -> list[str]:
 
 
 def _is_like(said: str, expected: str) -> bool:
-    lines = expected.splitlines(keepends=True)
+    lines = (expected.rstrip() + "\n").splitlines(keepends=True)
     words = (r"(?:.*\n)*?" if line == "...\n" else re.escape(line).replace(r"\.\.\.", ".*") for line in lines)
-    return re.fullmatch("".join(words), said) is not None
+    return re.fullmatch("".join(words), said.rstrip() + "\n") is not None
 
 
 def _typed(part: str) -> Iterator[str]:
