@@ -28,7 +28,7 @@ from aimet_onnx.utils import duplicate_shared_initializers  # noqa: E402
 __all__ = ["main"]
 
 _LARGE = 1_900_000_000
-_INTEGERS = {getattr(onnx.TensorProto, name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32", "INT64")}
+_INTEGERS = range(onnx.TensorProto.UINT8, onnx.TensorProto.STRING)
 _SCORED = 4
 """Samples that each of the many runs of a sensitivity analysis is scored on."""
 
@@ -75,17 +75,15 @@ def hold_indices(job: child.ChildJob, sim: Any) -> None:
     """Float inputs that are only cast to integers, as indices are: a step of 1 holds each, any other cuts some off."""
     graph = onnx.load(job.model, load_external_data=False).graph
     for value in graph.input:
-        readers = [node for node in graph.node if value.name in node.input]
-        cast = [node for node in readers if node.op_type == "Cast" and node.attribute[0].i in _INTEGERS]
         quantizer = sim.qc_quantize_op_dict.get(value.name)
-        if quantizer is None or not quantizer.enabled or not readers or len(cast) < len(readers):
+        readers = [node for node in graph.node if value.name in node.input]
+        if quantizer is None or not all(
+            node.op_type == "Cast" and node.attribute[0].i in _INTEGERS for node in readers
+        ):
             continue
-        ends = [(float(np.min(feed[value.name])), float(np.max(feed[value.name]))) for feed in job.calibration]
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
-        if low < 0 or high > 255:
-            quantizer.set_bitwidth(16)
-        lowest = 0 if low >= 0 else -(1 << quantizer.bitwidth - 1)
-        quantizer.set_fixed_encoding_range((lowest, lowest + (1 << quantizer.bitwidth) - 1))
+        quantizer.set_bitwidth(16)
+        negative = any(np.min(feed[value.name]) < 0 for feed in job.calibration)
+        quantizer.set_fixed_encoding_range((-32768, 32767) if negative else (0, 65535))
 
 
 def improve(job: child.ChildJob, sim: Any) -> None:
