@@ -1,5 +1,6 @@
 """Packages to run, and an ssh server on loopback to run them behind."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -11,7 +12,6 @@ import onnx
 import pytest
 
 import deploykit
-from adb_device import AdbDevice, attached
 from qairt_folder import qairt_folder, with_device_parts
 from ssh_end import WANTED, SshEnd, is_here, ssh_end
 from text_models import text_model
@@ -106,23 +106,28 @@ def context_package(sources: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AdbDevice]:
-    """An end that plays a phone for the real adb client, and a folder like that of the SDK."""
-    if shutil.which("adb") is None:
-        pytest.skip("adb is not installed (Debian: adb)")
-    monkeypatch.setenv("QAIRT_SDK_ROOT", str(with_device_parts(qairt_folder(tmp_path, version="2.51.0"))))
-    said = {
-        "ro.soc.model": "SM8650",
-        "ro.product.cpu.abi": "arm64-v8a",
-        "ro.serialno": "S1",
-        "ro.build.version.release": "15",
-    }
-    rows = "".join(f" {key}) echo {value} ;;" for key, value in said.items())
+def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A phone that ``adb`` reaches, both played by scripts: its shell is this machine's, with the programs in ``bin``.
+
+    What is pushed lies in ``deploykit``. There is a folder like that of the SDK as well.
+    """
+    folder = tmp_path / "phone"
     programs = {
-        "getprop": f'case "$1" in{rows} esac',
-        "uname": 'case "$1" in -m) echo aarch64 ;; *) echo Linux ;; esac',
+        "phone/bin/getprop": f'case "$1" in{"".join(f" {name}) echo {value} ;;" for name, value in SAID.items())} esac',
+        "phone/bin/uname": 'case "$1" in -m) echo aarch64 ;; *) echo Linux ;; esac',
+        "phone/bin/sort": "echo 41500",  # whose only use there is to find the hottest
+        "client/adb": f'for last; do :; done; PATH={folder}/bin:$PATH exec sh -c "$last"',
     }
-    with AdbDevice(tmp_path / "phone", programs=programs) as device, attached(device, tmp_path / "home") as variables:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        yield device
+    for name, text in programs.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n", "utf-8")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "client"), prepend=os.pathsep)
+    monkeypatch.setenv("DEPLOYKIT_DEVICE_FOLDER", str(folder / "deploykit"))
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(with_device_parts(qairt_folder(tmp_path, version="2.51.0"))))
+    return folder
+
+
+SAID = {"ro.soc.model": "SM8650", "ro.product.cpu.abi": "arm64-v8a", "ro.serialno": "S1"}
+SAID["ro.build.version.release"] = "15"

@@ -97,15 +97,6 @@ def test_files_go_there_a_program_runs_and_its_results_come_back(device: AdbDevi
     assert nothing_runs(device)
 
 
-def test_what_a_device_is_and_how_its_program_ends_are_told(device: AdbDevice, tmp_path: Path) -> None:
-    with visiting(DeviceRow(at=f"adb:{device.serial}"), tmp_path, tell=lambda _: None) as visit:
-        place = visit.place
-    assert (place.kind, place.system, place.soc, place.abi) == ("adb", "Android", "SM8650", "arm64-v8a")
-    assert "a1b2c3" not in repr(place) and place.free_bytes
-    ended = run(device, tmp_path / "one", STATUS="9")
-    assert ended.status == 9 and "began" in ended.log.read_text("utf-8")
-
-
 def test_a_program_that_does_not_end_is_ended(device: AdbDevice, tmp_path: Path) -> None:
     with pytest.raises(ToolError):
         run(device, tmp_path / "one", timeout=0.5, SLEEP="600")

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,35 +19,6 @@ from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.packages.manifests import read_manifest
 from tables import each_row
-
-SAID = {
-    "ro.soc.model": "SM8650",
-    "ro.product.cpu.abi": "arm64-v8a",
-    "ro.serialno": "S1",
-    "ro.build.version.release": "15",
-}
-
-
-@pytest.fixture
-def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of programs of a device that ``adb`` reaches: its shell is this machine's."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    rows = "".join(f" {name}) echo {value} ;;" for name, value in SAID.items())
-    for name, text in (
-        ("getprop", f'case "$1" in{rows} esac'),
-        ("uname", 'case "$1" in -m) echo aarch64 ;; *) echo Linux ;; esac'),
-        ("sort", "echo 41500"),  # whose only use there is to find the hottest
-        ("adb", f'shift 2; PATH={programs}:$PATH exec sh -c "$*"'),
-    ):
-        (programs / name).write_text(f"#!/bin/sh\n{text}\n", "utf-8")
-        (programs / name).chmod(0o755)
-    bin_ = tmp_path / "bin"
-    bin_.mkdir()
-    shutil.move(programs / "adb", bin_ / "adb")
-    monkeypatch.setenv("PATH", str(bin_), prepend=os.pathsep)
-    monkeypatch.setenv("DEPLOYKIT_DEVICE_FOLDER", str(tmp_path / "there"))
-    return programs
 
 
 def _plays(monkeypatch: pytest.MonkeyPatch, model: Path, *, says: str = "", **more: Any) -> list[DeviceRequest]:
@@ -128,17 +97,15 @@ def test_a_run_there_is_judged_measured_and_recorded(
 def test_what_is_of_another_chip_or_release_is_not_pushed(
     change: dict[str, Any], says: str, plain_package: Path, sources: Path, phone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    getprop = (phone / "getprop").read_text("utf-8")
+    getprop = (phone / "bin" / "getprop").read_text("utf-8")
     with monkeypatch.context() as patch:
         _plays(patch, sources / "net.onnx", **{name: value for name, value in change.items() if name != "soc"})
-        (phone / "getprop").write_text(getprop.replace("SM8650", change.get("soc", "SM8650")), "utf-8")
+        (phone / "bin" / "getprop").write_text(getprop.replace("SM8650", change.get("soc", "SM8650")), "utf-8")
         with pytest.raises(ToolError) as caught:
             deploykit.run(plain_package, on="adb", python=sys.executable)
-    (phone / "getprop").write_text(getprop, "utf-8")
+    (phone / "bin" / "getprop").write_text(getprop, "utf-8")
     assert caught.value.what == says and caught.value.next
-    assert not list((phone.parent / "there" / "files").iterdir()) and not list(
-        (phone.parent / "there" / "runs").iterdir()
-    )
+    assert not list((phone / "deploykit" / "files").iterdir()) and not list((phone / "deploykit" / "runs").iterdir())
 
 
 def test_a_program_that_fails_there_is_diagnosed(

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 import deploykit
-from adb_device import AdbDevice
 from deploykit.backend.on_device import DeviceRequest, MeasuredOperator, Place
 from deploykit.backend.plugins import load_backend
 from deploykit.backend.status import Correctness, Right
@@ -28,7 +27,7 @@ from deploykit.cli.frame import run as run_command
 from deploykit.devices import runner
 from deploykit.devices.record import OutputBeside, RunRecord
 from deploykit.devices.run import RunReport
-from deploykit.errors import PackageError, ToolError, UsageError
+from deploykit.errors import ToolError, UsageError
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.report.pages import with_runs
 from ssh_end import SshEnd, processes_in
@@ -126,14 +125,6 @@ def test_what_runs_on_a_device_keeps_to_the_time_and_to_the_provider(
     runner.main()
     assert len(json.loads(Path("result.json").read_text("utf-8"))["latencies_us"]) == count
     assert Path("session_profile.json").is_file() is asked.get("profile", True)
-
-
-def test_a_package_that_was_changed_is_not_run(plain: Path) -> None:
-    with (plain / "model" / "net.onnx").open("ab") as file:
-        file.write(b"\0")
-    with pytest.raises(PackageError, match="not as it was made"):
-        deploykit.run(plain, on="local", **QUICK)
-    assert "runs" not in read_manifest(plain)
 
 
 def test_a_record_that_never_came_into_the_manifest_is_cleared(plain: Path) -> None:
@@ -255,10 +246,10 @@ def test_whatever_is_cut_nothing_is_left_running_or_half_recorded(compiled: Path
 
 @pytest.mark.heavy
 def test_through_adb_the_sdks_program_runs_a_context_binary(
-    context_package: Path, phone: AdbDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context_package: Path, phone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its part is played by a program on the emulator's libraries, with the same command line and files."""
-    on = f"adb:{phone.serial}"
+    on = "adb:S1"
     record = deploykit.run(context_package, on=on, power="balanced", **QUICK).record
     assert record is not None and record.where == "device" and str(record.right.state) == "yes"
     assert record.emulator is not None and str(record.emulator.state) == "yes"
@@ -279,7 +270,7 @@ def test_through_adb_the_sdks_program_runs_a_context_binary(
     kept = (context_package / "artifacts" / "runs" / "0001.json").read_text("utf-8")
     assert '"soc": "SM8650"' in kept and "/stem/relu" in kept
     # What is of another release, another chip, or not allowed there, is said; the first two before anything is pushed.
-    pushed = sorted(path.name for path in (phone.folder / "deploykit" / "files").iterdir())
+    pushed = sorted(path.name for path in (phone / "deploykit" / "files").iterdir())
     sdk = Path(os.environ["QAIRT_SDK_ROOT"])
     (sdk / "sdk.yaml").write_text("name: qairt\nversion: 2.40.0\n", "utf-8")
     with pytest.raises(ToolError, match=r"is version 2\.40\.0, the package is for 2\.51"):
@@ -289,7 +280,7 @@ def test_through_adb_the_sdks_program_runs_a_context_binary(
         (sdk / name).write_bytes(b"\0v2.51.0.25010" + build + b"0000_1\0")
     with pytest.raises(ToolError, match="stub and skel are of two releases"):
         deploykit.run(context_package, on=on, **QUICK)
-    assert sorted(path.name for path in (phone.folder / "deploykit" / "files").iterdir()) == pushed
+    assert sorted(path.name for path in (phone / "deploykit" / "files").iterdir()) == pushed
     (sdk / _SKEL).unlink()
     with pytest.raises(ToolError, match=r"V75Skel\.so: is missing"):
         deploykit.run(context_package, on=on, **QUICK)
@@ -299,7 +290,7 @@ def test_through_adb_the_sdks_program_runs_a_context_binary(
     assert failed.exit_status == 5 and failed.record is None and failed.diagnosis is not None
     assert failed.diagnosis.errors and len(read_manifest(context_package)["runs"]) == 1
     monkeypatch.delenv("STANDIN_DSP")
-    getprop = phone.folder / "bin" / "getprop"
+    getprop = phone / "bin" / "getprop"
     getprop.write_text(getprop.read_text("utf-8").replace("SM8650", "SM8550"), "utf-8")
     with pytest.raises(ToolError, match=r"is sm8550 \(v73\), and the package is for sm8650 \(v75\)"):
         deploykit.run(context_package, on=on, **QUICK)

@@ -10,7 +10,7 @@ from deploykit.accuracy.samples.data_quality import survey
 from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
 from deploykit.accuracy.samples.images import inspect_image
 from deploykit.accuracy.samples.inputs import InputSpec
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import InputError
 from pictures import png
 from rule_cases import check_pairs
 
@@ -101,22 +101,6 @@ def test_a_cut_image_is_refused(tmp_path: Path, whole: bytes) -> None:
         (tmp_path / "x").write_bytes(whole[:length])
         with pytest.raises(InputError):
             inspect_image(tmp_path / "x")
-
-
-def test_images_need_a_recipe_that_fits(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(plain(6, 5))
-    (tmp_path / "torn.png").write_bytes(plain(6, 5)[:30])
-    with pytest.raises(UsageError, match="recipe"):
-        load_calibration(tmp_path)
-    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")
-    assert codes(tmp_path) == {"DK621", "DK623"}
-    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 8\nheight = 4\n")
-    assert "[1, 3, 4, 8]" in survey(load_calibration(tmp_path), IMAGES).misfit
-    told = GUIDELINE_RULES["DK623"].run(good(unusable=(("a.npy", "damaged"),), misfit="another shape"))
-    assert [finding.message for finding in told] == ["damaged", "another shape"]
-    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 8\nheight = 4\nsize = 3\n")
-    with pytest.raises(InputError, match="size: unknown key"):
-        load_calibration(tmp_path)
 
 
 def test_what_arrays_hold_outweighs_how_they_are_called(tmp_path: Path) -> None:
