@@ -15,17 +15,16 @@ from onnx import TensorProto
 from deploykit.cli.encodings import apply, extract
 from deploykit.encodings.files import apply_encodings, extract_encodings
 from deploykit.encodings.formats.aimet import read_encodings
-from deploykit.encodings.formats.differences import compare_values, diff
+from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.place import place
 from deploykit.encodings.qdq import extract_qdq, read_qdq
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Value
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.nodes import changed_operators, raise_opset
 from tables import each_row
 from text_models import text_model
-from whole_answers import check_whole
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 LIKE_OTHERS = ("cnn_bnfold/", "cnn/w8a16", "mlp/w8a16", "vit/w8a16", "mix-omit")
@@ -95,142 +94,15 @@ def model(body: str, made: str = "y", given: str = "float[2,4] x", **stored: Any
     return proto
 
 
-def only(proto: onnx.ModelProto, **more: Any) -> Encoding:
-    """The one entry; a pair from an input straight to an output stands for the same grid on both."""
-    first, *others = read_qdq(proto, **more)
-    assert [other.name for other in others] in ([], ["y"])
-    assert not any(compare_values(other.value, first.value) for other in others)
-    return first
-
-
-HALF: dict[str, Any] = {"s": 0.5, "z": U8}
-CONTRIBUTED = PAIR.replace("= Quantize", "= com.microsoft.Quantize").replace("= Deq", "= com.microsoft.Deq")
-TO_OUTPUT = "q = QuantizeLinear ({0}, s, z)  {1} = DequantizeLinear (q, s, z)"
-INTEGERS = "d = DequantizeLinear (w_quantized, s)  y = MatMul (x, d)"
-STORED: dict[str, Any] = {"w_quantized": np.ones((4, 2), np.int8), "s": 0.5}
-TYPED = f"q = QuantizeLinear <output_dtype = {TensorProto.INT16}> (x, s)"
-
-
-@each_row(
-    ("proto", "name", "dtype", "is_param"),
-    (model(f"h = Relu (x)  {TO_OUTPUT.format('h', 'y')}", **HALF), "y", "uint8", False),
-    (model(CONTRIBUTED, s=0.5, z=np.uint16(7)), "x", "uint16", False),
-    (model(f"s = Constant <value = float {{0.5}}> ()  {PAIR}", z=U8), "x", "uint8", False),
-    # types without a zero point
-    (model("q = QuantizeLinear (x, s)  y = DequantizeLinear (q, s)", s=0.5), "x", "uint8", False),
-    (model(TYPED, "int16 q", s=0.5), "x", "int16", False),
-    (model("y = DequantizeLinear (w, s)", w=np.ones((4, 2), np.int8), s=0.5), "y", "int8", None),
-    (model("y = DequantizeLinear (x, s)", given="int8[2,4] x", s=0.5), "y", "int8", False),
-    # stored integers get their plain name, where nothing has it
-    (model(INTEGERS, **STORED), "w", "int8", True),
-    (model(INTEGERS, **STORED, w=1.0), "d", "int8", True),
-    (model(f"w = Relu (x)  {INTEGERS}", **STORED), "d", "int8", True),
-    # constants of elementwise operators are no parameters
-    (model(f"{TO_OUTPUT.format('c', 'd')}  y = Add (x, d)", c=[1.0], **HALF), "c", "uint8", False),
-)
-def test_whose_grid_a_pair_is(proto: onnx.ModelProto, name: str, dtype: str, is_param: bool | None) -> None:
-    found = only(proto)
-    assert (found.name, found.dtype) == (name, dtype)
-    assert is_param is None or found.is_param is is_param
-
-
 def test_scales_outside_of_the_model() -> None:
-    proto = model(PAIR, **HALF)
+    proto = model(PAIR, s=0.5, z=U8)
     proto.graph.initializer[0].ClearField("raw_data")
     proto.graph.initializer[0].data_location = TensorProto.EXTERNAL
-    with pytest.raises(InputError, match="stored outside of the model"):
+    with pytest.raises(InputError, match="reads 's', which is stored outside of the model and was not given"):
         read_qdq(proto)
-    value = only(proto, read_tensor=lambda name: np.array(0.25) if name == "s" else None).value
+    (entry,) = read_qdq(proto, read_tensor=lambda name: np.array(0.25) if name == "s" else None)
+    value = entry.value
     assert isinstance(value, Affine) and float(value.scale) == 0.25
-
-
-BAD: list[tuple[onnx.ModelProto, str]] = [
-    (model(PAIR, s=0.0, z=U8), "'x': the scale is 0"),
-    (model(PAIR, s=float("nan"), z=U8), "'x': the scale is nan"),
-    (model(PAIR, s=-1.0, z=U8), "'x': the scale is -1"),
-    (model(f"s = ReduceMax (x)  {PAIR}", z=U8), "'s', which is computed"),
-    (model(PAIR, z=U8), "'s', which is computed"),
-    (model(PAIR, s=1.0, z=np.zeros(2, np.uint8)), "'x': 1 scales of shape"),
-    (model(PAIR.replace(" (x", " <axis = 5> (x"), s=[1.0, 1.0], z=np.zeros(2, np.uint8)), "axis 5 is out of range"),
-    (model(PAIR, s=np.ones((2, 4), "f4"), z=np.zeros((2, 4), "u1")), "scales of 2 dimensions, but no block size"),
-    (model(PAIR.replace("x_int, s", "x_int, t"), s=1.0, t=2.0, z=U8), "has another grid"),
-    (model(f"{PAIR}  again = QuantizeLinear (x, t, z)", s=1.0, t=2.0, z=U8), "quantizes 'x' a second time"),
-    (model("y = QuantizeLinear (x)", "uint8 y"), "has no scale"),
-    (model(PAIR, s=1.0, z=0), "makes int64"),
-]
-
-
-@each_row(("proto", "words"), *BAD)
-def test_what_is_no_encoding_is_refused(proto: onnx.ModelProto, words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        read_qdq(proto, source="m.onnx")
-    assert words in str(caught.value)
-    check_whole(__file__, f"Q/DQ: {words}", caught.value)
-
-
-# Taking pairs out of a model, and putting them in.
-
-
-def test_a_pair_that_changes_values_or_has_a_computed_scale_stays() -> None:
-    body = "q = QuantizeLinear (x, {0}, z)  d = DequantizeLinear (q, {1}, z)  y = Relu (d)"
-    for prefix, scales, why in (
-        ("", ("fine", "coarse"), "has another grid than 'QuantizeLinear"),
-        ("made = Abs (fine)  ", ("made", "made"), "reads 'made', which is computed at run time"),
-    ):
-        proto = model(prefix + body.format(*scales), fine=0.1, coarse=0.2, z=U8)
-        extracted = extract_qdq(proto)
-        (reason,) = extracted.kept.values()
-        assert why in reason and not extracted.encodings.entries
-        assert [node.op_type for node in extracted.model.graph.node][-3:] == [
-            *("QuantizeLinear", "DequantizeLinear", "Relu")
-        ]
-        with pytest.raises(InputError):
-            read_qdq(proto)
-
-
-COPY = text_model("float[1,5] x", "y = Identity (x)", "float[1,5] y")
-
-
-def linear(weights: Any) -> onnx.ModelProto:
-    rows, columns = weights.shape
-    return text_model(f"float[4,{rows}] x", "y = MatMul (x, w)", f"float[4,{columns}] y", w=weights)
-
-
-def test_what_is_not_inserted_and_in_which_domain_the_rest_is() -> None:
-    shifted = insert_qdq(linear(np.ones((4, 2), np.float32)), set_of(w=affine(1.0, -0.5, signed=True)))
-    assert shifted.placed == {}
-    assert [(entry.tensor, "zero point" in entry.reason) for entry in shifted.skipped] == [("w", True)]
-    (wide,) = insert_qdq(COPY, set_of(x=affine(bits=32, signed=True))).skipped
-    assert (wide.tensor, wide.reason) == ("x", "an activation cannot be int32 per-tensor")
-    biased = text_model("float[2,3] x", "y = Gemm (x, w, b)", w=np.ones((3, 4), np.float32), b=[1.0] * 4)
-    given = set_of(x=affine(), w=affine(signed=True), b=affine(bits=16, signed=True))
-    assert "b" not in insert_qdq(biased, given, bias="encoded").placed
-    halves = insert_qdq(COPY, set_of(x=Float(dtype="float16"))).model
-    assert [node.op_type for node in halves.graph.node] == ["Identity"]
-    other = insert_qdq(COPY, set_of(x=affine(0.5, 7.0, bits=16))).model  # below operator set 21
-    assert {node.domain for node in other.graph.node if node.op_type != "Identity"} == {"com.microsoft"}
-    assert {entry.domain: entry.version for entry in other.opset_import} == {"": 17, "com.microsoft": 1}
-
-
-WHOLE = np.ones((4, 2), np.float32)
-SCALES: Any = {"channel_scale": np.full((1, 2), 0.01), "block_scale": np.full((2, 2), 16.0)}
-IN_BLOCKS = Lpbq(bits=4, decompressed_bits=8, axis=1, block_axis=0, block_size=2, **SCALES)
-
-
-@each_row(
-    ("body", "bias", "weight", "count", "skipped"),
-    ("y = Gemm (x, w, b)", [1.0, 2.0], IN_BLOCKS, 1, ""),
-    ("a = Gemm (x, w, b)  c = Gemm (x, w, b)  y = Add (a, c)", [1.0, 2.0], affine(signed=True), 1, ""),
-    ("y = Gemm (x, w, b)", [[1.0, 2.0]], affine(signed=True), 0, "a bias of rank 2 cannot be int32"),
-)
-def test_a_bias_is_int32_in_steps_of_its_layer(body: str, bias: Any, weight: Any, count: int, skipped: str) -> None:
-    model = text_model("float[3,4] x", body, "float[3,2] y", w=WHOLE, b=bias)
-    model.graph.input.add().CopyFrom(onnx.helper.make_tensor_value_info("w", TensorProto.FLOAT, (4, 2)))
-    made = insert_qdq(model, set_of(x=affine(0.1), w=weight), bias="int32")
-    assert [entry.reason for entry in made.skipped] == ([skipped] if skipped else [])
-    assert [t.data_type for t in made.model.graph.initializer].count(TensorProto.INT32) == 2 * count
-    feed = {"x": np.arange(12, dtype=np.float32).reshape(3, 4) / 8}
-    np.testing.assert_allclose(run(made.model, feed)[0], run(model, feed)[0], atol=0.5)
 
 
 def test_weights_in_eight_bit_floats_are_their_values() -> None:
@@ -243,13 +115,6 @@ def test_weights_in_eight_bit_floats_are_their_values() -> None:
     feed = {"x": np.eye(3, 4, dtype=np.float32)}
     assert value.dtype == "float8e4m3fn" and not taken.kept
     np.testing.assert_array_equal(run(taken.model, feed)[0], run(model, feed)[0])
-
-
-def test_integers_that_somebody_else_reads_stay() -> None:
-    nodes = "q = QuantizeLinear (x, s)  d = DequantizeLinear (q, s)  y = Relu (d)  c = Cast <to = 1> (q)"
-    model = text_model("float[4] x", nodes, "float[4] y, float[4] c", s=0.5)
-    feed = {"x": np.arange(4, dtype=np.float32)}
-    np.testing.assert_array_equal(run(extract_qdq(model).model, feed), run(model, feed))
 
 
 def test_operators_that_changed_are_converted_or_said() -> None:

@@ -4,8 +4,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.encodings.complete import complete, complete_encodings, effective_entry
 from deploykit.encodings.cut import chain_models, cut_alike, cut_model
@@ -15,9 +16,11 @@ from deploykit.encodings.float_sets import (
     suggest_extensions,
 )
 from deploykit.encodings.infer import infer_entries
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.new_grids import symmetric_blocks, widen, with_wide_activations
 from deploykit.encodings.place import needed_opset, share_entry
 from deploykit.encodings.post_processing import find_mixing, find_post_processing, output_of_shape
+from deploykit.encodings.qdq import extract_qdq, read_qdq
 from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
 from deploykit.encodings.segments import SegmentCosts, partition, split_model, whole_as_cut
 from deploykit.encodings.values import Affine, Encoding
@@ -25,6 +28,7 @@ from deploykit.errors import UsageError
 from deploykit.model.collect import constant_range, constant_value
 from deploykit.model.graph import GraphCopy
 from deploykit.model.load import wrap_proto
+from deploykit.model.nodes import attributes
 from deploykit.model.ranges import graph_bounds
 from graph_questions import Asked, answers_of
 from sample_models.finished_detectors import DETECTORS
@@ -164,12 +168,44 @@ def cut(asked: Asked) -> Iterator[str]:
     yield from listed("turned float", found.changed)
 
 
+def step(node: NodeProto) -> str:
+    domain = f"{node.domain}." if node.domain else ""
+    plain = {key: value for key, value in attributes(node).items() if not hasattr(value, "node")}
+    given = f"<{', '.join(f'{key} = {value}' for key, value in plain.items())}>" if plain else ""
+    return f"{', '.join(node.output)} = {domain}{node.op_type}{given} {' '.join(node.input)}"
+
+
 def steps(model: ModelProto) -> str:
     graph = model.graph
     given, made = (", ".join(item.name for item in items) for items in (graph.input, graph.output))
     stored = "".join(f", stored {item.name}" for item in graph.initializer)
-    nodes = "; ".join(f"{', '.join(node.output)} = {node.op_type} {' '.join(node.input)}" for node in graph.node)
-    return f"{graph.name} {given} -> {made}: {nodes}{stored}"
+    return f"{graph.name} {given} -> {made}: {'; '.join(map(step, graph.node))}{stored}"
+
+
+def extracted(asked: Asked) -> Iterator[str]:
+    made = extract_qdq(asked.proto)
+    yield from map(shown, made.encodings)
+    yield steps(made.model)
+    yield from (f"{name} is kept: {why}" for name, why in made.kept.items())
+
+
+def inserted(asked: Asked) -> Iterator[str]:
+    """With ``encoded``, ``int32`` or float biases; ``other`` is the grid of a node's input, or before a tensor's."""
+    bias: Any = next((word for word in asked.words if word in ("encoded", "int32")), "float")
+    given = replace(asked.encodings, entries={e.name: e for e in asked.encodings if e.name != "other"})
+    other: Any = getattr(asked.encodings.get("other"), "value", None)
+    requantize = {(word[3:], 0): other for word in asked.words if word.startswith("re:")}
+    first = {word[6:]: other for word in asked.words if word.startswith("first:")}
+    signed = "signed" in asked.words
+    made = insert_qdq(
+        asked.proto, given, bias=bias, unsigned_activations=not signed, requantize=requantize, first=first
+    )
+    yield steps(made.model)
+    yield " ".join(f"{entry.domain or 'onnx'} {entry.version}" for entry in made.model.opset_import)
+    for tensor in made.model.graph.initializer:
+        yield f"{tensor.name} {numpy_helper.to_array(tensor).tolist()} {TensorProto.DataType.Name(tensor.data_type)}"
+    yield f"placed {made.placed}, stored {made.stored}, activations {sorted(made.activations)}"
+    yield from (f"{one.tensor} is skipped: {one.reason}" for one in made.skipped)
 
 
 def alike(asked: Asked) -> Iterator[str]:
@@ -208,9 +244,12 @@ QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "detector": detector,
     "ends": ends,
     "extensions": extensions,
+    "extracted": extracted,
     "float-set": float_set,
+    "grids": lambda asked: map(shown, read_qdq(asked.proto, source="m.onnx")),
     "halves": halves,
     "infer": inferred,
+    "inserted": inserted,
     "mixing": mixing,
     "proven": proven,
     "reach": reach,
