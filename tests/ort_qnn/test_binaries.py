@@ -104,20 +104,6 @@ def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
         with_check_sums(tmp_path / "m.dlc", tmp_path / "n.dlc")
 
 
-@each_row(("sdk", "words"), ("2.36", "writes none"), ("2.42", "does not run here"))
-def test_a_wheel_that_cannot_is_refused(tmp_path: Path, sdk: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        deploykit.package(
-            AIMET / "cnn/model.onnx",
-            encodings=AIMET / "cnn/w8a16.v2.0.0.encodings",
-            out=tmp_path / "p",
-            target="sc8380xp",
-            backend="ort-qnn",
-            sdk=sdk,
-            dlc=True,  # type: ignore[call-arg]
-        )
-
-
 CONTEXTS = Path(__file__).parents[1] / "data" / "contexts"
 
 

@@ -1,6 +1,7 @@
 """Capability rows, block weight paths, versions and the second opinion."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,7 @@ import pytest
 
 from deploykit.backend.backend import Request
 from deploykit.errors import ToolError, UnknownTargetError, UsageError
-from deploykit.findings import Confidence
 from deploykit.flow.pipeline import make_plan
-from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compat import KernelCell, operator_rows
 from deploykit_ort_qnn.compiler import hosts, worker
@@ -35,16 +34,31 @@ def test_a_version_without_a_wheel_is_refused() -> None:
         wheel_for("2.34")
 
 
+FLOAT = "in FP16, converted from and to integers around it"
+ITSELF = (
+    "; with enable_block_quant_weight_optimization=1 the provider makes LPBQ of it itself, without telling the loss"
+)
+BIASED = "refused with a bias; deploykit package writes MatMul and Add, whose MatMul runs in FP16"
+DROPPED = "wrong numbers as fused linear layer (bias dropped); deploykit package writes MatMul and Add"
+
+
 @each_row(
     ("op_type", "lpbq", "has_bias", "words"),
-    ("MatMul", True, False, "integer activations"),
-    ("Gemm", True, True, "bias dropped"),
-    ("Conv", True, False, "refused as Conv"),
-    ("MatMul", False, False, "FP16"),
-    ("Gemm", False, True, "refused with a bias"),
+    ("MatMul", True, False, "MatMul with LPBQ weights, integer activations"),
+    ("MatMul", True, True, DROPPED),
+    ("Gemm", True, True, DROPPED),
+    ("Gemm", True, False, "refused as Gemm without bias; deploykit package writes MatMul"),
+    ("Conv", True, False, "refused as Conv; deploykit package writes a 1x1 one as MatMul"),
+    ("MatMul", False, False, f"MatMul {FLOAT}{ITSELF}"),
+    ("Conv", False, True, f"Conv {FLOAT}{ITSELF}"),
+    ("Gemm", False, False, f"Gemm {FLOAT}"),
+    ("Gemm", False, True, BIASED),
 )
 def test_the_path_of_block_weights_is_told(op_type: str, lpbq: bool, has_bias: bool, words: str) -> None:
-    assert words in backend.block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, sdk="2.7.0")
+    asked = partial(backend.block_weight_path, op_type=op_type, lpbq=lpbq, has_bias=has_bias)
+    assert asked(sdk="2.7.0") == words
+    assert asked(sdk="2.4.0") == f"{words.removesuffix(ITSELF)} (measured with 2.7.0, not with 2.4.0)"
+    assert asked(sdk="2.5.0") == f"{words} (measured with 2.7.0, not with 2.5.0)"
 
 
 def test_the_time_of_one_run_is_that_of_its_compiler(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,13 +97,22 @@ def row(**more: Any) -> KernelCell:
 
 
 def test_a_release_that_does_not_run_is_answered_by_the_nearest_one_that_does() -> None:
-    cells = [row(answer="refused", why="Add"), row(release="2.47.0", decibels=90), row(release="2.51.0", decibels=9.0)]
-    found = list(operator_rows(cells))
-    rows = {one.since: one for one in found}
-    assert len(rows) == len(found), "one row for each span"
-    assert rows["2.36.1"].confidence is Confidence.OBSERVED and rows["2.36.1"].status is Status.UNSUPPORTED
-    assert rows["2.33.0"].confidence is Confidence.INFERRED and "2.36.1: refused (observed, build 2.36.1.25" in (
-        rows["2.33.0"].note
-    )
-    assert rows["2.42.0"].status is Status.SUPPORTED and rows["2.42.0"].confidence is Confidence.INFERRED
-    assert rows["2.47.0"].until == "2.50.99" and rows["2.51.0"].status is Status.BROKEN
+    cells = [row(answer="refused", why="Add"), row(release="2.47.0", decibels=35), row(release="2.47.0", form="r 2")]
+    cells += [row(release="2.51.0", decibels=34.9), row(release="2.51.0", form="r 4", type="w8a8", decibels=20.0)]
+    found = [
+        (one.since, one.until, str(one.status), str(one.confidence), one.feature, one.note.split("; ", 1)[-1])
+        for one in operator_rows(cells)
+    ]
+    refused, right, taken = "op Add, refused", "op Add, taken and right", "op Add, taken, not run"
+    inferred, here = "for this release inferred from it; ", "w8a16: r 3 (Add)"
+    assert found == [
+        ("2.33.0", "2.36.0", "unsupported", "inferred", refused, inferred + here),
+        ("2.36.1", "2.36.1", "unsupported", "observed", refused, here),
+        ("2.37.0", "2.41.99", "unsupported", "inferred", refused, inferred + here),
+        ("2.42.0", "2.46.99", "supported", "inferred", right, f"{inferred}w8a16: r 3"),
+        ("2.42.0", "2.46.99", "supported", "inferred", taken, f"{inferred}w8a16: r 2"),
+        ("2.47.0", "2.50.99", "supported", "observed", right, "w8a16: r 3"),
+        ("2.47.0", "2.50.99", "supported", "observed", taken, "w8a16: r 2"),
+        ("2.51.0", "", "supported", "observed", right, "w8a8: r 4"),
+        ("2.51.0", "", "broken", "observed", "op Add, taken and wrong", "w8a16: r 3 35 dB"),
+    ]

@@ -19,7 +19,6 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.samples import observed_ranges
-from deploykit.rewrites.contract import shares_grid
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
 from deploykit_ort_qnn.forms.kernel_grids import (
     conversions_before_moves,
@@ -172,18 +171,6 @@ def test_what_is_read_by_a_move_alone_gets_its_results_grid(how: dict[str, Any],
     steps = {round(float(value_of(changed, name).scale), 6) for name in (*names, parts.model.graph.output[0].name)}
     assert len(names) == count and steps == {0.06}
     assert regridded(one_grids, parts.model, changed)[1] == () and not conversions_before_moves(parts.model, changed)
-
-
-def test_what_is_read_elsewhere_too_is_converted_and_grids_of_other_widths_stay() -> None:
-    parts = extract_qdq(moved(read_twice=True))
-    assert regridded(one_grids, parts.model, parts.encodings)[1] == ()
-    ((_, wanted),) = conversions_before_moves(parts.model, parts.encodings).items()
-    assert wanted.scale == pytest.approx(0.06)
-    parts, wide = extract_qdq(moved()), extract_qdq(moved(kind="uint16")).encodings
-    (name,) = (value.name for value in parts.model.graph.input)
-    mixed = replace(parts.encodings, entries={**parts.encodings.entries, name: wide.entries[name]})
-    assert regridded(one_grids, parts.model, mixed)[1] == ()
-    assert not shares_grid(mixed.get(name), parts.encodings.entries[name].value)
 
 
 GRID = replace(grid(-1, 1, 8), placed=True)

@@ -123,24 +123,6 @@ def test_on_grids_it_is_no_further_off_than_its_steps(name: str, kind: str) -> N
     assert steps <= (260 if way == "by-sums" and kind == "uint16" else 2.01)
 
 
-SLOPES = "uint8[4,1,1] i = {1, 90, 40, 120}, float[4] c = {0.1, 0.25, 0.5, 1}, uint8[4] n = {0, 100, 40, 119}"
-SLOPED = "e = DequantizeLinear <axis = 0> (i, c, n)  PRelu (d, e)"
-
-
-@each_row(
-    ("way", "model"),
-    ("in-16-bits", quantized("Tanh (d)")),
-    ("in-16-bits", quantized("Tanh (d)", opset=19)),  # whose pairs of 16 bits are another domain's
-    ("in-float16", quantized("Tanh (d)")),
-    ("in-float16", quantized(SLOPED, SLOPES)),
-)
-def test_other_grids_hold_the_same_values(way: str, model: onnx.ModelProto) -> None:
-    made = repaired_model(model, {"the": way})
-    onnx.checker.check_model(made, full_check=True)
-    assert len(made.graph.node) > len(model.graph.node)
-    assert np.abs(outputs(made) - outputs(model)).max() <= 3 * 1.25 / 32
-
-
 def test_an_operator_of_others_has_no_form_in_float16() -> None:
     own = quantized("Tanh (d)")
     (node,) = (one for one in own.graph.node if one.name == "the")

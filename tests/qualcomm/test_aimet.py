@@ -1,8 +1,12 @@
 """AIMET's job as data: configuration of the chip, encodings that the SDK reads, options that exclude each other."""
 
 import json
+import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import onnx
@@ -15,7 +19,9 @@ from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.values import Affine
 from deploykit.errors import UsageError
+from deploykit.flow.quantizing import child
 from deploykit.flow.read import resolve_target
+from deploykit_qualcomm import aimet
 from deploykit_qualcomm.aimet import AIMET
 from real_aimet import install_aimet
 from tables import each_row
@@ -27,12 +33,136 @@ def asked(precision: str = "w8a16", target: str = "sm8650", sdk: str | None = No
     return QuantizerAsked(precision=precision, target=resolved, options=check_options(AIMET.options(), options))
 
 
-def test_the_widths_become_types() -> None:
-    settings = AIMET.plan(asked("w4a16", lpbq=True, block_size=32)).settings
-    assert (settings["param_type"], settings["activation_type"]) == ("int4", "int16")
-    assert settings["lpbq"]["block_size"] == 32
-    assert (settings["adaround"], settings["seq_mse"], settings["percentile"]) == (None, None, None)
-    assert AIMET.plan(asked(scheme="percentile", percentile=99.0)).settings["percentile"] == 99.0
+PLAIN: dict[str, Any] = {
+    "param_type": "int8",
+    "activation_type": "int16",
+    "configuration": "htp_v75",
+    "encoding_version": "1.0.0",
+    "scheme": "min_max",
+    "percentile": None,
+    "fold_batchnorm": True,
+    "cle": False,
+    "seq_mse": None,
+    "adaround": None,
+    "lpbq": None,
+    "lite_mp": None,
+    "amp": None,
+}
+BLOCKS = {"block_size": 32, "operators": ("Conv", "Gemm", "MatMul")}
+
+
+@each_row(
+    ("precision", "target", "options", "told"),
+    ("w8a16", "sm8650", {}, {}),
+    ("w8a16", "sm8450", {"configuration": ""}, {"configuration": "htp_v69"}),
+    ("w8a16", "sm8650", {"configuration": "own"}, {"configuration": "own"}),
+    ("w4a16", "sm8650", {"lpbq": True, "block_size": 32}, {"param_type": "int4", "lpbq": BLOCKS}),
+    (
+        "w8a16",
+        "sm8650",
+        {"scheme": "percentile", "percentile": 99.0},
+        {"scheme": "percentile", "percentile": 99.0},
+    ),
+    ("w8a16", "sm8650", {"seq_mse": True, "candidates": 7}, {"seq_mse": {"num_candidates": 7}}),
+    ("w8a16", "sm8650", {"adaround": True, "cle": True}, {"adaround": {"num_iterations": 10000}, "cle": True}),
+    ("w8a8", "sm8650", {"lite_mp": 5.0}, {"activation_type": "int8", "lite_mp": {"percent": 5.0, "to": "int16"}}),
+    ("w8a16", "sm8650", {"lite_mp": 5.0, "lite_mp_to": "float16"}, {"lite_mp": {"percent": 5.0, "to": "float16"}}),
+    ("w8a8", "sm8650", {"amp": 40.0}, {"activation_type": "int8", "amp": {"decibels": 40.0}}),
+)
+def test_what_a_job_is_told(precision: str, target: str, options: dict[str, Any], told: dict[str, Any]) -> None:
+    assert AIMET.plan(asked(precision, target, "2.48", **options)).settings == {**PLAIN, **told}
+    assert AIMET.precisions(asked().target) == ("w8a16", "w8a8", "w4a16", "w4a8", "w16a16")
+    assert [len(AIMET.weight_methods(one)) for one in ("w4a8", "w8a8", "w16a16")] == [2, 2, 0]
+
+
+def run_job(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
+    """The job with stand-ins for AIMET: what was called in which order, and the job as it is then."""
+    calls: list[Any] = []
+
+    def noting(name: str, gives: Any = None) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            calls.append((name, *(one for one in given if isinstance(one, str | int | float | tuple | list)), named))
+            return gives
+
+        return call
+
+    quantizers = {name: SimpleNamespace(data_type="int", bitwidth=8) for name in ("x", "y")}
+    names: dict[str, Any] = {"activation_names": ["y"], "input_quantizers_name": ["x"]}
+    sim = MagicMock(qc_quantize_op_dict={name: MagicMock(**vars(one)) for name, one in quantizers.items()}, **names)
+    for one in sim.qc_quantize_op_dict.values():
+        one._tensor_quantizer.setPercentileValue = noting("percentile")
+    sim.compute_encodings = noting("calibrate")
+    sim.export = noting("export")
+    sim.session.run = lambda _, feed: [feed["x"] * 1.1]
+    modules: dict[str, Any] = {"aimet_onnx": MagicMock(QuantizationSimModel=noting("simulate", sim))}
+    for path, function, gives in (
+        ("", "apply_adaround", None),
+        ("", "apply_seq_mse", None),
+        ("batch_norm_fold", "fold_all_batch_norms_to_weight", [["a"], ["b", "c"]]),
+        ("cross_layer_equalization", "equalize_model", None),
+        ("lite_mp", "flip_layers_to_higher_precision", None),
+        ("mixed_precision", "analyze_mixed_precision_sensitivity", {}),
+        ("mixed_precision", "apply_amp", None),
+        ("quant_analyzer", "analyze_per_layer_sensitivity", {"y": 3.0}),
+        ("quantsim", "set_lpbq_for_params", None),
+        ("utils", "duplicate_shared_initializers", None),
+    ):
+        module = modules.setdefault(f"aimet_onnx.{path}".rstrip("."), MagicMock())
+        setattr(module, function, noting(function, gives))
+    for name, module in {**modules, "child": child}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1")
+    onnx.save(text_model("float[1,2] x", "y = Identity (x)", "float[1,2] y"), folder / "model.onnx")
+    for number in range(5):
+        np.savez(folder / f"{number}.npz", x=np.full((1, 2), 1 + number, np.float32))
+    done: list[str] = []
+    job: Any = SimpleNamespace(
+        model=folder / "model.onnx",
+        settings=settings,
+        out=folder,
+        result={"notes": []},
+        calibration=child.SampleFiles(folder),
+        stage_done=done.append,
+        save_simulated=lambda names, run: calls.append(("simulated", names)),
+    )
+    runpy.run_path(str(Path(aimet.__file__).with_name("aimet_job.py")))["work"](job)
+    return calls, SimpleNamespace(done=done, result=job.result)
+
+
+def test_the_job_does_what_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {"param_type": "int8", "activation_type": "int16", "quant_scheme": "min_max"}
+    simulate, export = (
+        ("simulate", {**made, "config_file": "htp_v75"}),
+        (
+            *("export", str(tmp_path), "model"),
+            {"encoding_version": "1.0.0", "export_int32_bias": True},
+        ),
+    )
+    nothing: dict[str, Any] = {}
+    shared, calibrate = ("duplicate_shared_initializers", nothing), ("calibrate", nothing)
+    simulated = ("simulated", ["y"])
+    calls, job = run_job(PLAIN, tmp_path, monkeypatch)
+    assert calls == [("fold_all_batch_norms_to_weight", {}), shared, simulate, calibrate, export, simulated]
+    assert job.done == ["start", "fold", "simulation", "calibrate", "export", "simulate"]
+    assert job.result["notes"] == ["3 BatchNormalizations folded"]
+    more = {"cle": True, "seq_mse": {"num_candidates": 7}, "adaround": {"num_iterations": 9}, "percentile": 99.0}
+    calls, job = run_job({**PLAIN, **more, "lpbq": BLOCKS}, tmp_path, monkeypatch)
+    assert calls[:2] == [("equalize_model", {}), shared] and calls[3:] == [
+        ("set_lpbq_for_params", {"bitwidth": 4, "block_size": 32, "op_types": {"Conv", "Gemm", "MatMul"}}),
+        *[("percentile", 99.0, {})] * 2,
+        *(("apply_seq_mse", {"num_candidates": 7}), ("apply_adaround", {"num_iterations": 9})),
+        *(calibrate, export, simulated),
+    ]
+    lite = {"percent": 5.0, "to": "int16"}
+    calls, job = run_job({**PLAIN, "fold_batchnorm": False, "lite_mp": lite}, tmp_path, monkeypatch)
+    flipped = ("flip_layers_to_higher_precision", 5.0, ("int8", "int16"), nothing)
+    assert calls[3:] == [("analyze_per_layer_sensitivity", {}), flipped, calibrate, export, simulated]
+    told = ["0 tensors in a wider type: ", "20.0 dB of the worst output, on 4 calibration samples"]
+    assert job.result["sensitivity"] == {"y": 3.0} and job.result["notes"] == told
+    calls, job = run_job({**PLAIN, "amp": {"decibels": 40.0}}, tmp_path, monkeypatch)
+    kinds = [("int8", "int8"), ("int8", "int16")]
+    assert calls[4:6] == [("analyze_mixed_precision_sensitivity", kinds, {}), ("apply_amp", {})]
+    assert job.result["notes"][-1] == "20.0 dB of the worst output, of 40 asked for, on 4 calibration samples"
 
 
 @each_row(

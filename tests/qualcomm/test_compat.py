@@ -10,7 +10,6 @@ from deploykit.backend.backend import Situation
 from deploykit.errors import InputError
 from deploykit.findings import Finding
 from deploykit.tables.devices import load_device, search_devices
-from deploykit_qualcomm.carriers import binary_rows
 from deploykit_qualcomm.devices import (
     arch_number,
     capability,
@@ -23,28 +22,6 @@ from deploykit_qualcomm.rules import published
 from deploykit_qualcomm.tables import DATA
 from rule_cases import check_pairs
 from tables import each_row
-
-
-@each_row(
-    ("built", "built_for", "runtime", "arch", "expected"),
-    ("2.48", "v73", "2.51", "v73", "supported"),
-    ("2.48", "v73", "2.51", "v79", "supported"),
-    ("2.48", "v68", "2.48", "v73", "supported"),
-    ("2.48.0.260626", "v73", "2.48", "v73", "supported"),
-    ("2.51", "v73", "2.48", "v73", "unsupported"),
-    ("2.49", "v73", "2.48", "v73", "unsupported"),
-    ("2.48.1", "v73", "2.48.0", "v73", "unsupported"),
-    ("2.48", "v81", "2.51", "v68", "unsupported"),
-    ("2.48", "v73", "2.51", "", "unknown"),
-    ("2.51", "v73", "2.48", "", "unsupported"),
-)
-def test_will_a_context_binary_load(built: str, built_for: str, runtime: str, arch: str, expected: str) -> None:
-    whole, release, architecture = binary_rows("qnn-htp", built, built_for, runtime, arch)
-    assert str(whole.status) == expected
-    assert release.source
-    assert ("indeterminate" in whole.contradicts) is (built_for < arch)
-    assert architecture.arch == arch
-
 
 STORED = {"w": ("float", (4, 4, 1, 1), 0.1)}
 

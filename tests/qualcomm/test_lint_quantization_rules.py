@@ -97,17 +97,11 @@ def middle(zero: int) -> Case:
 
 
 HALVES = conv(encodings={"w": {"type": "float16"}, "x": {"type": "float16"}}, target="sm8450")
-MOVED = {
-    "graph": """g (float[1,4,8] a, float[1,4,8] b) => (float[1,4,4] y) {
-      t = Transpose <perm = [0,2,1]> (b)  y = MatMul (a, t) }"""
-}
-MADE = "g (float[1,4,8] a, float[1,8,4] b) => (float[1,4,4] y) { t = Relu (b)  y = MatMul (a, t) }"
 
 
 @each_row(
     ("code", "case", "severity"),
     # A swamped grid has at most 16 bits.
-    *(("QNN275", conv(encodings={"x": {"type": kind, "scale": 3922.0}}), "warning") for kind in ("uint8", "uint16")),
     ("QNN275", conv(encodings={"x": {"type": "int32", "scale": 3922.0}}), ""),
     # The middle of an unsigned grid is symmetric.
     ("QNN238", middle(128), ""),
@@ -120,15 +114,8 @@ MADE = "g (float[1,4,8] a, float[1,8,4] b) => (float[1,4,4] y) { t = Relu (b)  y
     # SM8850 is v81 and has soc_model 87; the provider wants 88 for bfloat16.
     ("QNN237", conv(precision="bf16", target="sm8850", backend="ort-qnn"), "warning"),
     ("QNN237", conv(target="sm8650"), ""),
-    # Narrow Logs warn where nobody has looked.
-    ("QNN250", log(3.0, sdk="2.33"), "warning"),
-    ("QNN250", log(3.0, sdk="2.51"), "error"),
     # Float entries are no integers.
     *((code, HALVES, "") for code in ("QNN231", "QNN238", "QNN280")),
-    # 0.6.1 files have no entry for the outputs of Transpose and the like: a moved operand keeps its encoding.
-    ("QNN240", {**MOVED, "encodings": {"a": U16, "b": U16}}, ""),
-    ("QNN240", {**MOVED, "encodings": {"a": U16}}, "warning"),
-    ("QNN240", {"graph": MADE, "encodings": {"a": U16, "b": U16}}, "warning"),
     # qualcomm/aimet#4086: SDK 2.41 on SA8775P. Unknown releases warn; other architectures have no row.
     ("QNN215", block(("q", "k", "s", "y", "x")), "error"),
     ("QNN215", block(("q", "k", "s", "y", "x"), sdk="2.33"), "warning"),
