@@ -4,6 +4,7 @@ import builtins
 import importlib
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +29,7 @@ from deploykit.backend.opinions import Compiler
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.plugins import backend_ids, load_backend
+from deploykit.errors import ToolError
 from deploykit.findings import Confidence
 from deploykit.findings.rules import Registry
 from deploykit.flow.read import read_situation
@@ -145,6 +147,27 @@ def test_wrong_packages(files: dict[str, str], first: dict[str, Any], told: tupl
     assert sorted(found) == sorted((*ALWAYS, "no route, and no finding says why", *told))
 
 
+@each_row(
+    ("module", "what", "why"),
+    ("1 / 0", "backend 'lost' cannot be imported", "ZeroDivisionError: division by zero"),
+    ("", "backend 'lost' cannot be imported", "AttributeError: module 'lost' has no attribute 'backend'"),
+    ("backend = 1", "backend 'lost' is no backend", "lost:backend is no object of a subclass of deploykit.backend."),
+)
+def test_a_broken_backend_takes_no_other_down(module: str, what: str, why: str, tmp_path: Path) -> None:
+    install(tmp_path, "lost", "[deploykit.backends]\nlost = lost:backend [extra]\n")
+    (tmp_path / "lost.py").write_text(module, "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        patch.delitem(sys.modules, "lost", raising=False)
+        plugins._entry_points.cache_clear()
+        assert "lost" in backend_ids()
+        with pytest.raises(ToolError) as broken:
+            load_backend.__wrapped__("lost")
+        assert "lost" not in {backend.id for backend in plugins.load_backends.__wrapped__()}
+        patch.delitem(sys.modules, "lost", raising=False)
+    assert broken.value.what == what and broken.value.why.startswith(why)
+
+
 @pytest.fixture(autouse=True)
 def _looked_for_anew() -> Iterator[None]:
     plugins._entry_points.cache_clear()
@@ -191,20 +214,11 @@ def test_every_registry_is_called_rules_and_is_listed(package: Any, listed: tupl
 TESTS = Path(__file__).parents[1]
 
 
-@each_row("code", *[entry.rule.code for entry in all_rules(core_registries())])
-def test_every_rule_has_both_cases(code: str) -> None:
-    assert code in cases(), f"no test module has CASES[{code!r}]"
-    assert len(cases()[code]) == 2, f"CASES[{code!r}] is not (triggering, clean)"
-
-
-def test_what_every_case_finds_is_written_down() -> None:
-    """Every finding with its words, in ``data/rule_cases.toml``; a new case is a new line there."""
-    written = set(tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8")))
-    assert written == set(cases())
-
-
-def test_no_case_belongs_to_a_rule_that_is_gone() -> None:
-    assert set(cases()) <= {entry.rule.code for entry in all_rules(core_registries())}
+def test_every_rule_has_both_cases_and_their_words_are_written_down() -> None:
+    """Every finding of a case with its words, in ``data/rule_cases.toml``; a new case is a new line there."""
+    written = tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8"))
+    assert {entry.rule.code for entry in all_rules(core_registries())} == set(cases()) == set(written)
+    assert [code for code, pair in cases().items() if len(pair) != 2] == [], "(triggering, clean)"
 
 
 REQUESTS: dict[str, dict[str, Any]] = {

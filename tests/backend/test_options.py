@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploykit.backend.options import OptionSpec, OptionValue, check_value
+from deploykit.backend.options import OptionSpec, OptionValue, check_value, read_value
 from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli.options import SpecOption
 from deploykit.errors import UsageError
+from tables import each_row
 
 NAMES = st.lists(st.sampled_from(["a", "depth", "x1", "node"]), min_size=1, max_size=3).map("_".join)
 TEXTS = st.text("ab-=_,:. /\\\"'…é\n\t*$", max_size=8)
@@ -111,3 +112,47 @@ def test_two_backends_with_other_limits_share_a_name() -> None:
     assert command.main(["--count", "7"], standalone_mode=False) == 7
     with pytest.raises(UsageError, match="from 0 to 9"):
         command.main(["--count", "10"], standalone_mode=False)
+
+
+@each_row(
+    ("spec", "expects", "default", "unset"),
+    (OptionSpec("a_b", "flag", help=""), "true or false", "", False),
+    (OptionSpec("a_b", "switch", help="", default=True), "true or false", "on", True),
+    (OptionSpec("a_b", "switch", help="", default=False), "true or false", "off", False),
+    (OptionSpec("a_b", "integer", help="", low=1, default=3), "a whole number of at least 1", "3", 3),
+    (OptionSpec("a_b", "number", help="", high=2.5, default=2.0), "a number of at most 2.5", "2", 2.0),
+    (OptionSpec("a_b", "number", help="", low=0, high=1), "a number from 0 to 1", "", None),
+    (OptionSpec("a_b", "choice", help="", choices=("x", "y"), default="y"), "one of x, y", "y", "y"),
+    (OptionSpec("a_b", "text", help=""), "text", "", None),
+    (OptionSpec("a_b", "path", help=""), "a path", "", None),
+    (OptionSpec("a_b", "texts", help=""), "text, or several", "", ()),
+)
+def test_an_option_in_words(spec: OptionSpec, expects: str, default: str, unset: OptionValue) -> None:
+    assert (spec.expects, spec.default_text, spec.unset) == (expects, default, unset)
+    assert (spec.flag, spec.envvar) == ("--a-b", "DEPLOYKIT_A_B")
+    assert OptionSpec("a_b", "flag", help="", spelling="with").flag == "--with"
+
+
+@each_row(
+    ("kind", "text", "value"),
+    *(("flag", text, True) for text in ("1", "true", "Yes", "ON")),
+    *(("switch", text, False) for text in ("0", "false", "No", "OFF")),
+    ("integer", "-3", -3),
+    ("integer", "+4", 4),
+    ("number", "-1.5e1", -15.0),
+    ("text", "1", "1"),
+    ("path", "a/b", Path("a/b")),
+    ("texts", "a,b", ("a,b",)),
+    *((kind, text, None) for kind, text in (("flag", "2"), ("integer", "1.0"), ("integer", "1_0"), ("number", "x"))),
+    *(("number", text, None) for text in ("inf", "nan")),
+)
+def test_a_text_means_a_value_or_is_refused(kind: Any, text: str, value: OptionValue) -> None:
+    spec = OptionSpec("count", kind, help="")
+    if value is not None:
+        assert read_value(spec, text) == value
+        return
+    with pytest.raises(UsageError) as refused:
+        read_value(spec, text)
+    assert (
+        refused.value.what == f"--count {float(text) if text in ('inf', 'nan') else text}: {spec.expects} is expected"
+    )

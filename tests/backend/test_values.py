@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from deploykit.backend.backend import Execution, Instead
+from deploykit.backend.on_device import Place
 from deploykit.backend.opinions import Audit, AuditedKernel, Opinion, OpinionState, settled_findings
 from deploykit.backend.plans import Plan, PlannedPrecision, Route
 from deploykit.backend.probes import Surroundings, start
@@ -18,8 +20,11 @@ from deploykit.backend.status import (
     status_from_json,
     status_of,
 )
-from deploykit.errors import ToolError
+from deploykit.backend.targets import Target, find_device
+from deploykit.errors import ToolError, UnknownTargetError
 from deploykit.findings import Confidence, Severity
+from deploykit.flow.candidates import wide_types
+from deploykit.tables.devices import Device
 from made_findings import a_finding
 from tables import each_row
 
@@ -166,3 +171,53 @@ def test_an_opinion_is_about_a_finding() -> None:
     opinion = Opinion.on(A, OpinionState.OPEN, "no time was left", "1 operator")
     told = {"code": "DK901", "subject": "a", "state": "open", "why": "no time was left", "scope": "1 operator"}
     assert opinion.to_json() == told
+
+
+ABOUT: dict[str, Any] = {"schema": 1, "vendor": "", "backends": ("b",), "facts": {}}
+DEVICES = (
+    Device(id="sm8650", name="SM8650", aliases=("Pineapple Board",), marketing="Snapdragon 8 Gen 3", **ABOUT),
+    Device(id="sm8550", name="SM8550", **ABOUT),
+    Device(id="sm8505", name="Kailua", **ABOUT),
+)
+
+
+@each_row(
+    ("name", "found"),
+    *((name, "sm8650") for name in ("sm8650", "SM-8650", "pineapple board", "snapdragon 8gen3")),
+    ("kailua", "sm8505"),
+    ("sm8560", "unknown target 'sm8560': did you mean sm8650, sm8550, sm8505? 'deploykit targets' lists all"),
+    ("pineaple", "unknown target 'pineaple': did you mean sm8650? 'deploykit targets' lists all"),
+    ("", "unknown target '': 'deploykit targets' lists all"),
+    ("zzzz", "unknown target 'zzzz': 'deploykit targets' lists all"),
+)
+def test_a_device_by_any_of_its_names_or_the_nearest_ones(name: str, found: str) -> None:
+    try:
+        assert find_device(DEVICES, name).id == found
+    except UnknownTargetError as error:
+        assert f"{error.what}: {error.next}" == found
+
+
+@each_row(
+    ("requested", "version", "exact"), ("", "2.33.0", True), ("2.33.0", "2.33.0", True), ("2.33", "2.33", False),
+    ("2.33.0.250327", "2.33.0.250327", True), ("2.33.0.250328", "2.33.0.250328", False),
+)  # fmt: skip
+def test_the_release_of_a_target(requested: str, version: str, exact: bool) -> None:
+    table: Any = SimpleNamespace(sdk="qairt", version="2.33.0", builds=("2.33.0.250327",))
+    target = Target(device=DEVICES[0], backend="b", requested=requested, sdk=table)
+    told = {"name": "qairt", "version": version, "requested": requested, "table": "2.33.0", "exact": exact}
+    assert target.sdk_json() == told
+    without = {"name": "", "version": requested, "requested": requested, "table": ""}
+    assert replace(target, sdk=None).sdk_json() == without
+
+
+@each_row(
+    ("target", "wides"),
+    *((None, ("float16", "int16")), ("sm8650", ("float16", "int16")), ("qcm6490", ("int16",)), ("vek385", ())),
+)
+def test_the_wider_types_that_a_target_mixes_with_integers(target: str | None, wides: tuple[str, ...]) -> None:
+    assert wide_types(target, None, Path("m.onnx")) == wides
+
+
+def test_where_a_run_took_place_is_told_in_a_few_words() -> None:
+    place = Place(kind="adb", system="Android", machine="aarch64", folder="/data", soc="SM8650", release="14")
+    assert place.name == "SM8650 Android 14 aarch64" and replace(place, soc="", release="").name == "Android aarch64"

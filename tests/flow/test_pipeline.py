@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import pytest
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Aids, Execution, Instead, Request, SharedWork, Situation
+from deploykit.backend.opinions import Audit
 from deploykit.backend.plans import Plan
+from deploykit.backend.status import Compilation, Compiled, Correctness, Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.insert_qdq import insert_qdq
@@ -23,10 +26,12 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.flow import choose, cure
 from deploykit.flow.cure import rewrite_quantized
-from deploykit.flow.pipeline import lowest_sdk, make_package, make_plan
+from deploykit.flow.pipeline import SdkTrial, lowest_sdk, make_package, make_plan
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
-from deploykit.flow.run import execute
+from deploykit.flow.run import execute, with_kernels
+from deploykit.flow.seal import RanPackage
+from made_findings import a_finding
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 from stub_backend import StubBackend
@@ -221,3 +226,85 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert value["lowest"] in [trial["sdk"] for trial in value["trials"] if trial["ok"]]
     assert run(cli, [*args, "--target", "sc7280x"]) == 1
     assert "no release takes it" in capsys.readouterr().out
+
+
+def finding_of(code: str, severity: Severity = Severity.ERROR, **more: Any) -> Finding:
+    return a_finding(code=code, severity=severity, **more)
+
+
+@each_row(
+    ("findings", "state", "blocking", "open_"),
+    ((), "ok", (), ()),
+    ((finding_of("B"), finding_of("A"), finding_of("B", name="m")), "no", ("A", "B"), ()),
+    ((finding_of("A", handled="it is"), finding_of("B", Severity.WARNING)), "ok", (), ()),
+    ((finding_of("A", Severity.WARNING, evidence={"status": "unknown"}),), "unknown", (), ("A",)),
+    ((finding_of("A", Severity.INFO, evidence={"status": "supported"}),), "ok", (), ()),
+    ((finding_of("A", handled="it is", evidence={"status": "unknown"}),), "ok", (), ()),
+    ((finding_of("A", evidence={"status": "broken"}),), "no", ("A",), ()),
+)
+def test_what_a_release_says_of_a_model(
+    findings: tuple[Finding, ...], state: str, blocking: tuple[str, ...], open_: tuple[str, ...]
+) -> None:
+    trial = SdkTrial(sdk="2.33", findings=findings)
+    told = {"sdk": "2.33", "ok": state == "ok", "state": state, "blocking": [*blocking], "open": [*open_]}
+    assert trial.to_json() == told
+
+
+class Auditing(StubBackend):
+    """A backend that runs kernels by themselves, and finds one thing and settles another."""
+
+    def audit(self, prepared: Situation, *, level: str, progress: Any, given: Any = None) -> Audit:
+        return Audit(level=level, by=str(given), findings=(finding_of("K"),), settled={("A", "n"): f"seen by {level}"})
+
+
+@each_row(
+    ("backend", "asked", "settled"),
+    (Auditing(), {"adapter_options": {"kernels": "auto"}}, "seen by auto"),
+    (Auditing(), {"adapter_options": {"kernels": "full"}, "second_opinion": False}, "seen by full"),
+    (Auditing(), {"adapter_options": {"kernels": "auto"}, "second_opinion": False}, None),  # no compiler is asked
+    (Auditing(), {"adapter_options": {"kernels": "full"}, "compile": False}, None),
+    (Auditing(), {"adapter_options": {"kernels": "off"}}, None),
+    (Auditing(), {}, None),
+    (StubBackend(), {"adapter_options": {"kernels": "full"}}, None),
+)
+def test_when_kernels_are_run_by_themselves(backend: StubBackend, asked: dict[str, Any], settled: str | None) -> None:
+    given = SimpleNamespace(request=Request(model=Path("m"), target="t", **asked))
+    plan: Plan[None] = Plan(backend="stub", target={}, sdk={}, route=None, findings=(finding_of("A"), finding_of("B")))
+    decision: Any = SimpleNamespace(given=given, plan=plan, prepared=None)
+    found = [(finding.code, finding.handled) for finding in with_kernels(backend, decision, lambda _: None)]
+    assert sorted(found) == [("A", settled), ("B", None), *([] if settled is None else [("K", None)])]
+
+
+YES = Correctness(state=Right.YES, why="40 dB")
+REFUSED = Execution(compiled=Compilation(state=Compiled.REFUSED))
+
+
+@each_row(
+    ("execution", "tried", "simulated", "right"),
+    (Execution(right=YES), replace(YES, why="tried"), Correctness(), YES),
+    (Execution(), replace(YES, why="tried"), Correctness(), replace(YES, why="tried")),
+    (Execution(), None, replace(YES, why="simulated"), replace(YES, why="simulated")),
+    (REFUSED, None, YES, replace(YES, state=Right.NOT_JUDGED, why="nothing runs; simulated by itself, 40 dB")),
+    (REFUSED, None, replace(YES, state=Right.NO), replace(YES, state=Right.NO)),
+)
+def test_whose_word_says_whether_a_package_is_right(
+    execution: Execution, tried: Correctness | None, simulated: Correctness, right: Correctness
+) -> None:
+    """What ran, else a trial before it, else the simulation; and what an earlier try failed at is handled."""
+    chosen, plan = SimpleNamespace(right=simulated), SimpleNamespace(findings=(finding_of("A"),))
+    decision: Any = SimpleNamespace(plan=plan, chosen=chosen)
+    request = Request(model=Path("m"), target="t")
+    instead = Instead(request=request, how="in another form", right=tried, findings=(finding_of("N", Severity.INFO),))
+    first = RanPackage(
+        decision=decision,
+        writer=Any,  # type: ignore[arg-type]
+        execution=Execution(findings=(finding_of("X"), finding_of("Y")), instead=instead),
+        before=None,
+    )
+    again = replace(execution, findings=(finding_of("Y"),), settled={("A", "n"): "seen"})
+    second = replace(first, execution=again, before=first)
+    assert second.right == right and first.avoided == () and first.asked_by is None
+    told = [("A", "seen"), ("N", None), ("X", "in another form"), ("Y", None)]
+    assert sorted((f.code, f.handled) for f in second.findings) == told
+    third = replace(second, execution=Execution(), before=replace(second, execution=replace(again, instead=instead)))
+    assert [(f.code, f.handled) for f in third.avoided] == [(code, "in another form") for code in "XYY"]
