@@ -340,7 +340,7 @@ def rewrite(
         step = RewriteStep(
             name=transform.name,
             kept=not why,
-            reason=why or "proven equal on the samples",
+            reason=why or ("it changes values on purpose" if ulps is None else "proven equal on the samples"),
             sites=tuple(replace(site, data=None) for site in matched.sites),  # the rest was for ``apply``
             refusals=matched.refusals,
             notes=made.notes,

@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from deploykit.backend.backend import Execution, Instead
-from deploykit.backend.on_device import Place
-from deploykit.backend.opinions import Audit, AuditedKernel, Opinion, OpinionState, settled_findings
+from deploykit.backend.opinions import Audit, AuditedKernel, settled_findings
 from deploykit.backend.plans import Plan, PlannedPrecision, Route
-from deploykit.backend.probes import Surroundings, start
 from deploykit.backend.requests import Request, bits_of
 from deploykit.backend.status import (
     Compilation,
@@ -21,7 +19,7 @@ from deploykit.backend.status import (
     status_of,
 )
 from deploykit.backend.targets import Target, find_device
-from deploykit.errors import ToolError, UnknownTargetError
+from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence, Severity
 from deploykit.flow.candidates import wide_types
 from deploykit.tables.devices import Device
@@ -159,20 +157,6 @@ def test_an_audit_says_the_same_whether_it_was_measured_now_or_before() -> None:
     assert (told["level"], told["by"], told["left_out"], told["findings"]) == ("quick", "QAIRT", 2, [])
 
 
-def test_a_program_that_cannot_be_started_ends_with_127_and_the_reason() -> None:
-    def fails(argv: tuple[str, ...], **given: Any) -> Any:
-        raise ToolError("no such program", why=f"{argv[0]} for {given['timeout']} s, {given['env']['MINE']}")
-
-    ended = start(Surroundings(run=fails), "adb", "devices", timeout=3.0, env={"MINE": "1"})
-    assert (ended.argv, ended.returncode, ended.tail) == (("adb", "devices"), 127, ("adb for 3.0 s, 1",))
-
-
-def test_an_opinion_is_about_a_finding() -> None:
-    opinion = Opinion.on(A, OpinionState.OPEN, "no time was left", "1 operator")
-    told = {"code": "DK901", "subject": "a", "state": "open", "why": "no time was left", "scope": "1 operator"}
-    assert opinion.to_json() == told
-
-
 ABOUT: dict[str, Any] = {"schema": 1, "vendor": "", "backends": ("b",), "facts": {}}
 DEVICES = (
     Device(id="sm8650", name="SM8650", aliases=("Pineapple Board",), marketing="Snapdragon 8 Gen 3", **ABOUT),
@@ -216,8 +200,3 @@ def test_the_release_of_a_target(requested: str, version: str, exact: bool) -> N
 )
 def test_the_wider_types_that_a_target_mixes_with_integers(target: str | None, wides: tuple[str, ...]) -> None:
     assert wide_types(target, None, Path("m.onnx")) == wides
-
-
-def test_where_a_run_took_place_is_told_in_a_few_words() -> None:
-    place = Place(kind="adb", system="Android", machine="aarch64", folder="/data", soc="SM8650", release="14")
-    assert place.name == "SM8650 Android 14 aarch64" and replace(place, soc="", release="").name == "Android aarch64"

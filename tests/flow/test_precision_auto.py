@@ -2,7 +2,6 @@
 
 import json
 import zipfile
-from contextlib import nullcontext
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -17,14 +16,11 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.errors import ToolError, UsageError
-from deploykit.flow.read import refuse_other_precision
+from deploykit.encodings.values import EncodingSet
+from deploykit.errors import ToolError
 from deploykit.flow.samples import evidence_of
 from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
-from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 MLP, DETR = AIMET / "mlp" / "model.onnx", AIMET / "detr" / "model.onnx"
@@ -44,8 +40,6 @@ def test_a_goal_that_nothing_reaches_is_said(rows: Path, tmp_path: Path) -> None
     )
     with pytest.raises(ToolError, match="no precision was chosen"):
         asked(goal="sqnr>=150")
-    with pytest.raises(UsageError, match="not understood"):
-        asked(goal="good")
     assert not out.exists()
 
 
@@ -112,20 +106,6 @@ def test_the_users_measure_decides_and_the_cheapest_that_is_good_is_written_with
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 CNN = DATA / "cnn" / "model.onnx"
 W8A16 = DATA / "cnn" / "w8a16.v1.0.0.encodings"
-
-
-@each_row(
-    ("asked", "bits", "differs"),
-    ("w8a8", {"conv1.weight": 8, "input": 8, "fc.bias": 32}, False),  # biases have no part in a name
-    ("w8a8", {"input": 16}, True),
-    ("fp16", {"input": 8}, True),
-    ("fp16", {"fc.bias": 32}, False),
-)
-def test_what_is_asked_for_is_held_against_the_widths(asked: str, bits: dict[str, int], differs: bool) -> None:
-    grids = {name: affine_for_range(-1, 1, GridKind(bits=width, signed=True)) for name, width in bits.items()}
-    entries = {name: Encoding(name=name, value=grid) for name, grid in grids.items()}
-    with pytest.raises(UsageError) if differs else nullcontext():
-        refuse_other_precision(asked, EncodingSet(version="2.0.0", entries=entries), facts_of(onnx.load(CNN)))
 
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"

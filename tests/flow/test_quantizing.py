@@ -330,8 +330,6 @@ CASES: dict[str, tuple[Callable[[], QuantizedNumbers], Callable[[], QuantizedNum
 
 def test_rules() -> None:
     check_pairs(CASES, run=lambda _, case: QUANTIZED_RULES.run(case))
-    (said,) = [finding for finding in QUANTIZED_RULES.run(CASES["DK220"][0]()) if finding.code == "DK220"]
-    assert "toolchain install aimet==" in said.hint and "MiB" in said.hint
 
 
 @each_row(

@@ -149,22 +149,6 @@ def test_doubles_become_floats() -> None:
     assert kinds == {"float"} and done.model.graph.initializer[0].data_type == onnx.TensorProto.FLOAT
 
 
-BRANCHES = "  n = Size (x)  b = Greater (n, flat)  t = If (b) <then_branch = p () => (float[2,3] u) { u = Relu (x) }"
-BRANCHES += ", else_branch = q () => (float[2,3] v) { v = Neg (x) }>"
-
-
-@each_row(
-    ("model", "reason"),
-    (double("double[2,3] x"), "the input x is a double: whoever feeds it would have to change too"),
-    (double(added="  z = Add (m, huge)"), "float32 does not hold what it stores"),
-    (double(added=BRANCHES), "a node runs another graph"),
-)
-def test_doubles_that_stay(model: onnx.ModelProto, reason: str) -> None:
-    if "huge" not in {name for node in model.graph.node for name in node.input}:
-        del model.graph.initializer[2]
-    assert load_transform("double-to-float").match(model).reason == reason
-
-
 class Samples(CalibrationDataReader):  # type: ignore[misc]
     """Four pictures of noise."""
 
@@ -208,17 +192,6 @@ def test_every_part_of_split_integers_gets_a_pair() -> None:
     done = find.apply(model, None, find.match(model)).model
     x = np.asarray([[0.1, 0.2, 0.3, 0.4]], np.float32)
     np.testing.assert_array_equal(run(done, x), run(model, x))
-
-
-@each_row(
-    ("body", "reason"),
-    ("y = com.microsoft.QLinearConv <channels_last = 1> (q, ws, wz, w, ws, wz, ws, wz)", "its channels are last"),
-    ("y = com.microsoft.QLinearSigmoid (q, ws, wz)", "it has too few inputs"),
-    ("y = com.microsoft.QLinearConcat (ws, wz, q, ws)", "it has too few inputs"),
-)
-def test_operators_on_integers_that_stay(body: str, reason: str) -> None:
-    found = load_transform("integers-to-pairs").match(on_integers(body, "uint8[3,6] q", **WEIGHT))
-    assert not found and [refusal.reason for refusal in found.refusals] == [reason]
 
 
 def test_a_bias_that_is_computed_is_an_error() -> None:

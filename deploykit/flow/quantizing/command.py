@@ -128,8 +128,10 @@ def _written(made: Made, given: Situation, out: Path, *, force: bool, ladder: La
 def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force: bool, tell: Tell) -> Quantization:
     """The backend's own recipe, run in a package that is thrown away; its model and its account are kept."""
     if request.quantizer not in (None, backend.quantizer):
-        asked = f"--with {request.quantizer}"
-        raise UsageError(f"{asked}: not for this target", next=f"leave it out: {backend.quantizer} is what quantizes")
+        raise UsageError(
+            f"--with {request.quantizer}: not for this target",
+            next=f"leave it out: {backend.quantizer} is what quantizes",
+        )
     with tempfile.TemporaryDirectory(prefix="deploykit-") as work:
         packaged = make_package(replace(request, compile=True), Path(work) / "package", progress=tell)
         model = (
