@@ -129,6 +129,29 @@ def test_a_program_that_fails_there_is_diagnosed(
     monkeypatch.undo()
 
 
+@each_row(
+    ("client", "says"),
+    ('head -c 3000 | sh -c "$last"; exit 0', "adb: the files cannot be stored there"),  # the push is cut
+    ('sh -c "$last" | head -c 900; exit 0', "adb: the connection was cut or refused"),  # the answers are
+    ('sh -c "$last" 2>&1 | tr deploykit- xxxxxxxxxx', "adb: the connection was cut or refused"),  # garbage
+)
+def test_a_cable_that_is_pulled_leaves_nothing_that_hinders_the_next_run(
+    client: str, says: str, plain_package: Path, sources: Path, phone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = phone.parent / "client" / "adb"
+    text = whole.read_text("utf-8")
+    with monkeypatch.context() as patch:
+        _plays(patch, sources / "net.onnx")
+        whole.write_text(
+            text.replace('exec sh -c "$last"', "; ".join(("", client))).replace("$PATH ;", "$PATH;"), "utf-8"
+        )
+        with pytest.raises(ToolError) as caught:
+            deploykit.run(plain_package, on="adb", python=sys.executable)
+    whole.write_text(text, "utf-8")
+    assert caught.value.what == says
+    assert "runs" not in read_manifest(plain_package)
+
+
 PLACE = Place(kind="adb", system="Android", machine="aarch64", folder="/x", soc="S", python="/bin/python")
 REQUEST = DeviceRequest(feeds=[{"x": np.ones(2)}, {"x": np.zeros(2)}], place=PLACE, seconds=7.0, iterations=3, warmup=2)
 
