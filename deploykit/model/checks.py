@@ -151,7 +151,7 @@ class _Checker:
     def _refuse_unknown(self, nodes: Sequence[NodeProto], node: NodeProto, name: str) -> NoReturn:
         """A node reads a name that does not exist yet: a cycle, wrong order, or nobody makes it."""
         what = f"node {label(node)!r} reads {name!r}"
-        makers = {made: index for index, other in enumerate(nodes) for made in other.output if made}
+        makers = {made: index for index, other in enumerate(nodes) for made in other.output}
         if name not in makers:
             self.fail(f"{what}, which nothing makes", next="export the model again, or complete the graph")
         reads = ((*filter(None, other.input), *captured_names(other)) for other in nodes)

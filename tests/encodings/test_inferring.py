@@ -43,13 +43,16 @@ def test_a_grid_has_room_for_more_than_samples_show_at_spare_bits(bits: int, see
     model = text_model("float[2] x, float[2] z", "y = Mul (x, z)  e = Exp (y)", "e")
     evidence = Evidence(inputs=frozenset({"x", "z"}), observe=lambda names: dict.fromkeys(names, seen))
     given = entries(bits=bits, e=(0.0, 1.0), x=(-9.0, 9.0), z=(-9.0, 9.0))  # a product of these goes to 81
-    assert infer(model, given, "y", evidence=evidence).concluded["y"].interval == kept
+    found = infer(model, given, "y", evidence=evidence).concluded["y"]
+    more = ", and as much again" if bits == 16 else ""
+    assert (found.interval, found.why) == (kept, f"seen on the calibration data{more}")
 
 
 def test_constants_proofs_and_kinds() -> None:
     model = text_model("float[3] x", "y = Mul (x, c)", c=[-2.0, 0.5, 1.0])
     found = infer(model, entries("c", x=(-1, 1)), "c", "y", proven={"y": (-0.25, 0.5)})
     assert (found.concluded["c"].interval, found.concluded["c"].origin) == ((-2, 1), Origin.CONSTANT)
+    assert found.concluded["y"].why == "proven by the rewrite that made it"
     assert found.concluded["y"].interval == (-0.25, 0.5) and found.encodings.entries["c"].dtype == "uint16"
 
 

@@ -124,8 +124,9 @@ def test_operators_that_changed_are_converted_or_said() -> None:
     assert changed_operators(halves, 21) == ("Split",), "since 18 it says into how many"
     (got,) = run(raise_opset(old, 21), {"x": np.arange(6, dtype=np.float32).reshape(2, 3)})
     np.testing.assert_array_equal(got, [[3.0], [12.0]])
-    with pytest.raises(InputError, match="cannot be raised"):
+    with pytest.raises(InputError, match="the model cannot be raised from operator set 11 to 21") as caught:
         raise_opset(text_model("float[2] x", "y = NoSuchOperator (x)", "float[2] y", opset=11), 21)
+    assert caught.value.next == "export it with a newer operator set"
 
 
 # ``encodings apply`` and ``extract`` on files.

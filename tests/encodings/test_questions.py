@@ -23,7 +23,7 @@ from deploykit.encodings.post_processing import find_mixing, find_post_processin
 from deploykit.encodings.qdq import extract_qdq, read_qdq
 from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
 from deploykit.encodings.segments import SegmentCosts, partition, split_model, whole_as_cut
-from deploykit.encodings.values import Affine, Encoding
+from deploykit.encodings.values import Affine, Encoding, Lpbq
 from deploykit.errors import UsageError
 from deploykit.model.collect import constant_range, constant_value
 from deploykit.model.graph import GraphCopy
@@ -38,6 +38,10 @@ COSTS = SegmentCosts(segment=100, changed_op=9)
 
 def shown(entry: Encoding) -> str:
     value = entry.value
+    if isinstance(value, Lpbq):
+        blocks, channels = value.block_scale.ravel().tolist(), value.channel_scale.ravel().tolist()
+        where = f"of {value.block_size} along {value.block_axis}"
+        return f"{entry.name} {entry.dtype} blocks {blocks} {where} times {channels} along {value.axis}"
     if not isinstance(value, Affine):
         return f"{entry.name} {entry.dtype}"
     scale = "/".join(f"{number:.4g}" for number in value.scale.ravel())

@@ -1,6 +1,7 @@
 """What is refused when it is read: files that are no model, graphs that are none, and what hostile ones cost."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -236,8 +237,8 @@ def test_files_that_are_no_model(data: bytes, says: str, tmp_path: Path) -> None
     path.write_bytes(data)
     said = file_refusal(path)
     assert says in said
-    if "parsing" not in said and "installed" not in said:  # those are of protobuf and onnx
-        check_whole(__file__, says, said, tmp_path)
+    ours = re.sub(r"Error parsing.*|up to \d+", "…", said)  # without the words of protobuf and the version of onnx
+    check_whole(__file__, says, ours, tmp_path)
 
 
 def test_paths_that_are_no_file(tmp_path: Path) -> None:
@@ -286,6 +287,7 @@ BAD_TENSORS: list[tuple[dict[str, Any], str]] = [
     ({"raw_data": b"\0" * 7}, "holds 7 bytes"),
     ({"raw_data": b"\0" * 9}, "need 8"),
     ({"float_data": [1.0]}, "holds 1 values"),
+    ({"dims": [], "raw_data": b"\0" * 8}, "(a scalar) need 4"),
     *(
         ({"dims": [1] * rank, "raw_data": b""}, f"dimensions {'1 x ' * 7}1{more} need")
         for rank, more in ((8, ""), (9, " x …"))
