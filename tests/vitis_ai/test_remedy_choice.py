@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 
 from deploykit.accuracy.judge.verdict import Against, Context, KeptCount, Measure, Verdict
+from deploykit.accuracy.search.goals import parse_goal
 from deploykit.backend.backend import Aids, Execution, Instead, Request, Situation
 from deploykit.backend.status import Right
 from deploykit.backend.targets import find_device
@@ -176,14 +178,18 @@ def test_whether_it_is_reached_may_be_unknown_and_a_goal_about_a_measure_is_refu
 
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Execution]:
-    """A run in vint8 whose quantizer is there and measures what a function gives."""
+    """A run in vint8 whose quantizer is there, unless told otherwise, and measures what a function gives."""
 
-    def execute(measure: Callable[..., Measured], **asked: Any) -> Execution:
-        ready = SimpleNamespace(state=lambda **_: SimpleNamespace(state="ready"))
+    def execute(measure: Callable[..., Measured] | None = None, *, state: str = "ready", **asked: Any) -> Execution:
+        size = SimpleNamespace(disk_mb=2460, minutes=5)
+        ready = SimpleNamespace(
+            state=lambda with_size: SimpleNamespace(state=state if not with_size else ""), spec=size
+        )
         monkeypatch.setattr(execution, "quark_environment", lambda _name: ready)
         monkeypatch.setattr(execution, "measure", measure)
         aids = Aids(progress=print, samples=lambda: None)  # type: ignore[arg-type, return-value]
-        return execution.execute(MODEL.parent, prepared(precision="vint8", **asked), None, aids)  # type: ignore[arg-type]
+        details = prepared(**{"precision": "vint8", **asked})
+        return execution.execute(MODEL.parent, details, None, aids)  # type: ignore[arg-type]
 
     return execute
 
@@ -198,6 +204,99 @@ def test_endless_equalization_is_left_out_if_not_asked_for(executed: Callable[..
     assert [finding.code for finding in instead.findings] == ["VAI303"]
     with pytest.raises(EndlessError):
         executed(fail, options=(("include_cle", "true"),))
+
+
+@each_row(
+    ("precision", "unsure"),
+    ("vint8", ""),
+    ("auto", "; vint8 is only the first that --precision auto tries"),
+    ("bf16", None),
+)
+def test_without_the_quantizer_nothing_runs(
+    executed: Callable[..., Execution], precision: str, unsure: str | None
+) -> None:
+    made = executed(state="absent", precision=precision, compile=None)
+    told = (
+        f"is absent: scripts/quantize.py was generated and not run{unsure}; installing it takes 2.5 GB, about 5 minutes"
+    )
+    assert [finding.message.partition(" ")[2] for finding in made.findings] == ([] if unsure is None else [told])
+    assert (made.executed, made.outputs, made.record, made.right, made.instead) == ((), (), {}, None, None)
+
+
+def test_what_a_run_made_is_on_record(executed: Callable[..., Execution]) -> None:
+    output = SimpleNamespace(summary=lambda: {"sqnr_db": float("inf"), "cosine": 0.12345678949})
+    result = {"quark": "0.13", "samples": 4, "skipped": [{"file": "a.jpg", "why": "cannot be decoded"}]}
+    run = QuarkRun(output="vint8.onnx", result=result, log=Path("log"), seconds=1.0)
+    compared: Any = SimpleNamespace(outputs={"output0": output})
+    made = executed(lambda *_given: Measured(run=run, comparison=compared))
+    assert (made.executed, made.outputs) == (("quantize",), ("vint8.onnx", "logs/quantize.json"))
+    assert made.record == {
+        "quark": "0.13",
+        "samples": 4,
+        "random_data": False,
+        "quantized_model": "vint8.onnx",
+        "quality": {"output0": {"sqnr_db": None, "cosine": 0.123456789}},
+    }
+    assert [finding.message for finding in made.findings] == ["cannot be decoded; 4 samples were used"]
+    assert made.right is None and made.instead is None
+
+
+def test_both_models_are_compared_sample_by_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same outputs of both; one of the three samples was not calibrated with."""
+
+    def quark(*_given: object, compare: Path, trial: bool, **_named: object) -> QuarkRun:
+        for side in ("baseline", "candidate"):
+            (compare / side).mkdir()
+            for number, name in enumerate(("held_out_000", "seen_000", "seen_001")):
+                np.savez(compare / side / f"{name}.npz", output0=np.full((1, 8, 64), 0.1 + number, np.float32))
+        return QuarkRun(output="m.onnx", result={"trial": trial}, log=Path("log"), seconds=1.0)
+
+    monkeypatch.setattr(search, "run_quark", quark)
+    made = search.measure(None, Path(), prepared(precision="vint8").draft, print, trial=True)  # type: ignore[arg-type]
+    assert made.run.result == {"trial": True} and made.quality is not None and made.comparison is not None
+    assert made.quality.samples == 3 and made.quality.unseen is not None and made.quality.unseen.samples == 1
+    assert made.comparison.outputs["output0"].summary()["min_cosine"] == pytest.approx(1)
+
+
+@each_row(
+    ("quality", "goal", "met"),
+    (lost(0.0, 970, 95), "right", True),
+    (lost(0.0, 970, 94), "right", False),
+    (lost(0.0, 940, 100), "right", False),
+    (lost(0.0, 970), "right", True),
+    (lost(0.0, db=30.0), "sqnr>=30", True),
+    (lost(0.0, db=29.9), "sqnr>=30", False),
+    (replace(lost(0.0, db=31.0), unseen=lost(0.0, db=29.0)), "sqnr>=30", False),
+    (replace(lost(0.0, db=31.0), unseen=lost(0.0, db=30.0)), "sqnr>=30", True),
+    (replace(lost(0.0), unseen=lost(0.2)), "right", False),
+    (replace(lost(0.0), unseen=lost(0.1)), "right", True),
+)
+def test_samples_that_the_quantizer_did_not_see_may_speak_against_it(
+    quality: QuantizedQuality, goal: str, met: bool
+) -> None:
+    assert quality.is_met(parse_goal(goal)) is met
+
+
+def test_the_counts_stand_beside_the_verdict_and_the_share_beside_the_part(choose: Choose) -> None:
+    told = "right, 0.0% of the detections lost, 40.0 dB, 98.0% of 1000 detections kept (20 lost, 20 new; at least 97.1%"
+    assert lost(0.0, 980).described == f"{told} on other data)"
+    assert lost(0.0, 980, 94).described == f"{told} on other data), 94.0% on 2 samples held out"
+    part = choose((WRONG, RIGHT))[0].outcome.trials[1]
+    assert (len(part.nodes), f"{part.of_nodes:.4f}", f"{part.of_values:.4f}") == (13, "0.5417", "0.0602")
+
+
+@each_row(
+    ("target", "precision", "wider"),
+    ("vek385", "vint8", "bf16"),
+    ("strix", "a8w8", "a16w8"),
+    ("strix", "xint8", "a8w8"),
+)
+def test_the_wider_precision_is_the_next_one_of_the_device(
+    executed: Callable[..., Execution], target: str, precision: str, wider: str
+) -> None:
+    run = QuarkRun(output="vint8.onnx", result={}, log=Path("log"), seconds=1.0)
+    right = executed(lambda *_given: Measured(run=run, quality=lost(0.05)), target=target, precision=precision).right
+    assert right is not None and right.why.endswith(f"; --precision {wider} is wider, and is judged in the same way")
 
 
 @each_row(("share", "words"), (0.05, "; --precision bf16 is wider, and is judged in the same way"), (0.01, ""))
