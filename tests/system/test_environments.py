@@ -5,8 +5,10 @@ import re
 import sys
 import venv
 import zipfile
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -16,9 +18,10 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
-from deploykit.system.environments import environment_of
+from deploykit.system.environments import Environment, environment_of
 from deploykit.system.installing import install, remove
-from deploykit.system.specs import Stage, ToolchainSpec, select
+from deploykit.system.processes import ProgramEnd
+from deploykit.system.specs import Need, Stage, ToolchainSpec, select
 from lent_pip import lend_pip
 from stub_backend import NO_PACKAGES, a_toolchain
 from tables import each_row
@@ -202,18 +205,6 @@ def test_the_version_that_a_target_wants_is_installed(
     assert installed == [wanted]
 
 
-@each_row(
-    ("words", "status"),
-    ([], 2),
-    (["quark", "--sdk", "6.2"], 2),
-    (["quark", "--target", "sm8650"], 4),
-    (["quark==0.13", "--target", "vek385"], 4),
-)
-def test_a_toolchain_that_a_target_does_not_want_is_refused(words: list[str], status: int, root: Path) -> None:
-    assert run(cli, ["toolchain", "install", *words]) == status
-    assert not root.exists()
-
-
 def locked_spec(wheel: Path, digest: str) -> ToolchainSpec:
     folder = wheel.parent
     (folder / "tiny.lock").write_text(f"tinytool @ {wheel.as_uri()} --hash=sha256:{digest}\n")
@@ -271,3 +262,107 @@ def entries(lock: str) -> dict[str, str]:
     """The hashes of each pin of a lock, as written, by the pin in small letters."""
     lines = re.sub(r" *\\\n *", " ", lock).splitlines()
     return {pin.lower(): hashes for pin, _, hashes in (line.partition(" ") for line in lines if line[:1] != "#")}
+
+
+class Pip:
+    """Stands in for what runs in an environment: keeps what it is asked, and ends as told, else well."""
+
+    def __init__(self, *ends: int) -> None:
+        self.ends, self.asked = list(ends), list[str]()
+
+    def __call__(self, inside: Environment, arguments: Sequence[str], **_how: object) -> ProgramEnd:
+        self.asked.append(" ".join(arguments).replace(str(inside.path), "HERE"))
+        tail = ("collecting", "ERROR: no match", "error: really", "")
+        return ProgramEnd(argv=(), returncode=self.ends.pop(0) if self.ends else 0, tail=tail, seconds=0.0)
+
+
+PIP = "-m pip --disable-pip-version-check install --progress-bar off"
+PINNED = f"{PIP} --constraint HERE/constraints.txt a b==2"
+NEAR = f"{PIP} --no-deps --retries 0 --timeout 15 --index-url https://near a b==2"
+LOCK = f"{PIP} --no-compile --require-hashes --no-deps --requirement files/x.lock"
+EXACT = f"{PIP} --no-deps --require-hashes --only-binary=:all: --requirement HERE/exact.txt"
+NEWS = "did not deliver; the usual index follows and may bring a larger build"
+
+
+@each_row(
+    ("given", "ends", "own_only", "asked", "news"),
+    ({}, (), False, [PINNED], []),
+    ({"prefer_index": "https://near"}, (), False, [NEAR, PINNED], []),
+    ({"prefer_index": "https://near"}, (1,), False, [NEAR, PINNED], [f"https://near {NEWS}"]),
+    ({"prefer_index": "https://near"}, (), True, [PINNED], []),
+    ({"packages": ("a",), "hashes": ("ab", "cd")}, (), False, [EXACT], []),
+    ({"lock": "x.lock", "lock_python": (THIS_PYTHON,), "else_index": "https://more"}, (), False, [LOCK], []),
+    (
+        {"lock": "x.lock", "lock_python": (THIS_PYTHON,), "else_index": "https://more"},
+        (1,),
+        False,
+        [LOCK, f"{LOCK} --extra-index-url https://more"],
+        ["the usual index has not all of it; https://more is asked as well"],
+    ),
+    ({"run": ("-c", "{root}/x {files}")}, (), False, [PINNED, "-c HERE/x files"], []),
+)
+def test_what_pip_is_asked_for(
+    given: dict[str, Any], ends: tuple[int, ...], own_only: bool, asked: list[str], news: list[str], tmp_path: Path
+) -> None:
+    pip, told, stage = Pip(*ends), list[str](), Stage(**{"id": "s", "packages": ("a", "b==2"), **given})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))
+        patch.setenv("DEPLOYKIT_NO_EXTRA_INDEX", "1" * own_only)
+        patch.setattr(Environment, "run", lambda inside, arguments, **how: pip(inside, arguments, **how))
+        patch.setattr(Environment, "_digest", lambda *_given: "same")
+        place = environment_of(a_toolchain((stage,), files="files", constraints=("a==1", "c==3")))
+        for path in ("venv/bin", f"venv/lib/python{THIS_PYTHON}", "stages"):
+            (place.path / path).mkdir(parents=True)
+        place.python.touch()
+        (place.path / "stages/venv.done").touch()
+        patch.setattr(Environment, "trouble", lambda _inside: "")
+        install(place.spec, told.append)
+        assert place.finished(stage)
+    assert (pip.asked, told) == (asked, ["tiny==1.0 [1/1] s", *news])
+    if PINNED in asked:
+        assert (place.path / "constraints.txt").read_text() == "a==1\nc==3\n"
+    if EXACT in asked:
+        assert (place.path / "exact.txt").read_text() == "a --hash=sha256:ab --hash=sha256:cd"
+
+
+def test_a_stage_that_fails_is_told_with_its_errors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, pip = environment_of(a_toolchain((Stage(id="s", run=("-c", "x")),))), Pip(3)
+    monkeypatch.setattr(Environment, "run", lambda inside, arguments, **how: pip(inside, arguments, **how))
+    monkeypatch.setattr("deploykit.system.installing._make_venv", lambda *_given: place.path.mkdir(parents=True))
+    with pytest.raises(ToolError) as failed:
+        install(place.spec, silent)
+    assert (failed.value.what, failed.value.why, failed.value.next) == (
+        "tiny==1.0 [1/1] s: ended with status 3",
+        "ERROR: no match | error: really",
+        f"read {place.path / 'install.log'}; the same command goes on where this one stopped",
+    )
+    with pytest.raises(ToolError) as absent:
+        environment_of(a_toolchain(version="2.0")).require()
+    assert (absent.value.what, absent.value.why, absent.value.next) == (
+        "the toolchain tiny==2.0 is absent",
+        str(root / "tiny-2.0"),
+        "run 'deploykit toolchain install tiny==2.0'",
+    )
+
+
+def test_what_a_toolchain_needs_of_the_system_is_found_or_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = (
+        Need(name="shell", programs=("none", "sh"), install="?"),
+        Need(name="own", programs=("no",), install="get it"),
+    )
+    place = environment_of(
+        a_toolchain((Stage(id="s", run=("{root}", "{files}/a", "{shell}")),), needs=needs[:1], files="f")
+    )
+    assert place.arguments(place.spec.stages[0]) == (str(place.path), "f/a", needs[0].find())
+    with pytest.raises(ToolError) as refused:
+        environment_of(a_toolchain(needs=needs)).program("own")
+    assert (refused.value.what, refused.value.next) == ("tiny==1.0 needs own, which is not installed", "get it")
+    found = environment_of(a_toolchain(environment={"OWN": "{root}/x"})).variables
+    assert found == {**dict.fromkeys(("PYTHONPATH", "VIRTUAL_ENV"), ""), "OWN": f"{place.path}/x"} | {
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUTF8": "1",
+    }
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert environment_of(place.spec).path == Path("/cache/deploykit/toolchains/tiny-1.0")
+    assert place.python == place.path / "venv/bin/python"
