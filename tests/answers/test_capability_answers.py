@@ -1,14 +1,16 @@
+"""Questions to a made-up table, each with its whole answer in ``capabilities.told``."""
+
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import pytest
-
-from deploykit.answers.capability_answers import Query, answer, releases_between, search
+from deploykit.answers.capability_answers import Query, answer, device_rows, differences, releases_between, search
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
+from deploykit.tables.devices import Device, Fact
 from stub_backend import ROW
-from tables import each_row
+from told import check_file
 
 
 def row(feature: str, status: str = "supported", since: str = "", until: str = "", **more: Any) -> CompatRow:
@@ -31,52 +33,57 @@ ROWS = (
     row("release 1.2", since="1.2", until="1.2", note="another change"),
     row("release 1.3", since="1.3", until="1.3", note="a late change"),
     row("other-kit", since="7.0", family="other", backend="two"),
+    row("far-kit", since="7.0", family="other", ran="7.1"),
+    row("ancient", lifecycle="hidden", since="1.0", until="1.2"),
+    row("ancient", lifecycle="deprecated", since="1.3"),
+    row("release 1.30", since="1.30", until="1.30", note="much later"),
 )
 
 
-def features(words: str) -> list[str]:
-    return [found.feature for found in search(ROWS, words.split())]
-
-
-@each_row(
-    ("words", "found"),
-    ("--quick", ["flag --quick", "flag --go_fast"]),
-    ("cores.id", ["key devices[].cores[].id"]),
-    ("two", ["other-kit"]),
-    ("holds for ever", ["always"]),
-    ("no such thing", []),
+FACT = Fact(value="a1", source=("a page",), confidence=Confidence.REPORTED)
+DEVICE = Device(
+    schema=1,
+    id="chip",
+    name="Chip",
+    vendor="V",
+    backends=("one",),
+    aliases=("chippy",),
+    facts={
+        "units": replace(FACT, value=("a", "b"), note="as sold", alternatives=(1, "c"), contradicts="the shop"),
+        "big": replace(FACT, value=False),
+    },
 )
-def test_words_are_sought_in_old_spellings_backends_paths_and_last_in_notes(words: str, found: list[str]) -> None:
-    assert features(words) == found
 
 
-@each_row(
-    ("sdk", "status", "by"),
-    ("1.0", "unsupported", "1.0"),
-    ("1.1", "unsupported", "1.0"),
-    ("1.2.5", "unknown", "1.2"),
-    ("1.3.0.99", "supported", "1.3"),
-    ("1.9", "supported", "1.3"),
-)
-def test_the_state_at_a_release(sdk: str, status: str, by: str) -> None:
-    found = answer(ROWS, Query(words=("fast-mode",), tool="maker", sdk=sdk))
-    assert [(r.status, r.sdk) for r in found.rows] == [(status, by)]
-    assert found.to_json()["sdk"] == {"requested": sdk, "answered_by": {"kit": by}}
+def line(row: CompatRow | None) -> str:
+    if row is None:
+        return "no row"
+    told = (row.feature, row.backend, row.tool, row.arch, row.sdk, row.status, row.lifecycle, row.note, row.contradicts)
+    return " | ".join(part for part in map(str, told) if part)
 
 
-def test_rows_without_releases_hold_at_every_release_and_all_of_one_release_are_kept() -> None:
-    assert [r.feature for r in answer(ROWS, Query(words=("always",), sdk="1.2")).rows] == ["always"]
-    assert [r.note for r in answer(ROWS, Query(words=("release",), sdk="1.2")).rows] == ["a change", "another change"]
+def said(question: str) -> list[str]:
+    """``diff A B``, ``between A B`` or nothing, then ``key=value`` of the query and words."""
+    kind, *words = question.split()
+    given: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
+    for name in ("archs", "backends"):
+        given |= {name: tuple(filter(None, given[name].split(",")))} if name in given else {}
+    words = [word for word in words if "=" not in word]
+    try:
+        if kind == "device":
+            return [line(row) for row in device_rows(replace(DEVICE, facts={} if words else DEVICE.facts))]
+        if kind == "search":
+            return [line(row) for row in search(ROWS, words)] if words else [f"{len(search(ROWS, words))} rows"]
+        if kind == "between":
+            return [line(row) for row in releases_between(ROWS, words[0], words[1], Query(**given))]
+        if kind == "diff":
+            found = differences(ROWS, words[0], words[1], Query(words=tuple(words[2:]), **given))
+            return [f"{line(one.before)} -> {line(one.after)}" for one in found]
+        answered = answer(ROWS, Query(words=tuple(words), **given))
+    except UnknownTargetError as error:
+        return [*str(error).splitlines(), f"status {error.exit_status}"]
+    return [*map(line, answered.rows), f"by {dict(answered.answered_by)}, near {', '.join(answered.near) or 'nothing'}"]
 
 
-@each_row("sdk", "0.9", "9.0", "abc", "1..2")
-def test_a_release_that_no_table_covers(sdk: str) -> None:
-    with pytest.raises(UnknownTargetError) as caught:
-        answer(ROWS, Query(words=("fast-mode",), sdk=sdk))
-    assert caught.value.exit_status == 4
-
-
-def test_the_releases_in_between_say_what_they_changed() -> None:
-    notes = [r.note for r in releases_between(ROWS, "1.0", "1.3", Query())]
-    assert notes == ["a change", "another change", "a late change"]
-    assert releases_between(ROWS, "1.3", "1.3", Query()) == ()
+def test_questions_are_answered() -> None:
+    check_file(Path(__file__).with_name("capabilities.told"), said)

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from deploykit.answers.diagnosis import Names, diagnose, mangle
 from deploykit.backend.plugins import catalog_of, load_backends
-from deploykit.cli.diagnose import diagnosis_text
 from deploykit_qualcomm.known_errors import known_errors
-from deploykit_vitis_ai.tables import known_errors as vitis_errors
 from tables import each_row
 
 NODES = [f"/backbone/encoder/layer.{layer}/attention/value/Add" for layer in range(129)]
@@ -58,53 +56,10 @@ def test_a_cascade_is_one_cause_with_its_names_types_and_codes() -> None:
     assert meaning is not None and "not finalized" in meaning.meaning
 
 
-def test_a_name_is_told_as_the_log_spells_it() -> None:
-    log = b"[QNN EP]\nOperators of type `GridSample` are not supported by QNN EP\n"
-    (cause,) = diagnose(io.BytesIO(log), known_errors()).causes
-    assert cause.fields == {"op": "GridSample"}
-
-
 def test_a_flood_of_one_failure_is_counted_to_the_last_line() -> None:
     lines = (f"DspTransport.openSession qnn_open failed, 0x0000000e, try {at}\n" for at in range(9000))
     (cause,) = diagnose(io.BytesIO("".join(("begin\n", *lines)).encode()), known_errors()).causes
     assert (cause.error.id, cause.count, cause.first_line) == ("skel-not-opened", 9000, 2)
-
-
-def test_numbers_that_tools_print_are_read() -> None:
-    log = b"""Processed 812 quantization encodings
-[MISSING ENC.   ] 163 of 1117 (15%) tensors were missing encodings.
-  [PROPAGATED   ] 135 of 163 (83%)
-  [FP16 FALLBACK] 28 of 163 (17%)
-[ADAPTED OPS    ] 82 of 773 (11%)
-[CONVERTS       ] 147 Convert/Cast ops
-"""
-    diagnosis = diagnose(io.BytesIO(log), known_errors())
-    assert diagnosis.numbers == {
-        "processed-encodings": (812.0,),
-        "missing-encodings": (163.0, 1117.0),
-        "propagated-encodings": (135.0, 163.0),
-        "float16-fallbacks": (28.0, 163.0),
-        "adapted-ops": (82.0, 773.0),
-        "converts": (147.0,),
-    }
-    assert diagnosis.exit_status == 1
-
-
-@each_row(
-    ("log", "counted"),
-    ("[Vitis AI EP] No. of Operators :   CPU     2    NPU   398", (398, 400)),
-    ("[Vitis AI EP] No. of Operators :   CPU   440", (0, 440)),
-    ("[Vitis AI EP] No. of Operators :   CPU     8    NPU  2356 VITIS_EP_CPU    13", (2356, 2377)),
-    ("[Vitis AI EP] No. of Operators :   CPU    41 MATMULNBITS   195  SSMLP    32", (227, 268)),
-    ("[Vitis AI EP] No. of Operators :   CPU     2    IPU   398  99.50%", (398, 400)),
-    ("No. of Operators :   CPU     2    NPU   398\nNo. of Operators :   CPU   400\n", (0, 400)),
-    ("No. of Operators : none", None),
-)
-def test_how_many_operators_leave_the_cpu(log: str, counted: tuple[int, int] | None) -> None:
-    """As part of a whole, by the last summary; a line without numbers counts nothing."""
-    diagnosis = diagnose(io.BytesIO(log.encode()), vitis_errors())
-    assert diagnosis.numbers.get("operators-off-the-cpu") == counted
-    assert counted is None or f"operators-off-the-cpu {counted[0]} of {counted[1]}" in diagnosis_text(diagnosis)
 
 
 @pytest.mark.parametrize(
@@ -134,27 +89,6 @@ def test_a_fragment_is_found_wherever_it_lies(position: int, width: int) -> None
     diagnosis = diagnose(io.BytesIO(before + b"BQ is not supported\n" + filler * 40), known_errors())
     (cause,) = diagnosis.causes
     assert cause.count == 1 and cause.first_line == before.count(b"\n") + 1
-
-
-@each_row(
-    ("word", "onnx", "exact"),
-    ("_model_0_conv_Conv", ("/model.0/conv/Conv",), True),
-    ("/model.0/conv/Conv", ("/model.0/conv/Conv",), True),
-    ("_model_0_conv_Conv_fc", ("/model.0/conv/Conv",), False),
-    ("_model_0_conv_Conv.nchw", ("/model.0/conv/Conv",), False),
-    ("_1_start", ("1/start",), True),
-    ("unrelated_word", None, None),
-)
-def test_name_look_up(word: str, onnx: tuple[str, ...] | None, exact: bool | None) -> None:
-    mapped = Names(nodes=["/model.0/conv/Conv", "1/start"]).look_up(word)
-    assert (mapped and mapped.onnx, mapped and mapped.exact) == (onnx, exact)
-
-
-def test_two_names_that_mangle_alike_are_both_given_and_plain_words_need_quotes() -> None:
-    mapped = Names(tensors=["a.b/out", "a/b.out"]).look_up("a_b_out")
-    assert mapped is not None and set(mapped.onnx) == {"a.b/out", "a/b.out"}
-    names = Names(nodes=["Add", "Conv_3"])
-    assert [name.log for name in names.find('Add the op Conv_3 to "Add"')] == ["Conv_3", "Add"]
 
 
 pytest.importorskip("onnxruntime_qnn", reason="the wheel is for Linux x86-64 only")

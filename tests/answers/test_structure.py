@@ -91,6 +91,7 @@ def answer(catalog: Catalog, question: str) -> list[str]:
             lines += [f"  {row.cause}", f"  {row.workaround}", f"  {cause.fields}"]
     for name in ("unknown", "doubts", "finished"):
         lines += [f"{name}: line {one.line}" for one in getattr(found, name)]
+    lines += [f"{name}: {' of '.join(f'{value:g}' for value in values)}" for name, values in found.numbers.items()]
     unfinished = f", without an end: {', '.join(found.unfinished)}" if found.unfinished else ""
     return [*lines, f"{found.conclusion}{'' if found.understood else ', not understood'}{unfinished}"]
 

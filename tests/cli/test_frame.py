@@ -114,8 +114,9 @@ def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys
     assert run(cli, ["check", "--plan", "m.onnx", "--target", "sm8650"]) == 70
     captured = capsys.readouterr()
     assert "defect" in captured.err and "Traceback" not in captured.err
-    assert run(cli, ["check", "--plan", "m.onnx", "--target", "sm8650", "-v"]) == 70
-    assert "Traceback" in capsys.readouterr().err
+    for more in ("-v", "--verbose"):
+        assert run(cli, ["check", "--plan", "m.onnx", "--target", "sm8650", more]) == 70
+        assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("error", "status"), [(EOFError("marshal data too short"), 70), (KeyboardInterrupt(), 130)])

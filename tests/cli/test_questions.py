@@ -11,7 +11,6 @@ from typing import Any
 import click
 import pytest
 
-from deploykit.backend.probes import CheckLine
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.mcp import READING, argv, schema
@@ -76,15 +75,6 @@ def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> Non
     assert lines["python"]["state"] == "ok"
     assert all(line["next"] for line in lines.values() if line["state"] != "ok")
     assert status == int(not value["ok"]) == int(any(line["state"] == "problem" for line in lines.values()))
-
-
-@pytest.mark.usefixtures("no_toolchains")
-def test_a_problem_is_exit_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = CheckLine(id="tool", state="problem", detail="it does not start", next="repair it")
-    monkeypatch.setattr("deploykit.cli.doctor.examine", lambda backends: (broken,))
-    assert run(cli, ["doctor"]) == 1
-    out = capsys.readouterr().out
-    assert "it does not start" in out and "next: repair it" in out and "1 problem" in out
 
 
 def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:

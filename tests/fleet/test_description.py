@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import onnx.parser
 import pytest
 
 from deploykit import api
 from deploykit.backend.requests import CORE_OPTIONS, Request
-from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError, UsageError
+from deploykit.errors import InputError, PackageError, UnknownTargetError, UsageError
 from deploykit.fleet.cells import Cell, Keys, cells_of, moved, request_from_json, request_to_json
 from deploykit.fleet.description import Shared, read_file, schema
 from deploykit.fleet.pages import junit_of, render_matrix
 from deploykit.fleet.results import CellResult, CellVerdict, Results, compare
-from deploykit.flow.pipeline import check
-from tables import each_row
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) { y = Relu (x) }'
 BASE = '[models.a]\npath = "a.onnx"\n[models.b]\npath = "b.onnx"\n[targets.phone]\ndevice = "sm8650"\n'
@@ -33,35 +30,6 @@ def described(tmp_path: Path, text: str) -> list[str]:
 def test_every_option_of_the_core_can_be_said_and_no_other() -> None:
     said = {item.name for item in fields(Shared)} - {"own"}
     assert said == {spec.name for spec in CORE_OPTIONS} - {"backend", "sdk"}
-
-
-@each_row(
-    ("text", "words"),
-    ("[models]\n[targets.a]\ndevice = 'sm8650'", "models: names none"),
-    (BASE.replace("models.a", 'models."../a"'), "cannot be the name of a folder"),
-    (BASE.replace("models.a", 'models."a/b"'), "cannot be the name of a folder"),
-    (BASE + "[matrix]\nmodels = ['c']", "no model is called 'c'"),
-    (BASE + "[[matrix.include]]\nmodel = 'a'\ntarget = 'x'\nname = 'n'", "no target is called 'x'"),
-    (BASE + "[defaults]\nprecison = 'w8a8'", "defaults.precison: unknown key"),
-    (BASE.replace('path = "a.onnx"', 'path = "a.onnx"\nmixed = "maybe"'), "models.a.mixed"),
-    ("[targets.a]\ndevice = 'sm8650'", "models: missing"),
-    ("models = [", "not TOML"),
-    (BASE + f"sdks = {['2.33'] * 5001}", "10,002 cells"),
-    (BASE + "options = {vtcm_mb = [1, 2]}", "options.vtcm_mb"),
-)
-def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(DeploykitError) as caught:
-        described(tmp_path, text)
-    assert words in str(caught.value)
-
-
-def test_nothing_left_and_two_of_one_name_are_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        described(tmp_path, BASE + "[[matrix.exclude]]\nmodel = '*'")
-    twice = "[[matrix.include]]\nmodel = 'a'\ntarget = 'phone'\nname = 'x'\n"
-    with pytest.raises(InputError) as caught:
-        described(tmp_path, BASE + twice + twice.replace("'x'", "'X'"))
-    assert "a/phone-X" in caught.value.what
 
 
 def test_the_nearest_word_wins_and_paths_are_relative_to_the_file(tmp_path: Path) -> None:
@@ -91,29 +59,6 @@ options = {vtcm_mb = 8}
     again = request_from_json(json.loads(json.dumps(request_to_json(cell.request))))
     assert again == cell.request
     assert moved(cell.request, lambda path: Path("/x") / path.name).inputs == ("size=64", "mask=/x/mask.npy")
-
-
-def test_each_cell_of_a_row_takes_the_options_that_its_backend_has(tmp_path: Path) -> None:
-    both = BASE + 'backends = ["qnn-htp", "ort-qnn"]\nown = {kernels = "quick"}\n'
-    described(tmp_path, both)
-    cells = cells_of(read_file(tmp_path / "deploykit.toml"), tmp_path)
-    assert [(cell.id, cell.request.adapter_options.get("kernels")) for cell in cells[:2]] == [
-        ("a/phone-qnn-htp", None),
-        ("a/phone-ort-qnn", "quick"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("said", "option"),
-    [('backends = ["qnn-htp"]\nown = {kernels = "quick"}', "kernels"), ('own = {kernles = "quick"}', "kernles")],
-)
-def test_an_option_that_no_cell_of_its_row_takes_is_refused(tmp_path: Path, said: str, option: str) -> None:
-    described(tmp_path, BASE + said)
-    cell = cells_of(read_file(tmp_path / "deploykit.toml"), tmp_path)[0]
-    onnx.save(onnx.parser.parse_model(MODEL), cell.request.model)
-    with pytest.raises(UsageError) as caught:
-        check(cell.request)
-    assert option in str(caught.value)
 
 
 def test_the_published_schema_takes_what_is_read() -> None:

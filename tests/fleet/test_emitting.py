@@ -30,13 +30,6 @@ def test_the_engine_takes_it(fleet: Path, tmp_path: Path, engine: str, schema: s
     assert "mlp/old" in path.read_text("utf-8")
 
 
-def test_every_cell_is_a_job_and_a_strange_name_stays_a_name(fleet: Path) -> None:
-    text = fleet.read_text("utf-8").replace("models.cnn", 'models."on"')  # a word that YAML takes for true
-    fleet.write_text(text, "utf-8")
-    lines = [line.strip() for line in api.matrix_emit("github-actions", fleet).splitlines()]
-    assert [line[3:-1] for line in lines if line.startswith('- "')] == ["on/phone", "on/old", "mlp/phone", "mlp/old"]
-
-
 def test_more_cells_than_an_engine_takes_are_refused(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from deploykit.fleet.running import emit, select
 
@@ -117,13 +110,3 @@ def test_a_matrix_runs_what_it_made(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(cli, asked[:-1]) == 0
     said = capsys.readouterr().out
     assert said.count("kept") == 2 and "bench        cnn/phone  right:" in said
-
-
-@pytest.mark.parametrize(("rows", "told"), [("", "names no device"), ('[devices.x]\nat = "local"\n', "no target of")])
-def test_a_device_that_belongs_to_nothing_is_a_usage_error(
-    rows: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "deploykit.toml"
-    file.write_text(FILE.partition("[devices")[0] + rows, "utf-8")
-    assert run(cli, ["matrix", str(file), "-o", str(tmp_path / "out"), "--run"]) == 2
-    assert told in capsys.readouterr().err
