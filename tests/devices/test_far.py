@@ -132,7 +132,7 @@ def test_a_program_that_fails_there_is_diagnosed(
 @each_row(
     ("client", "says"),
     ('head -c 3000 | sh -c "$last"; exit 0', "adb: the files cannot be stored there"),  # the push is cut
-    ('sh -c "$last" | head -c 900; exit 0', "adb: the connection was cut or refused"),  # the answers are
+    ('sh -c "$last" > /dev/null; exit 0', "adb: gave no outputs"),  # what is pulled is lost
     ('sh -c "$last" 2>&1 | tr deploykit- xxxxxxxxxx', "adb: the connection was cut or refused"),  # garbage
 )
 def test_a_cable_that_is_pulled_leaves_nothing_that_hinders_the_next_run(
