@@ -260,7 +260,7 @@ def _axes(layer: NodeProto, rank: int) -> tuple[int, int]:
         return 0, 1
     if rank != 2:
         raise _LeftError(f"the weight of a {layer.op_type} has rank {rank}")
-    if layer.op_type == "Gemm" and attribute(layer, "transB", 0):
+    if attribute(layer, "transB", 0):
         return 0, 1
     return 1, 0
 

@@ -115,6 +115,8 @@ def run_parts(source: Path, parts: list[Path], feeds: dict[str, Any], *, rtol: f
 def test_the_files_run_one_after_the_other_with_the_entries_of_their_tensors(plain: Path, tmp_path: Path) -> None:
     both, encodings = [plain / "prefill.onnx", plain / "decode.onnx"], plain / "decoder.encodings"
     reports = deploykit.split(both, tmp_path / "parts", parts=2, encodings=encodings)
+    rows = (f"{one.model.name} {one.weight_bytes}: {one.inputs} -> {one.outputs}, {one.encodings}" for one in reports)
+    check_whole(__file__, "parts", "\n".join(rows), tmp_path)
     made = {path.name for path in (tmp_path / "parts").iterdir() if path.suffix != ".encodings"}
     files = [f"{name}_{number}.onnx" for name in ("prefill", "decode") for number in (1, 2)]
     assert made == {"part_1.data", "part_2.data", *files} and {report.model.name for report in reports} == {*files}

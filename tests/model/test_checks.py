@@ -178,6 +178,9 @@ def test_a_model_is_judged_when_something_stumbled(axis: str, sound: bool, tmp_p
         raise KeyError("stumbled")
     with pytest.raises(UsageError, match="as asked"), blaming(path):
         raise UsageError("as asked")
+    onnx.save(text_model("float[5000,5000] x", "y = Relu (x)", "float[5000,5000] y"), path)
+    assert what_is_wrong(path) == "its input 'x' has 25,000,000 elements"
+    assert what_is_wrong(tmp_path / "absent.onnx") == ""
 
 
 WHOLE = conv_net().SerializeToString()

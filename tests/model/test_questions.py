@@ -7,6 +7,8 @@ from onnx import ModelProto, helper, numpy_helper
 
 from deploykit.model.emptying import emptied
 from deploykit.model.facts import (
+    LAYOUT,
+    channel_first,
     data_shaped_nodes,
     dynamic_inputs,
     dynamic_tensors,
@@ -167,10 +169,21 @@ def empty(asked: Asked) -> Iterator[str]:
         yield f"{node.name or '-'}: {', '.join(node.output)} = {node.op_type} ({', '.join(node.input)}){given or ''}"
 
 
+def channels_first(asked: Asked) -> Iterator[str]:
+    for name in asked.words:
+        asked.proto.metadata_props.add(key=f"{LAYOUT}{name}", value="nhwc")
+    given = asked.facts
+    made = channel_first(given)
+    yield f"{' '.join(sorted(given.channel_last))}, outputs {' '.join(sorted(made.channel_last)) or 'none'}"
+    yield ", ".join(f"{name} {shape_text(made.tensors[name])}" for name in (*made.inputs, *made.outputs))
+    yield ", ".join(node.op_type for node in made.nodes)
+
+
 QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "blocks": lambda asked: map(block_text, find_blocks(asked.facts)),
     "bounds": bounds,
     "changed": lambda asked: iter(changed_operators(asked.proto, int(asked.words[0]))),
+    "channels-first": channels_first,
     "choices": lambda asked: (f"{name} = {value}" for name, value in branch_choices(asked.proto).items()),
     "contradicts": lambda asked: iter([str(contradicts(asked.proto, sizes_of(asked)))]),
     "emptied": empty,

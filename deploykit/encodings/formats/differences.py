@@ -132,7 +132,7 @@ def _comparable(name: str, owner: Value, other: Value) -> Array:
     """Unplaced per-channel lists are flat; flatten the placed side too where its order cannot differ."""
     array: Array = getattr(owner, name)
     states = [getattr(value, "placed", True) for value in (owner, other)]
-    flat = not all(states) and (not any(states) or (isinstance(owner, Affine | Float8) and owner.block_size is None))
+    flat = not all(states) and (not any(states) or (isinstance(owner, Affine) and owner.block_size is None))
     return array.reshape(-1) if flat else array
 
 
