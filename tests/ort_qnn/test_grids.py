@@ -16,14 +16,11 @@ from changes import regridded
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.encodings.backward import Evidence
 from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.samples import observed_ranges
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
 from deploykit_ort_qnn.forms.kernel_grids import (
-    conversions_before_moves,
     even_results,
-    one_grids,
     whole_softmax_steps,
 )
 from deploykit_ort_qnn.forms.missing_grids import fused_grids, norm_scales, recurrent_biases
@@ -161,16 +158,6 @@ def moved(*, kind: str = "uint8", read_twice: bool = False, behind: str = "") ->
     grids = f"float s = {{0.02}}, float t = {{0.06}}, {kind} z = {{{ {'uint8': 128, 'uint16': 32768}[kind] }}}"
     graph = f"g (float[1,2,6,6] x) => ({outputs}) <{grids}> {{ {' '.join(steps)} }}"
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> {graph}')
-
-
-@each_row(("how", "count"), ({}, 1), ({"kind": "uint16"}, 1), ({"behind": "Identity"}, 2), ({"behind": "Relu"}, 1))
-def test_what_is_read_by_a_move_alone_gets_its_results_grid(how: dict[str, Any], count: int) -> None:
-    """With what only carries the values to it."""
-    parts = extract_qdq(moved(**how))
-    changed, names = regridded(one_grids, parts.model, parts.encodings)
-    steps = {round(float(value_of(changed, name).scale), 6) for name in (*names, parts.model.graph.output[0].name)}
-    assert len(names) == count and steps == {0.06}
-    assert regridded(one_grids, parts.model, changed)[1] == () and not conversions_before_moves(parts.model, changed)
 
 
 GRID = replace(grid(-1, 1, 8), placed=True)

@@ -107,12 +107,6 @@ def test_a_log_over_a_narrow_range_is_widened_or_caught(tmp_path: Path, log_mode
     assert bad.exit_status == 1 and finding.evidence["first_node"] == "the_log"
 
 
-def test_float8_is_named_before_compiling() -> None:
-    plan = make_plan(request("mlp/wfp8a8.qdq.onnx"))
-    assert plan.route is None
-    assert {finding.subject.name for finding in plan.findings if finding.code == "ORT003"} >= {"fc1.weight"}
-
-
 def test_what_is_done_in_another_way_stands_behind_what_was_prepared(tmp_path: Path) -> None:
     asked: Any = {"compile": False, "adapter_options": {"repair": ("/relu/Relu=in-float16",)}}
     make_package(request("mlp/bq-w4a16.qdq.onnx", "sm8650", **asked), tmp_path / "out")

@@ -277,13 +277,6 @@ def test_what_else_is_left_in_silence(code: str, case: Case) -> None:
     assert not list(rules()[code].run(case()))
 
 
-@each_row(("kind", "in_float32"), ("q::fp16_flat_output_scalar_fm.tcm", False), ("q::Mul", True))
-def test_a_float16_operation_that_writes_the_graphs_output_is_not_float32(kind: str, in_float32: bool) -> None:
-    """A last product with a scalar is done by what converts the output to float32."""
-    scope = types(graph(("float32", "float32", "float32")), made("Float32", kind), intended="float16")
-    assert bool(list(rules()["ORT105"].run(scope))) == in_float32
-
-
 NARROW_8 = "Softmax: over 16 values, input span 0.009 | w8a8"
 STATED = {row.id: row.example for row in atlas_rows() if row.mechanism and row.op in ("Clip", "Mul", "Softmax")}
 STATED |= {name: NARROW_8 for name, example in STATED.items() if "w8a8" in example}  # not with a narrow result as well

@@ -95,13 +95,11 @@ def program() -> ModuleType:
 
 
 def test_pip_is_given_the_tables_hash(program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (wheel,) = [wheel for wheel in tables().wheels if wheel.version == "1.22.2"]
-    (host,) = wheel.host
-    asked: list[tuple[str, ...]] = []
+    (host,), asked = wheel("1.22.2").host, list[tuple[str, ...]]()
 
     def pip(*words: str) -> None:
-        asked.append(words)
         place = Path(words[words.index("-d") + 1])
+        asked.append(tuple(word.replace(str(place), "PLACE") for word in words))
         assert (place / "wanted.txt").read_text("utf-8") == f"onnxruntime-qnn==1.22.2 --hash=sha256:{host.sha256}\n"
         with zipfile.ZipFile(place / host.file, "w") as archive:
             for name in ("capi/QnnHtp.dll", "capi/training/x.dll", "capi/module.pyd", "Qualcomm_LICENSE.pdf", "a.py"):
@@ -109,18 +107,69 @@ def test_pip_is_given_the_tables_hash(program: ModuleType, tmp_path: Path, monke
 
     monkeypatch.setattr(program, "pip", pip)
     program.main("libraries", "1.22.2", str(tmp_path / "libraries"))
-    assert sorted(path.name for path in (tmp_path / "libraries").iterdir()) == ["QnnHtp.dll", "Qualcomm_LICENSE.pdf"]
+    made = {path.name: path.read_text() for path in (tmp_path / "libraries").iterdir()}
+    assert made == {"QnnHtp.dll": "capi/QnnHtp.dll", "Qualcomm_LICENSE.pdf": "Qualcomm_LICENSE.pdf"}
     assert [path.name for path in tmp_path.iterdir()] == ["libraries"], "the wheel itself is gone"
-    assert "--require-hashes" in asked[0] and "--no-deps" in asked[0]
+    words = "download --no-deps --require-hashes --platform win_amd64 --python-version 311 --only-binary=:all:"
+    assert asked == [(*words.split(), "-d", "PLACE", "-r", "PLACE/wanted.txt")]
 
 
-def test_the_compiler_has_its_hash(program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(program, "pip", lambda *words: asked.append(words))
-    monkeypatch.setattr(program.subprocess, "run", lambda argv, **given: Path(argv[argv.index("-o") + 1]).touch())
-    program.main("relay", "0.17.1", str(tmp_path / "programs"))
-    (words,) = asked
-    assert "--require-hashes" in words
-    entry = Path(words[words.index("--requirement") + 1]).read_text("utf-8").replace("\\\n", "").splitlines()[1].split()
-    assert entry[0] == "ziglang==0.17.1"
-    assert len(entry) == 7 and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for word in entry[1:])
+@each_row(
+    ("step", "made"),
+    ("runner", {"runner.exe": "runner.c json.c npy.c", "dxcore.dll": "dxcore.c"}),
+    (
+        "relay",
+        {
+            "runner.exe": "runner.c json.c npy.c",
+            "dxcore.dll": "dxcore.c",
+            "QnnHtp.dll": "recorder.c record_writing.c json.c platform.c",
+        },
+    ),
+)
+def test_programs_are_compiled_by_a_compiler_with_its_hash(
+    step: str, made: dict[str, str], program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[list[str], dict[str, Any]]] = []
+
+    def run(argv: Any, **given: Any) -> None:
+        asked.append((list(argv[1:]), given))
+        if "-o" in argv:
+            Path(argv[argv.index("-o") + 1]).touch()
+
+    monkeypatch.setattr(program.subprocess, "run", run)
+    program.main(step, "0.17.1", str(tmp_path / step))
+    (installed, _), *compiled = asked
+    place = installed[installed.index("--target") + 1]
+    words = "-m pip --disable-pip-version-check install --require-hashes --only-binary=:all: --target"
+    assert installed == [*words.split(), place, "--requirement", str(DATA / "toolchains/ziglang-0.17.1.lock")]
+    flags = ["-O2", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", "-s"]
+    start = ["-m", "ziglang", "cc", "-target", "x86_64-windows-gnu", *flags]
+    assert [argv for argv, _ in compiled] == [
+        [*start, *(["-shared"] if name.endswith("dll") else []), "-o", f"{place}/{name}", *sources.split()]
+        for name, sources in made.items()
+    ]
+    given = compiled[0][1]
+    assert all(one["check"] for _, one in asked) and given["cwd"] == RUNNER and given["env"]["PYTHONPATH"] == place
+    assert sorted(path.name for path in (tmp_path / step).iterdir()) == sorted(made) and not Path(place).exists()
+    lock = (DATA / "toolchains/ziglang-0.17.1.lock").read_text("utf-8").replace("\\\n", "").splitlines()[1].split()
+    assert lock[0] == "ziglang==0.17.1"
+    assert len(lock) == 7 and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for word in lock[1:])
+
+
+@each_row(
+    ("status", "said", "ends"),
+    (0, '{"event":"runtime","version":"1.22.2"}', ""),
+    (0, '{"event":"log"}', "error: the runner cannot load ONNX Runtime: status 0, [{'event': 'log'}]"),
+    (1, '{"event":"runtime","version":"1"}', "status 1"),
+)
+def test_a_runner_that_loads_nothing_is_an_error(
+    status: int, said: str, ends: str, program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wine").write_text(f"#!/bin/sh\n[ \"$1\" = wineboot.exe ] && exit 0\necho '{said}'\nexit {status}\n")
+    (tmp_path / "wine").chmod(0o755)
+    if ends:
+        with pytest.raises(SystemExit, match=re.escape(ends)):
+            program.wine(str(tmp_path / "wine"), tmp_path)
+    else:
+        program.wine(str(tmp_path / "wine"), tmp_path)
+        assert capsys.readouterr().out == "the runner loads ONNX Runtime 1.22.2\n"

@@ -222,13 +222,10 @@ def check_negative_indices(situation: Situation) -> Iterator[Found]:
     if situation.target.backend == "ort-qnn" and sdk is not None and sdk.parsed.release >= _TRIED_WITH:
         return
     for node in nodes(situation, "Gather", "GatherND", "GatherElements"):
-        fact = situation.facts.tensors.get(node.inputs[1])
-        size = 1 if fact is None else math.prod(dim for dim in fact.shape or () if isinstance(dim, int))
-        if fact is None or not fact.is_weight or size > _LARGEST_INDEX_LIST:
-            continue
         from deploykit.model.collect import constant_range
 
-        bounds = constant_range(situation.model, node.inputs[1])
+        size = math.prod(situation.facts.static_shape(node.inputs[1]) or ())
+        bounds = constant_range(situation.model, node.inputs[1]) if size <= _LARGEST_INDEX_LIST else None
         if bounds is not None and bounds[0] < 0:
             yield at_node(node, f"its index {bounds[0]:g} is negative")
 
