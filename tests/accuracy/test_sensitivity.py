@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import parser
+from onnx import parser, shape_inference
 
 import deploykit
 from deploykit.accuracy.samples.gathering import InputSource, Samples
@@ -30,7 +31,14 @@ from deploykit.accuracy.search.layer_losses import (
 from deploykit.accuracy.search.output_losses import OutputLoss
 from deploykit.accuracy.search.raising import Raiser, WideType
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
-from deploykit.accuracy.simulate.precisions import CostModel, ModelCost, TensorStatistics, statistics_of
+from deploykit.accuracy.simulate.precisions import (
+    CostModel,
+    ModelCost,
+    TensorStatistics,
+    min_max_encodings,
+    precision_of,
+    statistics_of,
+)
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -39,7 +47,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import UsageError
 from deploykit.model.collect import facts_of
 from text_models import text_model
-from told import check_told
+from told import check_file, check_told
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = DATA / "sensitivity"
@@ -309,6 +317,46 @@ def test_what_is_published_of_a_search() -> None:
         {"layer": f"l{number}", "op_type": "Conv", "loss_db": {"weights": db, "together": db}}
         for number, db in enumerate((12.0, None, "nothing left"))
     ]
+
+
+def _min_max(question: str) -> list[str]:
+    """Inputs, a body and a precision: the entries for samples that count on from -1.5, by halves."""
+    given, body, precision = question.split("; ")
+    stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
+    model = shape_inference.infer_shapes(text_model(given, body, **stored))
+    facts, feed = facts_of(model), {}
+    for item in model.graph.input:
+        shape = [dim.dim_value for dim in item.type.tensor_type.shape.dim]
+        feed[item.name] = (np.arange(np.prod(shape), dtype=np.float32).reshape(shape) - 3) / 2
+    runs = PartialRuns(model, [feed, {name: 2 * value for name, value in feed.items()}], wanted=["y"])
+    made = min_max_encodings(runs, facts, precision_of(precision))
+    lines = [f"{made.version}, {made.producer}"]
+    for entry in made:
+        value, kind = entry.value, "parameter" if entry.is_param else "activation"
+        grid = ""
+        if isinstance(value, Affine):
+            ends = f"{value.minimum.ravel().round(4).tolist()} to {value.maximum.ravel().round(4).tolist()}"
+            grid = (
+                f", {ends}{', symmetric' * bool(value.symmetric)}{'' if value.axis is None else f', axis {value.axis}'}"
+            )
+        lines.append(f"{entry.name}: {kind} {value.dtype}{grid}")
+    return lines
+
+
+STORED: dict[str, Any] = {
+    "w": np.asarray([[1, -2], [0, 4]], np.float32),
+    "bias": [0.5, 3.0],
+    "factor": np.asarray([2.0], np.float32),
+    "zero": np.zeros(1, np.float32),
+    "low": np.float32(-1),
+    "high": np.float32(6),
+    "odd": np.asarray([np.inf, 1], np.float32),
+    "kernel": np.asarray([2, 0, -3], np.float32).reshape(3, 1, 1, 1),
+}
+
+
+def test_ranges_of_the_samples_make_encodings() -> None:
+    check_file(Path(__file__).with_name("min_max.told"), _min_max)
 
 
 def test_costs_are_counted_from_shapes_and_widths() -> None:

@@ -295,6 +295,10 @@ def _pair(form: str) -> tuple[GraphFacts, Callable[[np.ndarray, np.ndarray], Out
     if form == "two outputs":
         model = text_model(f"{PICTURE}, {ROWED}", "boxes = Sigmoid (b)  logits = Relu (s)", "boxes, logits")
         return facts_of(inferred(model)), lambda b, s: {"boxes": b / SIDE, "logits": np.log(s / (1 - s))}
+    if form == "two outputs, turned":
+        given = f"{PICTURE}, float[1,4,200] b, float[1,6,200] s"
+        facts = facts_of(inferred(text_model(given, "boxes = Relu (b)  scores = Sigmoid (s)", "boxes, scores")))
+        return facts, lambda b, s: {"boxes": b.swapaxes(1, 2), "scores": s.swapaxes(1, 2)}
     last, sure = form != "[1, 4+C, N]", "objectness, " if form == "[1, N, 5+C]" else ""
     given = (
         f"{PICTURE}, {ROWED if last else 'float[1,4,200] b, float[1,6,200] s'}{', float[1,200,1] o' if sure else ''}"
@@ -314,7 +318,7 @@ def _pair(form: str) -> tuple[GraphFacts, Callable[[np.ndarray, np.ndarray], Out
 def test_raw_layouts_are_judged_in_place() -> None:
     """Where no score reaches 0.25, a working one, as with random weights, the best rows are judged."""
     told: dict[str, list[str]] = {}
-    for form in ("two outputs", "[1, N, 4+C]", "[1, N, 5+C]", "[1, 4+C, N]"):
+    for form in ("two outputs", "two outputs, turned", "[1, N, 4+C]", "[1, N, 5+C]", "[1, 4+C, N]"):
         facts, made = _pair(form)
         for top in (0.9, 0.1):
             rng = np.random.default_rng(2)

@@ -26,6 +26,7 @@ from deploykit.accuracy.samples.domains import (
     generator,
     input_domains,
     make_floats,
+    make_integers,
     make_mask,
 )
 from deploykit.accuracy.samples.gathering import Samples, gather, record
@@ -195,6 +196,27 @@ def test_derived_floats_never_leave_their_range(low: float, width: float, dtype:
     made = make_floats(SETS[number], least, most, (3, 5), np.dtype(dtype), generator(seed, "x", number))
     assert made.dtype == dtype and (made.astype(np.float64) >= least).all()
     assert (made.astype(np.float64) <= most).all()
+
+
+def test_whole_numbers_are_spread_over_their_range() -> None:
+    """Each as often as the others; of more than there is room for one out of each equal part."""
+
+    def made(low: int, high: int, size: int, dtype: str = "int64") -> list[int]:
+        rng = generator(0, "x", 0)
+        return sorted(map(int, make_integers(ValuePoint.UNIFORM, low, high, (size,), np.dtype(dtype), rng)))
+
+    assert made(5, 7, 9) == [5, 5, 5, 6, 6, 6, 7, 7, 7]
+    assert made(-3, 3, 7) == [-3, -2, -1, 0, 1, 2, 3]
+    assert [value // 10 for value in made(0, 99, 10)] == list(range(10))
+    assert [(value + 100) // 25 for value in made(-100, 99, 8)] == list(range(8))
+    wide = made(-(2**62), 2**62, 100)
+    assert wide[0] < -(2**60) and wide[-1] > 2**60 and len({*wide}) == 100
+    assert made(2**63, 2**64 - 1, 50, "uint64")[-1] > 2**63
+    assert len({*made(0, 2**31 - 2, 50)}) == 50
+    corners = make_integers(ValuePoint.CORNERS, 3, 9, (10,), np.dtype("uint8"), generator(0, "x", 0))
+    assert sorted(corners.tolist()) == [3] * 5 + [9] * 5
+    for point, value in ((ValuePoint.LOW, 3), (ValuePoint.HIGH, 9), (ValuePoint.ZERO, 3)):
+        assert make_integers(point, 3, 9, (2,), np.dtype("uint8"), generator(0, "x", 0)).tolist() == [value] * 2
 
 
 @settings(max_examples=50)
