@@ -1,15 +1,18 @@
 """Models that run one after the other: segments and host tails, built by stand-ins, chained on host and device."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 
 import deploykit
@@ -18,6 +21,8 @@ from deploykit.errors import ToolError
 from deploykit.flow.pipeline import Packaged
 from deploykit.packages.manifests import read_manifest
 from deploykit_qnn_htp import backend
+from qairt_folder import with_device_parts
+from text_models import text_model
 
 MakeSdk = Callable[..., Path]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -142,25 +147,8 @@ def test_the_chain_on_a_device_hands_every_tensor_on(
     assert done.returncode == 2 and "orig_target_sizes" in done.stderr
 
 
-def test_a_job_hands_tensors_on_and_leaves_out_the_tail(
-    built: Path,
-    with_tail: Path,
-    device: dict[str, str],
-    samples: list[Arrays],
-    make_sdk: MakeSdk,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("QAIRT_SDK_ROOT", device["QAIRT_SDK_ROOT"])
-    place = Place(kind="adb", system="Android", machine="aarch64", folder="/data/x")
-    request = DeviceRequest(feeds=samples, place=place, warmup=3, iterations=9)
-
-    def job_of(package: Path) -> DeviceJob:
-        job = backend.device_job(package, read_manifest(package), request)
-        assert job is not None
-        return job
-
-    job = job_of(built)
+def test_a_job_hands_tensors_on(built: Path, samples: list[Arrays], sdk: Path) -> None:
+    job = job_of(built, feeds=samples)
     files = {file.path: file.source for file in job.files}
     lists = [bytes(files[f"input_list-{number}.txt"]).decode().splitlines() for number in range(3)]
     assert lists[0][1] == "images:=inputs/1_0.raw orig_target_sizes:=inputs/1_1.raw"
@@ -168,15 +156,6 @@ def test_a_job_hands_tensors_on_and_leaves_out_the_tail(
     assert lists[2][1].endswith(f" {crossing}:=output-0/Result_1/{crossing}.raw"), "made two segments before"
     assert job.argv[2].count("./qnn-net-run ") == 3 and "--profiling_level" not in job.argv[2]
     assert job.results[-2:] == ("output-2/Result_0/detections.raw", "output-2/Result_1/detections.raw")
-    package = Path(shutil.copytree(with_tail, tmp_path / "package", ignore=shutil.ignore_patterns("artifacts")))
-    with pytest.raises(ToolError, match="is not built"):
-        job_of(package)
-    (package / "artifacts").mkdir(exist_ok=True)
-    (package / "artifacts/model_ctx.bin").write_bytes(b"context")
-    assert "--num_inferences 12 --keep_num_outputs 2 --profiling_level basic" in job_of(package).argv[2]
-    monkeypatch.setenv("QAIRT_SDK_ROOT", str(make_sdk("2.37.0.250724", "2.37.0")))
-    with pytest.raises(ToolError, match=r"is version 2\.37\.0.*, the package is for 2\.33"):
-        job_of(package)
 
 
 def test_a_route_through_dlcs_serves_both_kinds(tmp_path: Path) -> None:
@@ -223,3 +202,120 @@ def test_a_tail_is_chained_after_the_device(
         for index in range(len(given)):
             result = np.fromfile(out / f"Result_{index}/detections.raw", np.float32)
             np.testing.assert_allclose(result, detections[index].ravel(), rtol=1e-5, atol=1e-3)
+
+
+@pytest.fixture
+def sdk(make_sdk: MakeSdk, monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = with_device_parts(make_sdk())
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(found))
+    return found
+
+
+@pytest.fixture
+def one_graph(tmp_path: Path) -> Path:
+    """The package of one graph that is built."""
+    model = text_model("float[1,4] x", "y = Relu (x)", "float[1,4] y")
+    model.graph.input[0].name = model.graph.node[0].input[0] = "a.b"  # which the tools write otherwise
+    onnx.save(model, tmp_path / "m.onnx")
+    asked: Any = {"target": "sm8650", "sdk": "2.33", "backend": "qnn-htp", "precision": "fp16", "compile": False}
+    deploykit.package(tmp_path / "m.onnx", out=tmp_path / "package", **asked)
+    (tmp_path / "package/artifacts").mkdir()
+    (tmp_path / "package/artifacts/m_ctx.bin").write_bytes(b"context")
+    return tmp_path / "package"
+
+
+HERE = Place(kind="adb", system="Android", machine="aarch64", folder="/data/x")
+FEEDS: Any = [{"a.b": np.array([[1.0, 2, 3, 4]]) * number} for number in (1, 2)]
+RUN = (
+    "./qnn-net-run --backend libQnnHtp.so --retrieve_context artifacts/m_ctx.bin --input_list input_list.txt "
+    "--output_dir {} --config_file config/run_config.json"
+)
+
+
+def job_of(package: Path, **asked: Any) -> DeviceJob:
+    given = DeviceRequest(**{"feeds": FEEDS, "place": HERE, "warmup": 3, "iterations": 9, **asked})
+    job = backend.device_job(package, read_manifest(package), given)
+    assert job is not None
+    return job
+
+
+def test_one_graph_is_run_for_its_times_and_for_its_profile(one_graph: Path, sdk: Path) -> None:
+    job = job_of(one_graph, power="saver", profile=True)
+    files = {file.path: file.source for file in job.files}
+    libraries = ["libQnnHtp.so", "libQnnSystem.so", "libQnnHtpNetRunExtensions.so", "libQnnHtpV75Stub.so"]
+    given = ["input_list.txt", "inputs/0_0.raw", "inputs/1_0.raw", "artifacts/m_ctx.bin"]
+    config = ["config/htp_run.json", "config/run_config.json"]
+    assert list(files) == ["qnn-net-run", *libraries, "libQnnHtpV75Skel.so", *given, *config]
+    assert [file.path for file in job.files if file.executable] == ["qnn-net-run"]
+    assert files["input_list.txt"] == b"a_b:=inputs/0_0.raw\na_b:=inputs/1_0.raw\n"
+    assert files["inputs/1_0.raw"] == np.array([2, 4, 6, 8], np.float32).tobytes()
+    assert json.loads(bytes(files["config/htp_run.json"]))["devices"][0]["cores"] == [{"perf_profile": "power_saver"}]
+    assert bytes(files["config/run_config.json"]) == (one_graph / "config/run_config.json").read_bytes()
+    timed = f"{RUN.format('output')} --num_inferences 12 --keep_num_outputs 2 --profiling_level basic"
+    detailed = f"{RUN.format('nodes')} --num_inferences 3 --keep_num_outputs 1 --profiling_level detailed"
+    assert job.argv == ("sh", "-c", f"{timed} && {detailed}")
+    vendor = "/data/x;/vendor/dsp/cdsp;/vendor/lib/rfsa/adsp;/system/lib/rfsa/adsp"
+    assert job.environment == {"LD_LIBRARY_PATH": "/data/x", "ADSP_LIBRARY_PATH": vendor}
+    assert job.results == ("output/Result_0/y.raw", "output/Result_1/y.raw")
+    assert job.optional == ("output/qnn-profiling-data_0.log", "nodes/qnn-profiling-data_0.log")
+    assert job.started == "a program of adb shell, which runs at a lower priority than an app"
+
+
+def test_what_is_not_measured_is_run_once(one_graph: Path, sdk: Path) -> None:
+    plain = job_of(one_graph, iterations=0, place=replace(HERE, kind="ssh"))
+    assert (plain.argv, plain.optional, plain.started) == (("sh", "-c", RUN.format("output")), (), "")
+    few = job_of(one_graph, warmup=0, iterations=1, profile=False)
+    told = f"{RUN.format('output')} --num_inferences 2 --keep_num_outputs 2 --profiling_level basic"
+    assert (few.argv[2], few.optional) == (told, ("output/qnn-profiling-data_0.log",))
+    other = DeviceRequest(feeds=FEEDS, place=replace(HERE, machine="x86_64"))
+    assert backend.device_job(one_graph, read_manifest(one_graph), other) is None
+
+
+def test_the_outputs_of_a_run_are_those_of_the_model(one_graph: Path, sdk: Path, tmp_path: Path) -> None:
+    for number in (0, 1):
+        (tmp_path / f"ran/output/Result_{number}").mkdir(parents=True)
+        (np.arange(4, dtype=np.float32) + number).tofile(tmp_path / f"ran/output/Result_{number}/y.raw")
+    (sdk / "lib/aarch64-android/libQnnHtp.so").write_bytes(b"of no build")
+    request = DeviceRequest(feeds=FEEDS, place=HERE)
+    made = backend.device_results(one_graph, request, tmp_path / "ran")
+    assert [{name: value.tolist() for name, value in out.items()} for out in made.outputs] == [
+        {"y": [[0, 1, 2, 3]]},
+        {"y": [[1, 2, 3, 4]]},
+    ]
+    assert (made.latencies_us, made.init_us, made.operators) == ((), None, ())
+    told = [f"libQnn{name}.so" for name in ("System", "HtpNetRunExtensions", "HtpV75Stub", "HtpV75Skel")]
+    none = dict.fromkeys(("qnn-net-run", "libQnnHtp.so"), "")
+    assert made.libraries == none | dict.fromkeys(told, "2.33.0.250327")
+    np.zeros(3, np.float32).tofile(tmp_path / "ran/output/Result_1/y.raw")
+    with pytest.raises(ToolError, match=re.escape("y has 3 values, not [1, 4]")):
+        backend.device_results(one_graph, request, tmp_path / "ran")
+
+
+def test_what_of_the_sdk_is_not_here_is_named(
+    one_graph: Path, sdk: Path, make_sdk: MakeSdk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub, skel = sdk / "lib/aarch64-android/libQnnHtpV75Stub.so", sdk / "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"
+
+    def refused() -> tuple[str, str]:
+        with pytest.raises(ToolError) as error:
+            job_of(one_graph)
+        return error.value.what, error.value.next
+
+    stub.write_bytes(b"v2.33.0.250327")
+    skel.write_bytes(b"2.34.0.250424")
+    told = f"{sdk}: stub and skel are of two releases: libQnnHtpV75Stub.so of 2.33.0.250327, "
+    assert refused() == (f"{told}libQnnHtpV75Skel.so of 2.34.0.250424", "unpack the SDK again")
+    skel.unlink()
+    assert refused() == (f"{skel}: is missing", "install the whole SDK; DEVICE_ABI names another folder")
+    monkeypatch.setenv("DEVICE_ABI", "own")
+    assert refused()[0] == f"{sdk / 'bin/own/qnn-net-run'}: is missing"
+    (one_graph / "artifacts/m_ctx.bin").unlink()
+    assert refused() == (f"{one_graph}: the context binary artifacts/m_ctx.bin is not built", "deploykit build")
+    newer = make_sdk("2.37.0.250724", "2.37.0")
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(newer))
+    told = f"{newer}: is version 2.37.0.250724, the package is for 2.33"
+    assert refused() == (told, "point QAIRT_SDK_ROOT to 2.33")
+    for name in ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    told = "the SDK's program and libraries are not here"
+    assert refused() == (told, "export QAIRT_SDK_ROOT=/path/to/2.33")

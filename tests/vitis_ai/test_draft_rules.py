@@ -1,25 +1,20 @@
 """Rules about request and model: one triggering and one clean case each, on tiny models made here."""
 
-import json
-import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto
 
-from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import Request, Situation
 from deploykit.backend.targets import find_device
 from deploykit.errors import UsageError
-from deploykit.flow.pipeline import make_package
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model, wrap_proto
-from deploykit_vitis_ai import backend, configs
+from deploykit_vitis_ai import backend
 from deploykit_vitis_ai.draft import QuarkDraft, make_draft
 from deploykit_vitis_ai.prepare import DRAFT_REGISTRIES
 from deploykit_vitis_ai.tables import releases
@@ -152,53 +147,6 @@ def test_vint8_with_exclusions_is_mixed() -> None:
     assert draft(target="krackan", precision="w8a16").precision == "a16w8"
     assert draft(precision=None).precision == "bf16"
     assert draft(QDQ, precision=None).precision == "as-is"
-
-
-def test_only_what_is_quantized_becomes_float32() -> None:
-    model = half(YOLO)
-    wanted = ("/post/Slice", "/post/Slice_1", "/post/Sigmoid")
-    end = draft(model, exclude_subgraph=(POST,), keep_float16=True)
-    recipe = configs.quantize_recipe(end, {"kind": "arrays", "files": []}, input_specs(end.facts))
-    (part,) = recipe["float32_subgraphs"]
-    kept = end.exclusions.indices
-    before = [end.facts.producer_of(name) for i in kept for name in end.facts.nodes[i].inputs]
-    assert set(part[1]) == {node.name for node in before if node is not None and node.index not in kept}
-    assert part[0] == []
-    assert set(wanted) <= set(recipe["attributes"]["nodes_to_exclude"])
-    assert recipe["calibration"]["inputs"]["images"]["dtype"] == "float16"
-    middle = draft(model, exclude_node=(end.facts.nodes[2].name,), keep_float16=True)
-    parts = configs.quantize_recipe(middle, {"kind": "arrays", "files": []}, input_specs(middle.facts))
-    names = {node.name for node in middle.facts.nodes if node.index not in middle.exclusions.indices}
-    assert {name for starts, ends in parts["float32_subgraphs"] for name in (*starts, *ends)} == names
-
-
-def half(name: str) -> ModelProto:
-    """A fixture in float16."""
-    model = onnx.load(DATA / name)
-    for tensor in model.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
-    del model.graph.value_info[:]
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    return model
-
-
-@each_row("known", True, False)
-def test_a_float16_source_that_is_converted_may_come_back_as_float(known: bool, tmp_path: Path) -> None:
-    """Verification reads from the recipe that Quark was to convert it."""
-    onnx.save(half(YOLO), tmp_path / "m.onnx")
-    asked = {"model": tmp_path / "m.onnx", "target": "vek385", "sdk": "6.2", "precision": "vint8"}
-    more: dict[str, Any] = {"adapter_options": {"random_data": True}, "compile": False}
-    make_package(Request(**asked, **more), tmp_path / "p")  # type: ignore[arg-type]
-    path = tmp_path / "p" / configs.RECIPE
-    recipe = json.loads(path.read_text("utf-8"))
-    assert recipe["attributes"]["convert_fp16_to_fp32"] is True
-    path.write_text(json.dumps(recipe | {"attributes": {**recipe["attributes"], "convert_fp16_to_fp32": known}}))
-    (tmp_path / "p" / recipe["output"]).parent.mkdir(exist_ok=True)
-    shutil.copy(DATA / QDQ, tmp_path / "p" / recipe["output"])
-    codes = {finding.code for finding in backend.verify(tmp_path / "p", {}).findings}
-    assert ("VAI207" in codes) is not known
 
 
 def test_names_with_colons_are_understood() -> None:

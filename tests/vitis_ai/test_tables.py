@@ -132,26 +132,6 @@ def chosen(*pairs: tuple[str, str]) -> ChosenOptions:
     return parse_options(pairs, product="versal_ai_edge_gen2")
 
 
-@each_row(
-    ("key", "value", "where", "stored"),
-    ("calibrate_method", "PowerOfTwoMethod.MinMSE", "attributes", {"calibrate_method": "PowerOfTwoMethod.MinMSE"}),
-    ("quark.include_cle", "true", "attributes", {"include_cle": True}),
-    ("op_types_to_quantize", "Conv,Gemm", "attributes", {"op_types_to_quantize": ["Conv", "Gemm"]}),
-    ("FastFinetune.OptimAlgorithm", "adaquant", "extra", {"FastFinetune": {"OptimAlgorithm": "adaquant"}}),
-    ("FastFinetune.LearningRate", "1e-5", "extra", {"FastFinetune": {"LearningRate": 1e-5}}),
-    ("NumIterations", "200", "extra", {"FastFinetune": {"NumIterations": 200}}),
-    ("PercentileCandidates", "[99.9, 99.99]", "extra", {"PercentileCandidates": [99.9, 99.99]}),
-    ("RemoveQDQBetweenOps", '[["Conv", "Relu"]]', "extra", {"RemoveQDQBetweenOps": [["Conv", "Relu"]]}),
-    ("RandomDataReaderInputShape", '{"x": [1, 3]}', "extra", {"RandomDataReaderInputShape": {"x": [1, 3]}}),
-    ("CalibDataSize", "64", "extra", {"CalibDataSize": 64}),
-    ("WeightSymmetric", "true", "extra", {"WeightSymmetric": True}),
-    ("GPTQParams.WeightSymmetric", "true", "extra", {"GPTQParams": {"WeightSymmetric": True}}),
-    ("OptimizeModel", "true", "attributes", {"optimize_model": True}),
-)
-def test_a_key_is_stored_where_quark_reads_it(key: str, value: str, where: str, stored: dict[str, Any]) -> None:
-    assert getattr(chosen((key, value)), where) == stored
-
-
 @pytest.mark.parametrize("name", ["adaround", "adaquant", "cle"])
 def test_a_recipe_sets_what_quarks_preset_of_that_name_sets(name: str) -> None:
     made = chosen((name, "true"))
@@ -162,12 +142,3 @@ def test_a_recipe_sets_what_quarks_preset_of_that_name_sets(name: str) -> None:
     assert set(recipe.attributes) <= set(quark_keys())
     off = chosen((name, "false"))
     assert (off.attributes, off.extra) == ({}, {})
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_what_is_set_beside_a_recipe_wins_in_either_order(first: bool) -> None:
-    pairs = [("adaround", "true"), ("FastFinetune.NumIterations", "50")]
-    made = chosen(*(pairs if first else pairs[::-1]))
-    assert made.extra["FastFinetune"]["NumIterations"] == 50
-    assert made.extra["FastFinetune"]["OptimAlgorithm"] == "adaround"
-    assert made.attributes == {"include_fast_ft": True}
