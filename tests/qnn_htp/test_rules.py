@@ -181,12 +181,7 @@ def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES)
 
 
-def test_what_calibrates_comes_first_where_there_is_data_and_a_rejected_plan_says_why() -> None:
-    made = integer()
-    request = replace(made.situation.request, calibration=Path("data"))
-    given = replace(made, situation=replace(made.situation, request=request))
-    calibrated = select_route(given).candidate
-    assert calibrated is not None and calibrated.route.id == "legacy-calibrated"
+def test_a_plan_that_is_rejected_says_why() -> None:
     refused = deploykit.plan(
         DATA / "cnn/model.onnx",
         target="sm8350",

@@ -139,16 +139,6 @@ def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
         assert PickedRelease(requested=asked, release=replace(release, version=version)).exact is exact
 
 
-def test_vint8_with_exclusions_is_mixed() -> None:
-    assert draft(exclude_node=("conv",)).precision == "mixed"
-    assert draft(precision="w8a8").precision == "vint8"
-    assert draft(target="strix", precision="w8a8").precision == "a8w8"
-    assert draft(target="phoenix", precision="w8a8").precision == "xint8"
-    assert draft(target="krackan", precision="w8a16").precision == "a16w8"
-    assert draft(precision=None).precision == "bf16"
-    assert draft(QDQ, precision=None).precision == "as-is"
-
-
 def test_names_with_colons_are_understood() -> None:
     model = chain("Relu")
     model.graph.node[0].name, model.graph.node[1].name = "a:0", "b:0"
