@@ -343,6 +343,23 @@ def _min_max(question: str) -> list[str]:
     return lines
 
 
+def _layers(question: str) -> list[str]:
+    """Inputs, a body, and which tensors have a grid (all where nothing is said): the layers that hold them."""
+    given, body, *named = question.split("; ")
+    stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
+    facts = facts_of(shape_inference.infer_shapes(text_model(given, body, **stored)))
+    names = named[0].split(", ") if named else [name for name, fact in facts.tensors.items() if fact.is_float]
+    lines = []
+    for one in layers_of(facts, names):
+        held = (", ".join(some) or "-" for some in (one.weights, one.activations))
+        lines.append(f"{one.name} ({one.op_type}): weights {next(held)}; activations {next(held)}")
+    return lines
+
+
+def test_what_belongs_to_a_layer() -> None:
+    check_file(Path(__file__).with_name("layers.told"), _layers)
+
+
 STORED: dict[str, Any] = {
     "w": np.asarray([[1, -2], [0, 4]], np.float32),
     "bias": [0.5, 3.0],

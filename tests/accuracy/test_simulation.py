@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, parser
 
+from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated, quantizers_of
 from deploykit.accuracy.simulate.sessions import Feed, Session
@@ -31,6 +32,8 @@ from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import is_mapped, lean_weights, unmapped, whole_model
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from text_models import text_model
+from told import check_file
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 RUNS = ["cnn/w8a8", "cnn_bnfold/w8a16", "detr/aimet-2.31.0/w8a8-litemp-fp16", "detr/fp16", "detr/w8a8-int16mix"]
@@ -263,6 +266,27 @@ def test_bodies_and_sequences(size: int) -> None:
         case.assert_same(exact.run({name: values[name]}), {name: values[name]}, name)
         rest = {other: value for other, value in values.items() if other != name}
         case.assert_same(quantized.run({name: None}), rest, name)
+
+
+def _pieces(question: str) -> list[str]:
+    """How a graph is cut, by nodes or by bytes: each piece, what it makes that others read, and what is stored."""
+    asked, given, body = question.split("; ")
+    size, _, number = asked.partition(" ")
+    stored: dict[str, Any] = {name: np.ones(4, np.float32) for name in ("w1", "w2", "w3") if name in body}
+    pieces = GraphPieces(text_model(given, body, "y, z", **stored), ["y", "z"], **{size: int(number)})
+    lines = []
+    for places, crossing in zip(pieces.pieces, pieces.crossing, strict=True):
+        held = ", ".join(name for place in places for name in pieces.holds[place])
+        lines.append(f"{', '.join(pieces.made(places))} hold {held or 'nothing'}, give {', '.join(crossing)}")
+    readers = ", ".join(f"{name} {places}" for name, places in sorted(pieces.readers.items()))
+    return [
+        *lines,
+        f"inputs {', '.join(pieces.inputs)}; opaque {', '.join(sorted(pieces.opaque)) or 'nothing'}; read {readers}",
+    ]
+
+
+def test_where_a_graph_is_cut() -> None:
+    check_file(Path(__file__).with_name("pieces.told"), _pieces)
 
 
 def _stored_outside(model: ModelProto, folder: Path) -> Path:

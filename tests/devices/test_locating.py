@@ -1,6 +1,5 @@
 """Places in a file, and the device that a package is for."""
 
-import json
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.devices import device_of_id, qualcomm_device, qualcomm_devices
+from told import check_told
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 WRONG = "layer1.0.conv2.weight"
@@ -104,6 +104,8 @@ def test_a_draft_says_what_is_known_of_the_chip_it_was_taken_for(monkeypatch: py
         id="base",
         name="Base 1",
         aliases=("BASE-1A",),
+        vendor="V",
+        backends=("qnn-htp",),
         facts={
             name: Fact(value=value, source=("s",), confidence=Confidence.DOCUMENTED) for name, value in FACTS.items()
         },
@@ -111,28 +113,8 @@ def test_a_draft_says_what_is_known_of_the_chip_it_was_taken_for(monkeypatch: py
     monkeypatch.setattr(type(backend), "devices", lambda _: [base])
     assert [draft_device(place(soc), backend, "base") for soc in ("", "BASE", "base 1", "base-1a")] == [""] * 4
     assert draft_device(place("New"), backend, "other") == ""
-    assert draft_device(place(" New/Chip! "), backend, "base").splitlines() == [
-        "schema = 1",
-        'id = "new-chip"',
-        'name = " New/Chip! "',
-        f"vendor = {json.dumps(base.vendor)}",
-        f"backends = {json.dumps(list(base.backends))}",
-        'note = "drafted from a device that ran a package for Base 1: compare it with the documents"',
-        *(
-            "",
-            "[facts.arch]",
-            'value = "v99"',
-            'source = ["as Base 1, whose package ran on it"]',
-            'confidence = "inferred"',
-        ),
-        *(
-            "",
-            "[facts.soc_model]",
-            "value = 7",
-            'source = ["as Base 1, whose package ran on it"]',
-            'confidence = "inferred"',
-        ),
-    ]
+    told = draft_device(place(" New/Chip! "), backend, "base").splitlines()
+    check_told(Path(__file__).with_name("draft.told"), {"a chip that no table has": told})
 
 
 FACTS: dict[str, Any] = {"arch": "v99", "marketing": "Best", "soc_model": 7, "precisions": ("w8a8",)}

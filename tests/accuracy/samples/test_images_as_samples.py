@@ -32,12 +32,14 @@ from deploykit.accuracy.samples.gathering import (
     record,
     record_expected,
 )
+from deploykit.accuracy.samples.images import ImageRecipe, fed_by_images, fit_recipe, images_misfit
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
 from deploykit.errors import DeploykitError, InputError, UsageError
 from deploykit.model.collect import facts_of
 from pictures import bmp, png, png_of_size
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from told import check_file
 
 PIXELS: npt.NDArray[np.uint8] = np.random.default_rng(4).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 
@@ -94,6 +96,59 @@ def test_size_and_layout_are_read_from_the_model(shape: tuple[int, ...], tmp_pat
     assert np.array_equal(sample["image"][0], wanted * np.float32(0.5))
     with pytest.raises(InputError, match="neither the recipe nor the model says how large"):
         _read(_model(1, 3, 7), tmp_path)
+
+
+def _recipe(question: str) -> list[str]:
+    """A recipe, and the inputs of a model by name, type and shape; those that are declared end in ``!``."""
+    recipe, said = question.split("; ")
+    specs, optional = [], set()
+    for name, dtype, shape in (words.split(" ") for words in said.split(", ")):
+        sizes = tuple(None if dim == "?" else int(dim) for dim in shape.split("x"))
+        specs.append(
+            InputSpec(name=name.rstrip("!"), dtype=dtype, shape=sizes, given=sizes if name == "turned" else ())
+        )
+        optional |= {name.rstrip("!")} if name.endswith("!") else set()
+    fields: dict[str, Any] = dict(words.split("=") for words in recipe.split(" ") if "=" in words)
+    fields |= {name: int(value) for name, value in fields.items() if value.isdigit()}
+    found = fit_recipe(ImageRecipe(schema=1, **fields), tuple(specs))
+    misfit = images_misfit(found, tuple(specs), optional=optional)
+    fed = fed_by_images(found, tuple(specs), optional=optional)
+    return [
+        f"{found.layout} {found.width} by {found.height}: {list(found.shape)} for {fed}",
+        *([misfit] if misfit else []),
+    ]
+
+
+def test_what_a_recipe_leaves_out_the_input_says() -> None:
+    check_file(Path(__file__).with_name("recipes.told"), _recipe)
+
+
+def test_classes_of_samples_are_read_from_a_table_or_from_folders(tmp_path: Path) -> None:
+    """One class is none; a file at the top has no folder; a table counts before folders, row by row."""
+
+    def labels() -> dict[str, str]:
+        return {path.name: label for path, label in load_calibration(tmp_path).labels.items()}
+
+    for name in ("a/one.npy", "a/two.npy"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        np.save(tmp_path / name, np.ones(1))
+    assert labels() == {}
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    np.save(tmp_path / "b/c/three.npy", np.ones(1))
+    assert labels() == {"one.npy": "a", "two.npy": "a", "three.npy": "b/c"}
+    np.save(tmp_path / "four.npy", np.ones(1))
+    assert labels() == {}
+    table = "\ufefffile,class\n a/one.npy , cat ,more\nfour.npy,dog\nabsent.npy,dog\nb/c/three.npy\n"
+    (tmp_path / "labels.csv").write_text(table, "utf-8")
+    (tmp_path / ".hidden.npy").write_bytes(b"")
+    (tmp_path / "notes.txt").write_text("no sample")
+    found = load_calibration(tmp_path)
+    assert (found.kind, found.origin, found.unused) == ("arrays", tmp_path.name, ("notes.txt",))
+    assert [path.name for path in found.files] == ["one.npy", "two.npy", "three.npy", "four.npy"]
+    assert labels() == {"one.npy": "cat", "four.npy": "dog"}
+    (tmp_path / "labels.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="not a table of labels"):
+        labels()
 
 
 def test_a_letterbox_keeps_the_proportions_and_is_grey_around(tmp_path: Path) -> None:
