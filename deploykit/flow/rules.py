@@ -229,7 +229,7 @@ def _why_not_applied(chosen: ChosenWay, name: str) -> str:
             places = [f"{', '.join(one.nodes)}: {one.reason}".removeprefix(": ") for one in step.refusals[:3]]
             is_said = step.reason in {one.reason for one in step.refusals}
             return "; ".join(places if is_said else (step.reason, *places))
-    return f"the way that was chosen, {won.way.id if won else 'none'}, does without it"
+    return f"the way that was chosen, {won.way.id}, does without it" if won else "--no-rewrite takes it away"
 
 
 @RULES.rule(

@@ -1,11 +1,16 @@
 """The values that go from stage to stage: what they say in words, as JSON, and of each other."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import onnx.printer
+from onnx import numpy_helper
+
 from deploykit.backend.backend import Execution, Instead
+from deploykit.backend.demo_model import FLOAT_TENSORS, write_demo
 from deploykit.backend.opinions import Audit, AuditedKernel, settled_findings
 from deploykit.backend.plans import Plan, PlannedPrecision, Route
 from deploykit.backend.requests import Request, bits_of
@@ -25,6 +30,7 @@ from deploykit.flow.candidates import wide_types
 from deploykit.tables.devices import Device
 from made_findings import a_finding
 from tables import each_row
+from written import assert_as_written
 
 YES = Correctness(
     state=Right.YES, label="given", count=8, against="float", where="emulator", numbers=({"value": 40.0},)
@@ -200,3 +206,18 @@ def test_the_release_of_a_target(requested: str, version: str, exact: bool) -> N
 )
 def test_the_wider_types_that_a_target_mixes_with_integers(target: str | None, wides: tuple[str, ...]) -> None:
     assert wide_types(target, None, Path("m.onnx")) == wides
+
+
+def test_the_example_is_the_same_everywhere(tmp_path: Path) -> None:
+    model, told = (path.read_bytes() for path in write_demo(tmp_path))
+    graph, encodings = onnx.load_from_string(model).graph, json.loads(told)
+    lines = [onnx.printer.to_text(node).strip() for node in graph.node]
+    for tensor in graph.initializer:
+        value = numpy_helper.to_array(tensor)
+        lines.append(f"{tensor.name} {list(value.shape)} {value.min():.4g} {value.max():.4g} {value.mean():.4g}")
+    for kind in ("activation_encodings", "param_encodings"):
+        for name, entries in encodings.pop(kind).items():
+            said = {key: value if isinstance(value, str) else f"{value:.3g}" for key, value in entries[0].items()}
+            lines.append(f"{name} {len(entries)}: {said}")
+    lines += [json.dumps(encodings), ", ".join(sorted(FLOAT_TENSORS))]
+    assert_as_written(Path(__file__).with_name("demo.txt"), lines)

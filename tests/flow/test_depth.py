@@ -45,7 +45,6 @@ finally:
 
 
 @pytest.mark.heavy
-@pytest.mark.heavy
 def test_what_the_demo_calls_is_bounded(tmp_path: Path) -> None:
     roots = [f"{ROOT / name}/" for name in ("deploykit", "backends", "templates")]
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "out"), *roots]

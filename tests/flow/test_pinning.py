@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from deploykit.backend.requests import Request
-from deploykit.flow.read import Pinned, pin, read_situation
+from deploykit.flow.read import Pinned, pin
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 
@@ -60,45 +60,3 @@ def test_only_a_size_at_which_the_model_runs_is_taken(tmp_path: Path) -> None:
         "positions": np.zeros((1, 4, 196), np.float32),
     }
     assert shapes(pinned(save(tmp_path / "m.onnx", graph, **stored))) == {"x": (1, 3, 224, 224)}
-
-
-BRANCHES = """g (float[n,4] x, int64 sr) => (float[n,4] y) {
-    is_16k = Equal (sr, rate)
-    y = If (is_16k) <
-        then_branch = a () => (float[n,4] p) { c = Constant <value = float {2.0}> () p = Mul (x, c) },
-        else_branch = b () => (float[n,4] q) { d = Constant <value = float {3.0}> () q = Mul (x, d) }
-    >
-}"""
-"""Two branches for two sample rates, as voice detectors have them."""
-
-
-def test_the_only_input_is_kept_whatever_it_chooses(tmp_path: Path) -> None:
-    alone = BRANCHES.replace("float[n,4] x, int64 sr", "int64 sr")
-    made = pinned(save(tmp_path / "m.onnx", alone, rate=np.int64(16000), x=np.ones((1, 4), np.float32)))
-    assert made.facts.inputs == ("sr",)
-
-
-def test_outputs_that_are_sequences_are_compared_item_by_item(tmp_path: Path) -> None:
-    """A branch that gives a sequence is taken out like any other."""
-    graph = """g (float[n,3] x, bool c) => (seq(float[1,3]) y) {
-        y = If (c) <
-            then_branch = a () => (seq(float[1,3]) s) { s = SequenceConstruct (x) },
-            else_branch = b () => (seq(float[1,3]) t) { t = SequenceConstruct (x, x) }
-        >
-    }"""
-    made = pinned(save(tmp_path / "m.onnx", graph))
-    assert "If" not in {node.op_type for node in made.facts.nodes}
-
-
-def test_a_weight_that_is_listed_among_the_inputs_is_a_constant(tmp_path: Path) -> None:
-    graph = "g (float[1,3] x, float[3] w) => (float[1,3] y) { y = Mul (x, w) }"
-    path = save(tmp_path / "m.onnx", graph, w=np.ones(3, np.float32))
-    _, situation = read_situation(Request(model=path, target="sm8650", backend="ort-qnn"))
-    assert [item.name for item in situation.model.proto.graph.input] == ["x"]
-    assert situation.rewritten  # the package holds this model, not the file as it was
-
-
-def test_what_the_graph_computes_comes_before_the_names_of_sizes(tmp_path: Path) -> None:
-    """Four scores of one sample, declared as a batch of them: exporters call any size of an output that."""
-    made = pinned(save(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n] y) { y = Reshape (x, flat) }", flat=[-1]))
-    assert (shapes(made), made.facts.tensors["y"].shape) == ({"x": (1, 4)}, (4,))

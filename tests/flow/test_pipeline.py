@@ -16,21 +16,24 @@ from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Aids, Execution, Instead, Request, SharedWork, Situation
 from deploykit.backend.opinions import Audit
+from deploykit.backend.options import ESTIMATE, KERNELS
 from deploykit.backend.plans import Plan
-from deploykit.backend.status import Compilation, Compiled, Correctness, Right
+from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.flow import choose, cure
 from deploykit.flow.cure import rewrite_quantized
-from deploykit.flow.pipeline import SdkTrial, lowest_sdk, make_package, make_plan
+from deploykit.flow.pipeline import SdkTrial, lowest_sdk, make_package, try_compilers
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.run import execute, with_kernels
 from deploykit.flow.seal import RanPackage
+from deploykit.flow.ways import ChainProof
 from made_findings import a_finding
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
@@ -137,16 +140,6 @@ def test_it_is_done_on_a_quantized_model(backend: str, target: str, model: str, 
     feed = random_feeds(rewritten)[0]
     for name, wanted in Session(onnx.load(given)).run(feed).items():
         assert sqnr_db(wanted, Session(rewritten).run(feed)[name]) > 40
-
-
-@pytest.mark.parametrize(("backend", "target"), BACKENDS)
-@each_row("model", "mlp/w8a8.qdq.onnx", "mlp/model.onnx")
-def test_it_finds_no_site_and_says_why(backend: str, target: str, model: str) -> None:
-    request = Request(model=AIMET / model, target=target, backend=backend, rewrite=("fuse-gelu",), compile=False)
-    (said,) = [finding for finding in make_plan(request).findings if finding.code == "DK208"]
-    assert "no Erf or Tanh belongs to a Gelu" in said.message
-    refused = make_plan(replace(request, no_rewrite=request.rewrite))
-    assert not any("no Erf" in finding.message for finding in refused.findings), "what is refused is not sought"
 
 
 def test_it_is_undone_where_the_grids_would_be_lost() -> None:
@@ -308,3 +301,33 @@ def test_whose_word_says_whether_a_package_is_right(
     assert sorted((f.code, f.handled) for f in second.findings) == told
     third = replace(second, execution=Execution(), before=replace(second, execution=replace(again, instead=instead)))
     assert [(f.code, f.handled) for f in third.avoided] == [(code, "in another form") for code in "XYY"]
+
+
+def test_every_compiler_that_runs_here_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, told, options = list[Request](), list[str](), lambda: (KERNELS, ESTIMATE)
+    two = SimpleNamespace(id="both", options=options, releases_here=lambda: ("2.33", "2.36"))
+
+    def made(request: Request, out: Path, *, progress: Any) -> Any:
+        asked.append(request)
+        findings = (finding_of("B"), finding_of("A"), finding_of("C", Severity.WARNING))
+        status = PackageStatus(compiled=Compilation(state=Compiled.YES if request.sdk == "2.36" else Compiled.REFUSED))
+        return SimpleNamespace(findings=findings, status=status, estimate=None)
+
+    monkeypatch.setattr("deploykit.flow.pipeline.make_package", made)
+    monkeypatch.setattr("deploykit.flow.pipeline.load_backends", lambda: (StubBackend(), two))
+    request = Request(model=Path("m"), target="t", adapter_options={"route": "x"})
+    trials = try_compilers(request, told.append)
+    assert [(one.sdk, one.is_compiled) for one in trials] == [("2.33", False), ("2.36", True)]
+    assert {one.blocking for one in trials} == {("A", "B")}
+    own = {"route": "x", "kernels": "off", "estimate": True}
+    wanted = replace(request, backend="both", compile=True, adapter_options=own)
+    assert asked == [replace(wanted, sdk="2.33"), replace(wanted, sdk="2.36")]
+    assert told == ["asking both 2.33", "asking both 2.36"]
+    with pytest.raises(UsageError) as refused:
+        try_compilers(replace(request, backend="stub"), told.append)
+    assert refused.value.what == "no compiler of stub runs here"
+
+
+@each_row(("equal", "steps", "holds"), (True, 0.0, True), (True, 1.0, True), (True, 1.01, False), (False, 0.0, False))
+def test_a_chain_is_proven_in_float_and_within_a_step(equal: bool, steps: float, holds: bool) -> None:
+    assert ChainProof(float_equal=equal, steps=steps).holds is holds

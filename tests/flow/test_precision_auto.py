@@ -2,9 +2,11 @@
 
 import json
 import zipfile
+from dataclasses import replace
 from functools import partial
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,13 @@ import deploykit
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.backend import SharedWork
+from deploykit.backend.requests import make_request
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import EncodingSet
-from deploykit.errors import ToolError
+from deploykit.errors import ToolError, UsageError
+from deploykit.flow.quantizing.step import quantized_situation
+from deploykit.flow.read import read_situation
 from deploykit.flow.samples import evidence_of
 from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
@@ -33,14 +39,29 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path / "rows.npz"
 
 
-def test_a_goal_that_nothing_reaches_is_said(rows: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    asked = partial(
-        deploykit.quantize, MLP, target="sm8650", calibration=rows, out=out, precision="auto", quantizer="ort"
-    )
-    with pytest.raises(ToolError, match="no precision was chosen"):
-        asked(goal="sqnr>=150")
-    assert not out.exists()
+@pytest.mark.parametrize("chosen", [None, "fp16"])
+def test_where_nothing_is_to_be_quantized_it_is_said(
+    chosen: str | None, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder = SimpleNamespace(chosen=chosen, why="nothing is good", advised="train", to_json=lambda: {"why": "it was"})
+    for where in ("flow.quantizing.command", "flow.candidates"):
+        monkeypatch.setattr(f"deploykit.{where}.make_best", lambda *_, **__: SimpleNamespace(ladder=ladder, made=None))
+    asked: Any = {"target": "sm8650", "calibration": rows, "precision": "auto", "quantizer": "ort"}
+    with pytest.raises(ToolError) as refused:
+        deploykit.quantize(MLP, out=tmp_path / "out", **asked)
+    what, way_out = "float16 is the answer: there is nothing to quantize", "package with fp16"
+    if chosen is None:
+        what, way_out = "no precision was chosen: nothing is good", "ask for less with --goal"
+    assert (refused.value.what, refused.value.why, refused.value.next) == (what, "train", way_out)
+    if chosen:
+        backend, given = read_situation(make_request(MLP, **asked))
+        half = replace(given, request=replace(given.request, precision="fp16"), ladder={"why": "it was"})
+        assert quantized_situation(backend, given, SharedWork(), lambda _: None) == half
+        return
+    with pytest.raises(UsageError) as usage:
+        deploykit.plan(MLP, sdk="2.37", **asked)
+    assert (usage.value.what, usage.value.why) == ("--precision auto: nothing is good", "train")
+    assert usage.value.next == "see what costs it with 'deploykit accuracy layers', or ask for less with --goal"
 
 
 def _packaged(rows: Path, out: Path, **asked: Any) -> tuple[dict[str, Any], str]:

@@ -14,7 +14,6 @@ from deploykit.flow.cure import rewrite
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
-from tables import each_row
 from text_models import text_model
 
 FIND = load_transform("dequantize-layers")
@@ -92,30 +91,6 @@ def test_a_bias_in_steps_of_the_sums_is_added_in_float() -> None:
         (feed,) = random_feeds(model)
         assert not {"Div", "Cast"} & {node.op_type for node in done.graph.node}
         np.testing.assert_allclose(run(done, feed["x"]), run(model, feed["x"]), atol=0.05)
-
-
-@each_row(
-    ("body", "reason"),
-    (MATRIX.replace(", z, wz)", ")"), "nothing is not the zero point of its input"),
-    (MATRIX.replace("y = Mul (c, f)", "y = Relu (c)"), "its sums are not multiplied by one scale"),
-    (MATRIX.replace("Mul (s, ws)", "Add (s, ws)"), "f is not the product of the scales of its input and its weight"),
-    (MATRIX.replace("ws", "few"), "the scales of w are not one for all or for each channel"),
-    (BIASED.replace("k = Cast <to = 6> (e)", ""), "k is no bias that is rounded to the steps of its sums"),
-    (
-        "g = Mul (ws, ws)  " + BIASED.replace("(b, f)", "(b, g)"),
-        "k is no bias that is rounded to the steps of its sums",
-    ),
-    ("q, s, z = DynamicQuantizeLinear (x)  y = DequantizeLinear (w, few)", "few is not one scale for all"),
-    ("y = com.microsoft.DynamicQuantizeMatMul (x, w)", "it has too few inputs"),
-    ("y = com.microsoft.DynamicQuantizeLSTM (x, w, w)", "it has too few inputs"),
-    (
-        "y = com.microsoft.DynamicQuantizeLSTM (x, w, w, , , , , , ws, wz, ws, wz)",
-        "the scales of w are not one for a direction or for a gate's row",
-    ),
-)
-def test_layers_that_are_no_quantized_floats_stay_with_the_reason(body: str, reason: str) -> None:
-    found = FIND.match(on_integers(body, **WEIGHT))
-    assert not found and [refusal.reason for refusal in found.refusals] == [reason]
 
 
 @pytest.mark.parametrize("bias", ["", ", b"])
