@@ -15,6 +15,7 @@ from deploykit.encodings.lpbq_files import WeightReport, convert_file
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
+from deploykit.model.load import load_model
 from deploykit.model.weights import integer_tensor
 from tables import each_row
 from text_models import text_model
@@ -145,6 +146,8 @@ def test_external_data_is_streamed_and_memory_stays_small(tmp_path: Path) -> Non
         convert_file(tmp_path / "big.onnx", tmp_path / "out.onnx")
     assert convert_file(tmp_path / "big.onnx", tmp_path / "out.onnx", refined=True, force=True).converted == 1
     assert (tmp_path / "out.onnx.data").exists() and (tmp_path / "out.onnx").stat().st_size < 2_000_000
+    (file,) = load_model(tmp_path / "out.onnx").external
+    assert all(claim.offset % 4096 == 0 for claim in file.claims), "maps begin where a page does"
     (tmp_path / "sub").mkdir()
     inside = convert(tmp_path / "sub", block_model(shape=(2048, 1024)), refined=True)
     assert inside.loss == report.weights[0].loss

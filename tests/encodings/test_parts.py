@@ -86,6 +86,7 @@ def test_where_chains_are_cut(
 ) -> None:
     models = [chain(weights) for weights in chains]
     given = sizes or large_weights(models[0])
+    assert large_weights(text_model("float[33] x", "y = MatMul (x, w)", w=np.ones((33, 31), "f4"))) == {}
     if isinstance(expected, str):
         with pytest.raises(UsageError, match=expected) as caught:
             cut_alike(models, count, given)

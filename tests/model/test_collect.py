@@ -67,6 +67,8 @@ def test_sizes_that_are_no_numbers() -> None:
 
 def test_constants_on_demand() -> None:
     stored: Any = {"odd": [np.nan, -np.inf, 3.0], "nothing": np.zeros((0, 2), np.float32), "nan": [np.nan]}
+    stored |= {f"nan{count}": np.full(count, np.nan, np.float32) for count in (16384, 16385)}
+    stored |= {f"ones{count}": np.ones(count, np.float32) for count in (1024, 1025)}
     stored |= {"text": np.array(["a"], dtype=object), "flags": np.array([False, True])}
     proto = text_model("float[2] x", "c = Constant <value_floats = [1.0, -2.0]> ()  y = Sum (x, c)", **stored)
     loaded = wrap_proto(proto, path=PATH)
@@ -79,7 +81,12 @@ def test_constants_on_demand() -> None:
     for name in ("nothing", "text", "nan", "x", "unknown"):
         assert constant_range(loaded, name) is None
     facts = facts_of(proto)
-    assert facts.tensors["c"].shape == (2,) and facts.non_finite == {"odd": "NaN and -infinity", "nan": "NaN"}
+    assert facts.tensors["c"].shape == (2,) and facts.non_finite == {
+        "odd": "NaN and -infinity",
+        "nan": "NaN",
+        "nan16384": "NaN",
+    }
+    assert [constant_value(loaded, f"ones{count}") is None for count in (1024, 1025)] == [False, True]
     # Types that numpy does not know.
     proto.graph.initializer.append(helper.make_tensor("w", TensorProto.BFLOAT16, [2], [0.5, -3.0]))
     proto.graph.initializer.append(helper.make_tensor("v", TensorProto.INT4, [2], [-8, 7]))
