@@ -82,12 +82,6 @@ def _step(run: str, key: str) -> float:
     return float(entry.value.scale.max()) if entry is not None and isinstance(entry.value, Affine) else 1e-6
 
 
-def test_entries_of_unknown_tensors_are_named() -> None:
-    entry = Encoding(name="nowhere", value=affine_for_range(-1, 1, GridKind(bits=8, signed=False)))
-    simulator = Simulator(_model("cnn/w8a8"), EncodingSet(version="2.0.0", entries={"nowhere": entry}))
-    assert simulator.skipped == {"nowhere": "the main graph has no such tensor"}
-
-
 @each_row(("name", "axis"), ("input", 1), ("conv1.weight", 0))
 def test_a_scale_per_channel_that_does_not_fit_is_refused(name: str, axis: int) -> None:
     """Of an activation, and of the wrong length."""

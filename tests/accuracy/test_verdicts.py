@@ -242,6 +242,9 @@ def test_detections_are_judged_as_detections() -> None:
             assert loss in verdict.reason and loss in beside.reason
             told[f"{name}, {'rows behind a choice' if chosen else 'rows in order'}"] = verdict_lines(verdict)
             told[f"{name}, beside boxes off by a pixel"] = [*beside.lines()[:3]]
+            torn = _each("scores", lambda y: y[:, :39])
+            for one, two in ((FOUND, torn), (torn, FOUND)):
+                assert "unlike shapes" in judge_outputs(facts, GIVEN, one, two, FEEDS).lines()[1]
     check_told(HERE / "detections.told", told)
 
 

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import deploykit
+from deploykit.accuracy.judge.verdict import Thresholds
 from deploykit.backend.on_device import DeviceFile, DeviceRequest, Place
 from deploykit.backend.plugins import load_backend
 from deploykit.backend.status import Correctness, Right
+from deploykit.devices.places import DeviceRow
 from deploykit.devices.record import OutputBeside, RunRecord
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
@@ -257,3 +259,10 @@ def test_a_device_parts_from_its_emulator_by_more_than_three_decibels() -> None:
         False,
         False,
     ]
+
+
+def test_what_a_row_of_a_device_asks_for() -> None:
+    asked = {"min_sqnr": 1.0, "min_cosine": 2.0, "min_agreement": 3.0, "max_box_error": 4.0}
+    row = DeviceRow(at="local", max_p90="5ms", **asked)  # type: ignore[arg-type]
+    assert (row.thresholds, row.budget_us) == (Thresholds(**asked), 5000.0)
+    assert (DeviceRow(at="local").thresholds, DeviceRow(at="local").budget_us) == (Thresholds(), None)
