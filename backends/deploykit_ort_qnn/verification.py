@@ -60,7 +60,7 @@ def verify(package: Path, manifest: Json) -> Verification:
     told = "not emulated yet"
     if (package / NUMBERS).exists():
         numbers = numbers_scope(read_json(package / NUMBERS))
-        told = "; ".join(numbers.device.lines()) if numbers.device is not None else "not judged"
+        told = "; ".join(map(str.strip, numbers.device.lines())) if numbers.device is not None else "not judged"
         findings += NUMERIC_RULES.run(numbers)
     checks.append(Check(id="emulated-numbers", ok=True, detail=told))
     if (package / DLC).exists():

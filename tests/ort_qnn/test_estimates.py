@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.accuracy.latency import Estimate
+from deploykit.accuracy.latency import Estimate, OperatorTime, TraceEvent
 from deploykit.backend.backend import Request
 from deploykit.backend.status import Compilation, Compiled, PackageStatus
 from deploykit.cli import cli
@@ -62,17 +62,25 @@ def written(folder: Path, rows: list[str], *, end: bool = True) -> Path:
 
 def test_the_estimate_and_its_dearest_operators(tmp_path: Path) -> None:
     found = read_estimate(written(tmp_path, BLOCK), [GRAPH], [SCHEMATIC], chip="77", nodes={"conv"})
-    assert found is not None
-    assert (found.time_us, found.lower_us, found.upper_us, found.cycles, found.missing_ops) == (500, 450, 560, 1000, 3)
-    assert (found.ddr["input_fill"], found.clock_mhz) == (649216, 1497.6)
-    assert [(item.node, item.share) for item in found.operators] == [
-        ("conv", 600),
-        ("layout of conv", 300),
-        ("graph input", 100),
+    turned = "a transpose between the model's layout and the chip's channel-last one (at a border: --io nhwc)"
+    waits = "waits for 4,096 bytes from or to DDR"
+    times = (
+        OperatorTime(node="conv", share=600, waiting=0, busy={"matrix": 600}, ddr_bytes=0),
+        OperatorTime(node="layout of conv", share=300, waiting=0, busy={"vector": 300}, ddr_bytes=0, reason=turned),
+        OperatorTime(node="graph input", share=100, waiting=100, busy={"dma": 100}, ddr_bytes=4096, reason=waits),
+    )
+    ends: list[Any] = [
+        ("graph input", "DMA", 0, 100, "dma", 4096),
+        ("conv", "FG", 100, 600, "matrix", 0),
+        ("layout of conv", "HVX 1", 700, 300, "vector", 0),
     ]
-    assert "channel-last" in found.operators[1].reason
-    assert [event.thread for event in found.events] == ["DMA", "FG", "HVX 1"]
-    assert found.operators[2].reason == "waits for 4,096 bytes from or to DDR"
+    names = ("node", "thread", "start", "duration", "unit", "ddr_bytes")
+    made: list[dict[str, Any]] = [dict(zip(names, one, strict=True)) for one in ends]
+    events = tuple(TraceEvent(kernel="q::X", **one) for one in made)
+    ddr = {"input_fill": 649216, "intermediate_fill": 0, "intermediate_spill": 0, "output_spill": 0}
+    numbers: dict[str, Any] = {"time_us": 500, "lower_us": 450, "upper_us": 560, "cycles": 1000, "missing_ops": 3}
+    told: dict[str, Any] = {"soc_model": "77", "clock_mhz": 1497.6, "ddr": ddr}
+    assert found == Estimate(**numbers, **told, operators=times, events=events)
 
 
 def test_a_product_that_is_not_on_the_matrix_unit_is_told(tmp_path: Path) -> None:

@@ -87,13 +87,6 @@ def test_it_is_prepared_for_providers(tmp_path: Path, name: str, sdk: str, there
     assert there <= steps(tmp_path / "p") and not absent & steps(tmp_path / "p")
 
 
-@each_row("name", "mlp/lpbq-w4a16", "mlp/bq-w4a16")
-def test_blocks_are_refused_before_anything_is_compiled(tmp_path: Path, name: str) -> None:
-    packaged = make_package(request(name), tmp_path / "p")
-    assert packaged.exit_status == 1 and packaged.executed == ()
-    assert {finding.code for finding in packaged.findings if finding.blocks} == {"ORT019"}
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize(("sdk", "name"), TAKEN)
 def test_exactly_that_release_compiles_and_something_emulates(tmp_path: Path, sdk: str, name: str) -> None:

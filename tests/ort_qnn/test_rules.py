@@ -26,6 +26,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.bench.together import deviation
+from deploykit_ort_qnn.compiler.emulation import correctness, narrowest, numbers_json, numbers_scope
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp
 from deploykit_ort_qnn.compiler.jobs import CompileOutcome, RefusedNode
 from deploykit_ort_qnn.compiler.precision import PrecisionScope
@@ -266,8 +267,21 @@ def test_each_rule_fires_and_stays_silent() -> None:
 
 
 @each_row(
+    ("scope", "told"),
+    (BAD, "no, on 1 given sample against quantized: no difference; first at Log m"),
+    (GOOD, "yes, on 1 given sample against quantized: no difference"),
+    (NumericScope(not_run="no time"), "not judged: the emulation failed: no time"),
+    (NumericScope(not_run="no time", is_spared=True), "not judged: no time"),
+)
+def test_what_is_said_of_numbers(scope: NumericScope, told: str) -> None:
+    assert str(correctness(scope)) == told and numbers_scope(numbers_json(scope)).first == scope.first
+    beside = correctness(replace(GOOD, agreement={"y": 40.0})).numbers
+    assert [(one["value"], one["note"]) for one in beside[1:]] == [(40.0, "the device beside the same file on the CPU")]
+    assert [narrowest(some.split()) for some in ("uint16 int8", "float16 uint16 int32", "int4")] == [8, 16, 0]
+
+
+@each_row(
     ("code", "case"),
-    ("ORT015", lambda: float_draft("gate = HardSigmoid (x)  y = Mul (x, gate)")),
     ("ORT004", lambda: draft(fp16=False)),  # a quantized model needs no float16
     ("ORT016", lambda: rms_draft(RECIPROCAL.replace("n =", "y ="))),
     ("ORT105", lambda: types(graph(("float32", "float32", "float32")), intended="float16")),  # nobody knows

@@ -149,7 +149,7 @@ DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0,
     # Weights count at the width that they will have: a parameter of int8 takes half of what float16 takes.
     ("QNN274", {**LARGE, "encodings": {"w": {"type": "int8"}}}, "", ""),
     ("QNN274", {**LARGE, "encodings": {"w": {"type": "int16"}}}, "warning", "about 3.50 GB"),
-    # An architecture without an HTP is none.
+    ("QNN268", options("ort-qnn", htp_graph_finalization_optimization_mode="4"), "error", "0 to 3 are defined"),
     ("QNN266", options("ort-qnn", htp_arch="66"), "error", ""),
     ("QNN266", options("ort-qnn", htp_arch="v81"), "", ""),
     ("QNN241", {**product("int8"), "encodings": {"a": {"type": "uint16"}, "b": {"type": "int8"}}}, "", ""),
