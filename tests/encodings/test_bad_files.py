@@ -242,27 +242,9 @@ def test_what_is_just_allowed_is_read(base: dict[str, Any], changes: dict[str, A
     assert found.tolist() == expected
 
 
-SHAPES: list[tuple[str, tuple[int, ...], str]] = [
-    ("w", (3, 2), "2 scales for axis 0, which is 3 long in 3 x 2"),
-    ("w", (), "axis 0 is out of range for 0 dimensions"),
-    ("b", (2, 32), "1 blocks of 16 for axis 1, which is 32 long"),
-    ("b", (2, 16, 1), "scales of 2 dimensions for a tensor of shape 2 x 16 x 1"),
-    ("b", (3, 16), "2 scales for axis 0, which is 3 long"),
-    ("l", (2, 16), "2 blocks of 16"),
-]
-
-
 def test_one_scale_for_all_channels_fits_any_number_of_them() -> None:
     one = put(V200, encodings__2__y_scale=[[0.5]])
     fit(parse_encodings(one, where="w.encodings").entries["b"], (3, 16), "w.encodings")
-
-
-@each_row(("name", "shape", "words"), *SHAPES)
-def test_lengths_must_match_the_axis(name: str, shape: tuple[int, ...], words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        fit(parse_encodings(put(V200), where="w.encodings").entries[name], shape, "w.encodings")
-    assert words in str(caught.value)
-    check_whole(__file__, words, caught.value)
 
 
 # Lists of the names of float tensors, beside an encodings file that cannot say so.

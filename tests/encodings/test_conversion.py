@@ -154,38 +154,6 @@ def test_blockwise_061_is_refused_without_a_size_and_to_061_it_is_lost(variant: 
         assert all(ours[name] == items for name, items in theirs.items())
 
 
-def test_what_only_the_model_tells_is_impossible_without_one() -> None:
-    for to in ("0.6.1", "2.0.0"):
-        result = convert(read("mlp/bq-w4a16", "1.0.0"), to)
-        assert len(result.of(OutcomeKind.IMPOSSIBLE)) == 5
-    result = convert(read("cnn/w8a8", "2.0.0"), "1.0.0")
-    assert (
-        len(result.of(OutcomeKind.IMPOSSIBLE)) == len(result.outcomes) and "the model does" in result.outcomes[0].what
-    )
-    assert "no model was given" in convert(read("mlp/w8a8", "1.0.0"), "2.0.0").of(OutcomeKind.IMPOSSIBLE)[0].what
-
-
-@each_row(
-    ("variant", "version", "to", "why"),
-    *(("mlp/lpbq-w4a16", version, "0.6.1", "0.6.1 has no LPBQ entries") for version in ("1.0.0", "2.0.0")),
-    *(("mlp/wfp8a8", "2.0.0", to, f"{to} has no float8 entries") for to in ("0.6.1", "1.0.0")),
-)
-def test_kinds_that_versions_lack_are_refused(variant: str, version: str, to: str, why: str, graph_of: GraphOf) -> None:
-    refused = change(variant, version, to, graph_of).of(OutcomeKind.IMPOSSIBLE)
-    assert len(refused) == 5 and {outcome.what for outcome in refused} == {why}
-
-
-@each_row("bits", 7, 9)
-def test_lpbq_of_other_widths_has_no_200_entry(bits: int, graph_of: GraphOf) -> None:
-    document = text_of("mlp/lpbq-w4a16", "1.0.0")
-    for entry in document["param_encodings"]:
-        entry |= {"bw": bits, "offset": [-(1 << (bits - 1))] * len(entry["scale"])}
-        entry["per_block_int_scale"] = [min(scale, 8) for scale in entry["per_block_int_scale"]]
-    placed = place(parse_encodings(document, where="w"), graph_of("mlp"))
-    refused = convert(placed, "2.0.0", layouts=layouts(graph_of("mlp"))).of(OutcomeKind.IMPOSSIBLE)
-    assert len(refused) == 5 and f"decompressed to {bits}" in refused[0].what
-
-
 def test_versions_are_known_and_200_has_no_place_for_what_is_said_of_the_whole(graph_of: GraphOf) -> None:
     result = change("cnn/w8a8", "1.0.0", "2.0.0", graph_of)
     assert result.encodings.quantizer_args is None and "quantizer_args" not in json.loads(result.text)
@@ -193,19 +161,6 @@ def test_versions_are_known_and_200_has_no_place_for_what_is_said_of_the_whole(g
     for version in ("0.6.2", "2.1.0", "3"):
         with pytest.raises(UsageError, match="cannot be converted"):
             convert(read("cnn/w8a8", "1.0.0"), version)
-
-
-def test_an_axis_that_readers_would_not_find_is_refused(graph_of: GraphOf) -> None:
-    document = text_of("cnn/w8a8", "2.0.0")
-    document["encodings"] = [
-        {"name": "layer1.0.conv1.weight", "output_dtype": "int8", "y_scale": [0.1] * 16, "axis": 1}
-    ]
-    placed = place(parse_encodings(document, where="w"), graph_of("cnn"))
-    assert not convert(placed, "2.0.0").of(OutcomeKind.IMPOSSIBLE)
-    result = convert(placed, "1.0.0", layouts=layouts(graph_of("cnn")))
-    assert result.of(OutcomeKind.IMPOSSIBLE)[0].what.endswith("readers would take axis 0, not 1")
-    unknown = convert(placed, "1.0.0")
-    assert unknown.of(OutcomeKind.LOSSY)[0].what == "1.0.0 does not state the axis 1"
 
 
 def grid(scale: float = 0.5, zero_point: float = 0.0, *, bits: int = 8, signed: bool = False) -> Affine:

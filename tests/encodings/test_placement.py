@@ -1,6 +1,5 @@
 """Placement on real graphs; the order trap of 1.0.0 is proven against AIMET's 2.0.0 export of the same simulation."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,35 +26,6 @@ from text_models import text_model
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 GraphOf = Callable[[str], GraphFacts]
 Collect = Callable[[onnx.ModelProto], GraphFacts]
-
-
-def shorter(entry: dict[str, Any]) -> None:
-    count = len(entry["scale"]) // 2
-    entry["scale"], entry["offset"] = entry["scale"][:count], entry["offset"][:count]
-
-
-@each_row(
-    ("file", "change", "words"),
-    ("w8a8.v1.0.0", shorter, "w: 'onnx::MatMul_57': 64 scales, but MatMul '/up_proj/MatMul' has 128 channels"),
-    ("w8a8.v1.0.0", shorter, "axis 1 of 64 x 128"),
-    ("bq-w4a16.v1.0.0", {"block_size": 32}, "in blocks of 32, but MatMul '/up_proj/MatMul' has 64 x 128"),
-    ("lpbq-w4a16.v1.0.0", {"block_size": 32}, "in blocks of 32, but MatMul '/up_proj/MatMul' has 64 x 128"),
-    ("lpbq-w4a16.v1.0.0", shorter, "64 scales, but MatMul"),
-    ("bq-w4a16.v0.6.1", None, "511 scales"),
-    ("w8a8.v2.0.0", {"axis": 2}, "'onnx::MatMul_57': axis 2 is out of range for 2 dimensions"),
-)
-def test_lengths_blocks_and_axes_must_fit_the_weight(file: str, change: Any, words: str, graph_of: GraphOf) -> None:
-    document = json.loads((AIMET / f"mlp/{file}.encodings").read_text())
-    if change is None:  # neither channels nor blocks
-        document["param_encodings"]["onnx::MatMul_57"].pop()
-    for entry in document.get("encodings", []) if "encodings" in document else document["param_encodings"]:
-        if callable(change):
-            change(entry)
-        elif change and ("axis" in entry or "scale" in entry):
-            entry.update(change)
-    with pytest.raises(InputError) as caught:
-        place(parse_encodings(document, where="w"), graph_of("mlp"))
-    assert words in str(caught.value)
 
 
 def odd_model() -> onnx.ModelProto:

@@ -1,6 +1,5 @@
 """QDQ models by AIMET: read, taken apart and put together again they are what its files say, bit for bit."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from click.testing import CliRunner
 from onnx import TensorProto
 
-from deploykit.cli.encodings import apply, extract
 from deploykit.encodings.files import apply_encodings, extract_encodings
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import diff
@@ -20,7 +17,7 @@ from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.place import place
 from deploykit.encodings.qdq import extract_qdq, read_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Value
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.nodes import changed_operators, raise_opset
 from tables import each_row
@@ -145,28 +142,3 @@ def test_there_and_back_and_there_again(tmp_path: Path, variant: str) -> None:
     assert again.placed == applied.placed
     feed = {"hidden_states": np.random.default_rng(1).normal(size=(1, 8, 64)).astype(np.float32)}
     np.testing.assert_array_equal(run(quantized, feed)[0], run(tmp_path / "q2.onnx", feed)[0])
-
-
-def test_what_cannot_be_applied_is_named_and_files_that_stand_there_are_kept(tmp_path: Path) -> None:
-    made, plain = tmp_path / "q.onnx", MLP / "w8a8.v2.0.0.encodings"
-    applied = apply_encodings(MLP / "model.onnx", MLP / "bq-w2a16-zpshift.v2.0.0.encodings", made)
-    assert set(applied.skipped) >= {"fc1.weight", "lm_head.weight"}, "ONNX has no fractional zero points"
-    onnx.checker.check_model(str(made))
-    made.write_text("mine")
-    with pytest.raises(UsageError, match="exists already"):
-        apply_encodings(MLP / "model.onnx", plain, made)
-    assert made.read_text() == "mine"
-    with pytest.raises(InputError, match="already"):
-        apply_encodings(MLP / "w8a8.qdq.onnx", plain, tmp_path / "other.onnx")
-    with pytest.raises(InputError, match="no Q/DQ"):
-        extract_encodings(MLP / "model.onnx")
-
-
-def test_the_commands(tmp_path: Path) -> None:
-    arguments = [str(AIMET / "cnn/w8a8.v1.0.0.encodings"), "--model", str(AIMET / "cnn/model.onnx")]
-    result = CliRunner().invoke(apply, [*arguments, "-o", str(tmp_path / "q.onnx"), "--json"], standalone_mode=False)
-    assert result.return_value == 0 and json.loads(result.stdout)["placed"]["input"] == "uint8"
-    out = ["-o", str(tmp_path / "e.encodings"), "--to", "1.0.0"]
-    result = CliRunner().invoke(extract, [str(tmp_path / "q.onnx"), *out], standalone_mode=False)
-    assert result.return_value == 0 and "entries written" in result.output
-    assert read_encodings(tmp_path / "e.encodings").version == "1.0.0"

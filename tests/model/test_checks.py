@@ -69,19 +69,6 @@ def test_without_a_version_only_the_least_is_asked() -> None:
             load(proto)
 
 
-def branching(before: str, inner: str, after: str = "") -> onnx.ModelProto:
-    branch = f"() => (float[4] b) {{ {inner} }}"
-    chosen = f"y = If (c) <then_branch = t {branch}, else_branch = e {branch}>"
-    return model(f"{before}  {chosen}  {after}", "y" if not after else after.split()[0], "float[4] x, bool c")
-
-
-def test_bodies_see_what_exists_around_them_and_nothing_later() -> None:
-    load(branching("a = Relu (x)", "b = Neg (a)"))
-    assert "reads 'a'" in refusal(branching("", "b = Neg (a)", "a = Relu (x)"))
-    assert "reads 'b'" in refusal(branching("", "b = Neg (x)", "z = Relu (b)"))
-    assert "has 0 inputs" in refusal(branching("", "b = Relu ()"))
-
-
 def calling(*functions: tuple[str, Sequence[str]]) -> onnx.ModelProto:
     """A model that calls the first of its functions, each of which calls others."""
     proto = model(f"y = own.{functions[0][0]} (x)")
