@@ -29,6 +29,7 @@ from deploykit.report.for_ci import JUnitCase, junit_text, run_cases
 from deploykit.report.ladders import ladder_section
 from deploykit.report.pages import audit_section, quantized_section
 from made_findings import a_finding
+from tables import each_row
 from text_models import text_model
 
 HERE = Path(__file__).parent
@@ -225,3 +226,10 @@ def test_values(name: str) -> None:
         known = {one: made if one == name else known.get(one) for one in CASES}
         GOLDEN.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", "utf-8")
     assert made == known[name]
+
+
+@each_row("key", "status", "decision", "quantization", "target", "findings", "executed", "estimate", "sdk", "inputs")
+def test_a_manifest_that_says_nothing_there_is_explained(key: str) -> None:
+    """Whoever can write to a package can seal it again."""
+    for value in (None, [], "x", 7, {"a": None}, [{"a": None}]):
+        assert explained({**read("manifest.json"), key: value}).chapters, value
