@@ -9,7 +9,7 @@ import pytest
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.system.store import Store, is_off
+from deploykit.system.store import is_off
 from tables import each_row
 
 MLP = Path(__file__).parents[1] / "data/aimet/mlp/model.onnx"
@@ -89,24 +89,6 @@ def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> N
     assert bare == Request(model=Path("m.onnx"), target="t")
 
 
-DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
-ENCODINGS = str(DETR / "w8a16-fp16mix-omit.v0.6.1.encodings")
-ASKED = ["package", str(DETR / "model.onnx"), "--target", "sm8650", "--sdk", "2.33", "--no-compile"]
-
-
-def test_the_answer_is_short_and_more_is_said_with_v(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, [*ASKED, "--encodings", ENCODINGS, "-o", str(tmp_path / "one")]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 12 and lines[0].startswith("not judged: ")
-    assert [line.split()[0] for line in lines[1:4]] == ["intact", "compiled", "right"]
-    assert any(line.startswith("next ") for line in lines)
-    assert lines[-1] == f"package    {tmp_path / 'one'} (open report.html)"
-    assert not [line for line in lines if line.startswith("info ")], "what asks nothing is counted"
-    assert run(cli, ["-v", *ASKED, "--encodings", ENCODINGS, "-o", str(tmp_path / "two")]) == 0
-    told = capsys.readouterr().out
-    assert "info DK201" in told and "handled: " in told and "digest     sha256:" in told
-
-
 @pytest.mark.parametrize("command", [["--help"], ["package", "--help"]])
 def test_help_fits_and_begins_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, command) == 0
@@ -148,31 +130,10 @@ def test_a_tool_that_fails_is_diagnosed_by_its_own_log(
     assert f"next: deploykit diagnose {made}/logs/" in (made / "logs/build.log").read_text()
 
 
-KEY = "a" * 64
-
-
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path))
     return tmp_path
-
-
-def test_it_says_what_is_kept_and_clears_it(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("deploykit.cli.doctor.examine", lambda _backends: ())
-    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(folder / "none"))  # how large those of this machine are is not asked
-    for kind in ("one", "two"):
-        Store(kind).put(KEY, {"answer": 1})
-    size = (folder / "one" / f"{KEY}.json").stat().st_size
-    run(cli, ["doctor", "--json"])
-    (found,) = (line["facts"] for line in json.loads(capsys.readouterr().out)["lines"] if line["id"] == "cache")
-    assert found["kinds"] == [{"kind": kind, "entries": 1, "bytes": size} for kind in ("one", "two")]
-    assert found["folder"] == str(folder) and found["limit"] == 2 << 30
-    assert run(cli, ["doctor", "--clear-cache", "--json"]) == 0
-    assert [room["kind"] for room in json.loads(capsys.readouterr().out)["cleared"]] == ["one", "two"]
-    assert run(cli, ["doctor", "--clear-cache"]) == 0
-    assert "0 entries" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["--no-cache", "targets"], ["targets", "--no-cache"]])

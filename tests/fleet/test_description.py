@@ -3,7 +3,7 @@
 import json
 import sys
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import pytest
 
 from deploykit import api
 from deploykit.backend.requests import CORE_OPTIONS, Request
-from deploykit.errors import InputError, PackageError, UnknownTargetError, UsageError
+from deploykit.errors import InputError, PackageError, UnknownTargetError
 from deploykit.fleet.cells import Cell, Keys, cells_of, moved, request_from_json, request_to_json
 from deploykit.fleet.description import Shared, read_file, schema
 from deploykit.fleet.pages import junit_of, render_matrix
-from deploykit.fleet.results import CellResult, CellVerdict, Results, compare
+from deploykit.fleet.results import CellResult, Results
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) { y = Relu (x) }'
 BASE = '[models.a]\npath = "a.onnx"\n[models.b]\npath = "b.onnx"\n[targets.phone]\ndevice = "sm8650"\n'
@@ -96,31 +96,6 @@ def test_whatever_file_of_a_cell_changes_its_key_does(tmp_path: Path) -> None:
     asked = Cell(id="cnn/phone", model="cnn", target="phone", request=request)
     keys = {Keys().key(asked)} | {Keys().key(asked) for file in files if file.write_bytes(b"2")}
     assert len(keys) == 4 and Keys().key(asked) in keys
-
-
-def test_no_answer_is_never_a_yes() -> None:
-    assert cell("a/b").verdict is CellVerdict.YES
-    assert cell("a/b", right="not judged").verdict is CellVerdict.NOT_JUDGED
-    assert cell("a/b", status=1).verdict is CellVerdict.NO
-    assert cell("a/b", status=5).verdict is CellVerdict.FAILED
-    assert cell("a/b", error={"what": "x"}).verdict is CellVerdict.FAILED
-    assert CellResult(cell="a/b", key="", exit_status=0).verdict is CellVerdict.NOT_JUDGED
-    assert results(cell("a/b"), not_run=("a/c",)).exit_status == 1
-
-
-def test_cells_are_held_against_a_time_and_an_older_run() -> None:
-    def timed(name: str, us: float, **more: Any) -> CellResult:
-        one = cell(name)
-        return replace(one, outcome={**one.outcome, "estimate": {"time_us": us, **more}})
-
-    cells = (timed("a/x", 900.0), timed("a/y", 5100.0), timed("a/z", 9000.0, instead_of="another"), cell("a/w"))
-    known = replace(results(*cells), max_time_us=5000.0)
-    assert (known.too_slow, known.exit_status, known.to_json()["too_slow"]) == (("a/y",), 1, ["a/y"])
-    assert results(*cells).exit_status == 0 and replace(known, max_time_us=6000.0).exit_status == 0
-    (slower,) = compare(known, results(timed("a/x", 950.0), timed("a/y", 5101.0))).changes
-    assert slower.worse and slower.what == ("estimated 900 us -> 950 us",)
-    with pytest.raises(UsageError, match="no time"):
-        api.matrix(AIMET / "none.toml", max_time="soon")
 
 
 def test_names_and_words_of_strangers_stay_text() -> None:

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 
 from deploykit.answers.rule_pages import all_rules
-from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity, exit_status
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import core_registries
@@ -21,7 +19,6 @@ from deploykit.report.for_ci import (
     write_baseline_file,
 )
 from made_findings import a_finding
-from tables import each_row
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "sarif" / "sarif-schema-2.1.0.json").read_text("utf-8"))
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER)
@@ -55,25 +52,6 @@ def checked(findings: list[Finding], path: str = "models/a b.onnx") -> dict[str,
     return run
 
 
-def test_a_finding_becomes_a_result() -> None:
-    run = checked([finding()])
-    (result,) = run["results"]
-    assert (result["ruleId"], result["level"]) == ("DK901", "warning")
-    assert result["message"]["text"] == "it is odd. Next: add 1"
-    (location,) = result["locations"]
-    assert location["physicalLocation"]["artifactLocation"]["uri"] == "models/a%20b.onnx"
-    assert location["logicalLocations"] == [{"name": "/conv/Conv", "kind": "function"}]
-    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "DK901"
-    assert run["tool"]["driver"]["rules"][0]["name"] == "OddOne"
-
-
-def test_information_is_a_note_and_what_is_handled_is_suppressed() -> None:
-    assert checked([finding(severity=Severity.INFO)])["results"][0]["level"] == "note"
-    (result,) = checked([finding(handled="rewritten")])["results"]
-    assert result["suppressions"][0]["justification"] == "rewritten"
-    assert "suppressions" not in checked([finding()])["results"][0]
-
-
 def test_every_registered_rule_can_be_described() -> None:
     rules = [entry.rule for entry in all_rules(core_registries())]
     findings = [finding(code=rule.code, slug=rule.slug, severity=rule.severity) for rule in rules]
@@ -99,30 +77,8 @@ def test_accepted_findings_no_longer_block(tmp_path: Path) -> None:
     assert apply_baseline([a_finding(handled="rewritten")], baseline)[0].handled == "rewritten"
 
 
-@each_row(
-    ("text", "what"),
-    ("[]", "Expected a table"),
-    ('{"schema": 2, "accepted": []}', "schema: 2"),
-    ('{"schema": 1, "accepted": [{"code": "DK901"}]}', "accepted[0].fingerprint: missing"),
-    ('{"schema": 1, "accepted": [], "ignored": []}', "ignored: unknown key"),
-    ("{", "not JSON"),
-)
-def test_a_damaged_file_is_named(tmp_path: Path, text: str, what: str) -> None:
-    path = tmp_path / "baseline.json"
-    path.write_text(text)
-    with pytest.raises(InputError) as caught:
-        read_baseline(path)
-    assert what in caught.value.what and "baseline.json" in caught.value.what
-
-
 def test_overrides_by_code() -> None:
     typed = ["dk901=warning", "DK902=off"]
     changed = apply_severity_overrides([a_finding(), a_finding(code="DK902"), a_finding(code="DK903")], typed)
     assert [(one.code, one.severity) for one in changed] == [("DK901", Severity.WARNING), ("DK903", Severity.ERROR)]
     assert apply_severity_overrides([a_finding()], ["DK901=off"]) == ()
-
-
-@pytest.mark.parametrize("text", ["DK901", "DK901=", "=error", "DK901=fatal", ""])
-def test_overrides_that_make_no_sense(text: str) -> None:
-    with pytest.raises(UsageError):
-        apply_severity_overrides([], [text])

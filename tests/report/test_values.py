@@ -6,6 +6,7 @@ After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest -n 0 tests/repo
 import json
 import math
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +16,22 @@ import msgspec
 import numpy as np
 import pytest
 
+from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.latency import Estimate, TraceEvent
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Severity, SubjectKind
+from deploykit.fleet.on_devices import DeviceRun
+from deploykit.fleet.pages import junit_of, render_matrix, size_text
+from deploykit.fleet.results import CellResult, Results
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, spark, spread, timeline
+from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes, picture_in, png
 from deploykit.report.explaining import costs_by_output, explained, samples_wanted, shipping
-from deploykit.report.for_ci import JUnitCase, junit_text, run_cases
+from deploykit.report.for_ci import JUnitCase, junit_text, run_cases, to_sarif
 from deploykit.report.ladders import ladder_section
 from deploykit.report.pages import audit_section, quantized_section
 from made_findings import a_finding
@@ -100,6 +106,80 @@ def drawn(ladder: Any) -> Any:
     return {**section, "rows": rows, "winner": winner, "steps": [step["costs"] for step in section["steps"]]}
 
 
+def given(page: str, make: Callable[[], object]) -> Any:
+    """What the template of a page is given."""
+    seen: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{page}.render", lambda template, values, **_: seen.append([template, values]))
+        make()
+    return seen
+
+
+def matrix(*, right: bool = False, not_run: tuple[str, ...] = ("b/q",)) -> Any:
+    """The page of a matrix, and the same for servers."""
+    number = {"measure": "sqnr", "value": 40.04}
+    good = {"status": {"right": "yes", "numbers": [number, {**number, "value": 50}]}, "package": "package"}
+    good |= {"estimate": {"time_us": 1500}}
+    bad = {"findings": [{"severity": "error", "code": "DK1", "message": "it is odd"}], "package": "package"}
+    error = {"what": "it fell", "why": "", "next": "mend it"}
+    cells = [CellResult(cell="a/p", key="", exit_status=0, outcome=good, bytes=1536, seconds=1.26)]
+    if not right:
+        cells += [
+            CellResult(cell="a/q", key="", exit_status=1, outcome=bad, bytes=3 << 20, seconds=2.0),
+            CellResult(cell="b/p", key="", exit_status=5, error=error),
+        ]
+    models, targets = (("a",), ("p",)) if right else (("a", "b"), ("p", "q", "r"))
+    results = Results(models=models, targets=targets, cells=tuple(cells), not_run=not_run)
+    also = {"runs": [JUnitCase(name="a/p", message="right")]}
+    junit = junit_of(results, "all", None if right else also).splitlines()
+    return [given("deploykit.fleet.pages", lambda: render_matrix(results, "m.toml")), junit, results.exit_status]
+
+
+def seen_in(feed: Any) -> Any:
+    found = picture_in({"n": np.zeros((1, 4)), "x": np.asarray(feed)})
+    if found is None:
+        return None
+    first, last = found.pixels[0, 0].tolist(), found.pixels[-1, -1].tolist()
+    return [found.input, found.size, found.is_stretched, found.pixels.shape[2], first, last]
+
+
+def packed(rows: Any, longest: int) -> Any:
+    """The parts of a picture in a file, and the rows in it."""
+    data = png(np.array(rows, np.uint8), longest=longest)
+    head, body = data.index(b"IHDR"), data.index(b"IDAT")
+    size = int.from_bytes(data[body - 4 : body], "big")
+    return [data[:8].hex(), data[head + 4 : head + 17].hex(), zlib.decompress(data[body + 4 : body + 4 + size]).hex()]
+
+
+def boxes(*rows: tuple[float, ...], sizes: Any = None, **more: Any) -> Any:
+    """The boxes that are kept of rows of corners, score and class, on a picture of 100 by 50."""
+    table = np.array(rows, np.float32)
+    values: Any = {"b": table[None, :, :4], "s": table[None, :, 4], "c": table[None, :, 5].astype(np.int64)}
+    names = {"boxes": ("b", OutputKind.BOXES), "scores": ("s", OutputKind.SCORES), "labels": ("c", OutputKind.LABELS)}
+    pieces: dict[str, Any] = {role: Piece(output=name, kind=kind) for role, (name, kind) in names.items()}
+    group = DetectionSet(**pieces, sizes="" if sizes is None else "size")
+    feed: Any = {} if sizes is None else {"size": np.array(sizes)}
+    kept = kept_boxes(group, values, feed, (100, 50), **{"corners": True, **more})
+    return [
+        [round(float(value), 4) for value in (one.left, one.top, one.right, one.bottom, one.score)] + [one.label]
+        for one in kept
+    ]
+
+
+def beside() -> Any:
+    """Boxes of two sides that are one thing: the nearest of the class, from half an overlap on, each once."""
+    one = KeptBox(left=0.0, top=0.0, right=1.0, bottom=1.0, score=0.9, label=1)
+    half, more, less = (replace(one, right=right) for right in (0.5, 0.75, 0.49))
+    others = (half, more, less, replace(one, label=2))
+    pairs = [
+        boxes_beside([one], others),
+        boxes_beside([one], [less]),
+        boxes_beside([one, one], [half]),
+        boxes_beside([], [one]),
+    ]
+    return [[[None if box is None else (box.right, box.label) for box in pair] for pair in found] for found in pairs]
+
+
 def told(name: str) -> Any:
     found = explained(read(name), Path("a folder"))
     return {"title": found.title, **{chapter.title: chapter.lines for chapter in found.chapters}}
@@ -108,6 +188,13 @@ def told(name: str) -> Any:
 NO, OPEN, NOT_RUN = Right.NO, Right.NOT_JUDGED, Compilation()
 TENSOR = a_finding(kind=SubjectKind.TENSOR, name="b", severity=Severity.WARNING)
 EVENT = TraceEvent(node="conv", thread="HVX 1", start=0, duration=600, unit="vector", kernel="q::conv")
+RAMP = np.broadcast_to(np.add.outer(np.arange(64.0), np.arange(64.0)), (1, 3, 64, 64))
+ASIDE = a_finding(evidence={"count": 3}, sources=("s",), kind=SubjectKind.DATA).with_handled("rewritten")
+SLOW = tuple(
+    CellResult(cell=name, key="", exit_status=0, outcome={"estimate": {"time_us": 5.0, "instead_of": other}})
+    for name, other in (("a", ""), ("b", "another"))
+)
+RUN = {"right": {"right": "yes"}, "where": "device", "latency": {"median_us": 2500, "p90_us": 3000}}
 CASES: Mapping[str, Callable[[], Any]] = {
     "shares": lambda: [share_of(value, 8.0) for value in (-1.0, 0.0, 1.0, 8.0, 9.0)] + [share_of(1.0, 0.0)],
     "decibels": lambda: list(map(decibels, (40.04, math.nan, math.inf, -math.inf))),
@@ -181,6 +268,67 @@ CASES: Mapping[str, Callable[[], Any]] = {
     "a ladder": lambda: drawn(read("ladder.json")),
     "a ladder by time": lambda: drawn(read("ladder_timed.json")),
     "a ladder by a measure": lambda: drawn(read("ladder_measured.json")),
+    "cells": lambda: [
+        [one.verdict, one.compiled, one.worst_db, one.time_us, one.why]
+        for one in (
+            CellResult(cell="a", key="", exit_status=0),
+            CellResult(cell="a", key="", exit_status=0, outcome={"status": {"right": "not judged", "compiled": "yes"}}),
+            CellResult(cell="a", key="", exit_status=0, outcome={"status": {"right": "yes", "right_why": "so"}}),
+            CellResult(cell="a", key="", exit_status=1, outcome={"status": {"right": "yes", "compiled_why": "c"}}),
+            CellResult(cell="a", key="", exit_status=0, error={"what": "x"}),
+            CellResult(cell="a", key="", exit_status=2, outcome={"estimate": {"time_us": 5, "instead_of": "b"}}),
+        )
+    ],
+    "cells that are too slow": lambda: [
+        [found.too_slow, found.exit_status, found.counts]
+        for most in (0.0, 4.0, 5.0, 6.0)
+        for found in (Results(models=(), targets=(), cells=SLOW, not_run=(), max_time_us=most),)
+    ],
+    "SARIF of what is handled": lambda: to_sarif([ASIDE], (), "models/a b.onnx")["runs"][0]["results"],
+    "a matrix": matrix,
+    "a matrix that is right": lambda: matrix(right=True, not_run=()),
+    "a matrix of which not all ran": lambda: matrix(right=True, not_run=("a/q",)),
+    "sizes": lambda: list(
+        map(size_text, (0, 1023, 1024, 1536, (1 << 20) - 1, 1 << 20, (1 << 30) - 1, 1 << 30, 1 << 40))
+    ),
+    "runs on devices": lambda: [
+        [run.words, run.case]
+        for run in (
+            DeviceRun(cell="a/p", device="d", exit_status=0, outcome=RUN),
+            DeviceRun(cell="a/p", device="d", exit_status=1, outcome={**RUN, "latency": None, "where": "emulator"}),
+            DeviceRun(cell="a/p", device="d", exit_status=5, outcome={"status": 3}),
+            DeviceRun(cell="a/p", device="d", exit_status=2, error="it fell\n  why: so"),
+        )
+    ],
+    "pictures": lambda: [
+        seen_in(feed)
+        for feed in (
+            *(RAMP * scale + more for scale, more in ((1.0, 0.0), (1 / 126, 0.0), (1.0, -1.0), (3.0, 0.0), (0.0, 5.0))),
+            *(RAMP.transpose(0, 2, 3, 1) + 1, RAMP[:, :1], RAMP[:, :2], RAMP[0], np.concatenate([RAMP, RAMP])),
+            *(RAMP[:, :, :31], RAMP[:, :, :32], RAMP[:, :, :, :31], RAMP * np.nan, RAMP > 60, RAMP.astype(str)),
+            *(np.tile([[0.0, 200.0], [200.0, 0.0]], (1, 3, 20, 20)), np.zeros((1, 3, 64, 3))),
+        )
+    ],
+    "files of pictures": lambda: [
+        packed([[[1], [3]], [[5], [7]]], 2),
+        packed([[[1, 2, 3]] * 3, [[3, 2, 1]] * 3, [[0, 0, 0]] * 3], 2),
+        packed([[[at] for at in range(4)]] * 4, 2),
+    ],
+    "boxes": lambda: [
+        boxes(
+            (10, 5, 30, 25, 0.9, 1),
+            (10, 5, 30, 24, 0.8, 1),
+            (10, 5, 30, 24, 0.7, 2),
+            (40, 5, 60, 25, 0.25, 1),
+            (70, 5, 90, 25, 0.249, 1),
+        ),
+        boxes((0.1, 0.1, 0.3, 0.5, 0.9, 1), (0.5, 0.5, 1.4, 1.5, 0.3, 0)),
+        boxes((10, 5, 30, 25, 0.9, 1), (40, 5, 60, 25, 0.5, 0), nothing=0),
+        boxes((20, 15, 20, 20, 0.9, 1), corners=False),
+        boxes((32, 32, 64, 64, 0.9, 1), sizes=[64, 64]),
+        len(boxes(*((at, 0, at + 1, 1, 0.9, 1) for at in range(45)))),
+    ],
+    "boxes beside boxes": beside,
     "junit": lambda: junit_text(
         "all\x00",
         {
