@@ -68,7 +68,8 @@ def junit_of(results: Results, name: str, also: Mapping[str, Sequence[JUnitCase]
     suites: dict[str, list[JUnitCase]] = {model: [] for model in results.models}
     for cell in results.cells:
         model, _, target = cell.cell.partition("/")
-        case = JUnitCase(name=target, seconds=round(cell.seconds, 3), message=": ".join(filter(None, (cell.verdict, cell.why))))
+        told = ": ".join(filter(None, (cell.verdict, cell.why)))
+        case = JUnitCase(name=target, seconds=round(cell.seconds, 3), message=told)
         if cell.verdict is CellVerdict.NO:
             case = replace(case, kind="failure", message=cell.why)
         elif cell.verdict is CellVerdict.FAILED:
