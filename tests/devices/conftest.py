@@ -1,8 +1,7 @@
-"""Packages to run, and an ssh server on loopback to run them behind."""
+"""Packages to run, and clients of devices that scripts play."""
 
 import os
 import shutil
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 import deploykit
 from qairt_folder import qairt_folder, with_device_parts
-from ssh_end import WANTED, SshEnd, is_here, ssh_end
 from text_models import text_model
 
 
@@ -81,19 +79,6 @@ def compiled(compiled_package: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshEnd]:
-    """An ssh server on loopback that the client of this test knows."""
-    if not is_here():
-        pytest.skip(WANTED)
-    folder = tmp_path / "ssh"
-    folder.mkdir()
-    with ssh_end(folder) as end:
-        monkeypatch.setenv("DEPLOYKIT_SSH_CONFIG", str(end.client))
-        monkeypatch.setenv("DEPLOYKIT_DEVICE_FOLDER", str(end.home))
-        yield end
-
-
-@pytest.fixture
 def context_package(sources: Path, tmp_path: Path) -> Path:
     """A context binary that the wheel's compiler made, for the SDK's program."""
     if find_spec("onnxruntime_qnn") is None:
@@ -109,6 +94,8 @@ def context_package(sources: Path, tmp_path: Path) -> Path:
 def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A phone that ``adb`` reaches, both played by scripts: its shell is this machine's, with the programs in ``bin``.
 
+    What ``ssh`` reaches is this machine as it is.
+
     What is pushed lies in ``deploykit``. There is a folder like that of the SDK as well.
     """
     folder = tmp_path / "phone"
@@ -116,6 +103,7 @@ def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "phone/bin/getprop": f'case "$1" in{"".join(f" {name}) echo {value} ;;" for name, value in SAID.items())} esac',
         "phone/bin/uname": 'case "$1" in -m) echo aarch64 ;; *) echo Linux ;; esac',
         "phone/bin/sort": "echo 41500",  # whose only use there is to find the hottest
+        "client/ssh": 'for last; do :; done; exec sh -c "$last"',
         "client/adb": f'for last; do :; done; PATH={folder}/bin:$PATH exec sh -c "$last"',
     }
     for name, text in programs.items():
