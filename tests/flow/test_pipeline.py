@@ -28,7 +28,15 @@ from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.flow import choose, cure
 from deploykit.flow.cure import rewrite_quantized
-from deploykit.flow.pipeline import SdkTrial, lowest_sdk, make_package, try_compilers
+from deploykit.flow.pipeline import (
+    SdkTrial,
+    check,
+    lowest_sdk,
+    make_package,
+    make_packages,
+    make_plan,
+    try_compilers,
+)
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.run import execute, with_kernels
@@ -90,14 +98,20 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_precision_that_nobody_asked_for_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["package", str(CNN / "model.onnx"), "--backend", "qnn-htp", "--target", "sm8550", "-o"]
-    assert run(cli, [*words, str(tmp_path / "assumed")]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert "assumed    float16, since neither encodings nor a precision were given" in said
-    assert "* **assumed**: float16" in (tmp_path / "assumed" / "README.md").read_text()
-    assert run(cli, [*words, str(tmp_path / "asked"), "--precision", "fp16"]) == 0
-    assert "assumed" not in capsys.readouterr().out
+def test_what_is_done_is_told_while_it_is_done(tmp_path: Path) -> None:
+    request = Request(model=CNN / "model.onnx", target="sm8650", backend="qnn-htp", sdk="2.33", compile=False)
+    news = list[str]()
+    make_plan(replace(request, encodings=CNN / "w8a8.v0.6.1.encodings"), progress=news.append)
+    check(request, progress=news.append)
+    decided = ["[1/1] deciding", "simulating the encodings as they are", "trying as-is", "planning"]
+    assert news == [*decided, "[1/2] deciding", "planning", "[2/2] running each kernel by itself"]
+    first, news = "reading the model and its encodings", list[str]()
+    make_package(request, tmp_path / "one", progress=news.append)
+    steps = ["[1/3] deciding", "planning", "[2/3] writing", "[3/3] verifying"]
+    assert news == [first, *steps]
+    news.clear()
+    make_packages([request, replace(request, target="sm8550")], tmp_path / "two", progress=news.append)
+    assert news == [f"sm8650: {line}" for line in (first, *steps)] + [f"sm8550: {line}" for line in steps]
 
 
 class Recorder(StubBackend):

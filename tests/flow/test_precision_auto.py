@@ -124,11 +124,6 @@ def test_the_users_measure_decides_and_the_cheapest_that_is_good_is_written_with
     assert again.sqnr_db >= record["numbers"]["sqnr_db"] - 5
 
 
-DATA = Path(__file__).parents[1] / "data" / "aimet"
-CNN = DATA / "cnn" / "model.onnx"
-W8A16 = DATA / "cnn" / "w8a16.v1.0.0.encodings"
-
-
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 
 

@@ -152,10 +152,11 @@ def test_outputs_whose_size_the_values_decide_are_told(tmp_path: Path) -> None:
 
 def test_what_no_grid_holds_stays_in_float_and_a_left_operand_has_one_grid(tmp_path: Path) -> None:
     left = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
-    body = "h = MatMul (left, x) c = Greater (h, zero) m = Where (c, h, endless) r = Relu (m) y = Add (r, h)"
-    model = text_model("float[8,8] x", body, "float[8,8] y", left=left, zero=0.0, endless=-np.inf)
+    """An input that is named as what a quantizer makes beside a tensor keeps its name."""
+    body = "h = MatMul (left, h_scale) c = Greater (h, zero) m = Where (c, h, endless) r = Relu (m) y = Add (r, h)"
+    model = text_model("float[8,8] h_scale", body, "float[8,8] y", left=left, zero=0.0, endless=-np.inf)
     onnx.save(model, tmp_path / "m.onnx")
-    np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).normal(size=(16, 8, 8)).astype(np.float32))
+    np.savez(tmp_path / "x.npz", h_scale=np.random.default_rng(1).normal(size=(16, 8, 8)).astype(np.float32))
     given = {"target": "sm8650", "calibration": tmp_path / "x.npz", "precision": "w8a16"}
     done = deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / "out", **given)  # type: ignore[arg-type]
     told = json.loads((done.folder / "model.encodings").read_text("utf-8"))

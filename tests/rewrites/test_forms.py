@@ -195,6 +195,7 @@ SHAPES = [
         chain([2, 3, 2, 2, 4, 5], [0, 1, 4, 2, 5, 3], [2, 3, 8, 10]),  # a pixel shuffle
         chain([2, 3, 2, 3, 2, 3], [5, 3, 1, 4, 2, 0], [6, -1]),  # nothing stays beside anything
         chain([2, 3, 2, 3, 2, 3], [5, 4, 3, 2, 1, 0], [0, 12, 6]),
+        chain([1] * 6, [5, 4, 3, 2, 1, 0], [1]),
         before=grids("x p t y"),
     ),
     *rows(

@@ -15,12 +15,9 @@ from deploykit.accuracy.simulate.simulation import simulate
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8, Lpbq, Value
 from deploykit.flow.cure import rewrite
-from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from tables import each_row
 from text_models import text_model
-
-TRANSFORM = load_transform("linear-to-conv")
 
 
 def _linear(batch: int, tokens: int, width: int, out: int, *, bias: str, opset: int, seed: int) -> onnx.ModelProto:

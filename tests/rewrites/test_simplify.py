@@ -39,12 +39,6 @@ def entries(names: str) -> EncodingSet:
     return EncodingSet(version="1.0.0", entries={name: Encoding(name=name, value=grid) for name in names.split()})
 
 
-# A mask of ones as large as the input asks, shifted to zeros and minus infinity, as exporters write it.
-MASK = "shape = Shape (x)  rows = Gather (shape, one)  sizes = Unsqueeze (rows, front)"
-MASK += "  both = Concat <axis = 0> (sizes, columns)  zeros = ConstantOfShape (both)  hidden = Equal (zeros, nought)"
-MASK += "  mask = Where (hidden, never, zeros)  masked = Add (x, mask)  y = Softmax <axis = -1> (masked)"
-
-
 ANGLES = 'angles = Einsum <equation = "i,j->ij"> (places, rates)  waves = Sin (angles)  y = Add (x, waves)'
 COPIES = "c1 = Identity (x)  c2 = Identity (c1)  same = Cast <to = 1> (c2)  flat = Reshape (same, shape)"
 COPIES += "  still = Transpose <perm = [0, 1]> (flat)  y = Relu (still)"
@@ -71,10 +65,6 @@ def test_what_hands_on_or_is_constant_goes(given_: str, body: str, before: str, 
     done = simplified(text_model(given_, body, **STORED), entries(before) if before else None)
     assert ops(done) == left
     assert after is None or (done.encodings is not None and set(done.encodings.entries) == {*after.split()})
-
-
-WORK = "copy = Identity (x)  turned = Transpose <perm = [1, 0]> (x)  narrow = Cast <to = 10> (turned)"
-WORK += "  wide = Cast <to = 1> (narrow)  y = Relu (wide)"
 
 
 def test_a_node_that_does_not_run_stays_and_the_rest_is_folded() -> None:
