@@ -107,13 +107,6 @@ def test_a_log_over_a_narrow_range_is_widened_or_caught(tmp_path: Path, log_mode
     assert bad.exit_status == 1 and finding.evidence["first_node"] == "the_log"
 
 
-def test_what_is_done_in_another_way_stands_behind_what_was_prepared(tmp_path: Path) -> None:
-    asked: Any = {"compile": False, "adapter_options": {"repair": ("/relu/Relu=in-float16",)}}
-    make_package(request("mlp/bq-w4a16.qdq.onnx", "sm8650", **asked), tmp_path / "out")
-    (types,) = (json.loads(path.read_text("utf-8")) for path in (tmp_path / "out").rglob("intended_types.json"))
-    assert {"blocks-to-matmul", "in-float16"} <= {step["id"] for step in types["steps"]}
-
-
 def test_a_package_tells_the_loss_that_the_lpbq_command_tells(tmp_path: Path) -> None:
     """The command works on packed integers, the package on the weights: two ways to the same numbers."""
     prepared = provider_model(onnx.load(AIMET / "mlp/bq-w4a16.qdq.onnx"), None, lpbq=True, int16_matmul=True)

@@ -48,6 +48,7 @@ PLAIN: dict[str, Any] = {
     "lite_mp": None,
     "amp": None,
 }
+SHARE = {"scheme": "percentile", "percentile": 99.0}
 BLOCKS = {"block_size": 32, "operators": ("Conv", "Gemm", "MatMul")}
 
 
@@ -57,12 +58,7 @@ BLOCKS = {"block_size": 32, "operators": ("Conv", "Gemm", "MatMul")}
     ("w8a16", "sm8450", {"configuration": ""}, {"configuration": "htp_v69"}),
     ("w8a16", "sm8650", {"configuration": "own"}, {"configuration": "own"}),
     ("w4a16", "sm8650", {"lpbq": True, "block_size": 32}, {"param_type": "int4", "lpbq": BLOCKS}),
-    (
-        "w8a16",
-        "sm8650",
-        {"scheme": "percentile", "percentile": 99.0},
-        {"scheme": "percentile", "percentile": 99.0},
-    ),
+    ("w8a16", "sm8650", SHARE, SHARE),
     ("w8a16", "sm8650", {"seq_mse": True, "candidates": 7}, {"seq_mse": {"num_candidates": 7}}),
     ("w8a16", "sm8650", {"adaround": True, "cle": True}, {"adaround": {"num_iterations": 10000}, "cle": True}),
     ("w8a8", "sm8650", {"lite_mp": 5.0}, {"activation_type": "int8", "lite_mp": {"percent": 5.0, "to": "int16"}}),

@@ -139,9 +139,6 @@ DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0,
 
 @each_row(
     ("code", "case", "severity", "told"),
-    # Every Android id of the tables is known.
-    ("QNN261", options(soc_model="618"), "error", "soc_model is 69"),
-    ("QNN261", options(soc_model="660"), "error", "soc_model is 87"),
     ("QNN234", blocked(16), "", ""),
     ("QNN235", lpbq("MatMul (xd, w)", columns=33), "warning", "3 blocks of 16 for 33 columns"),
     ("QNN235", lpbq("MatMul (xd, w)", columns=32), "", ""),

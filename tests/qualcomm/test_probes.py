@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,10 +60,10 @@ def test_no_sdk_is_no_problem_and_one_whose_tools_start_is_told_with_its_release
     assert (line.id, line.state) == ("qairt", "absent") and "QAIRT_SDK_ROOT" in line.next
     root = sdk(tmp_path / "any-name", tools={"qnn-net-run": "echo usage"}, version="2.33.0.250327")
     lines = by_kind(list(probe_sdks(named(tmp_path, QAIRT_SDK_ROOT=root))))
-    assert lines["qairt"].facts["version"] == "2.33.0.250327"
+    assert lines["qairt"].facts == {"root": str(root), "version": "2.33.0.250327"}
     assert lines["qairt"].state == lines["tools"].state == lines["python"].state == "ok"
-    assert "1 of 6 host tools start" in lines["tools"].detail
-    assert "qairt-converter" in lines["tools"].facts["missing"]
+    assert lines["tools"].detail == f"1 of 6 host tools start; missing: {', '.join(lines['tools'].facts['missing'])}"
+    assert lines["python"].detail == "the converters of 2.33.0.250327 need Python 3.10; found: 3.10"
 
 
 @each_row(
@@ -102,23 +103,35 @@ def test_roots_that_are_no_sdk(tmp_path: Path, name: str, version: str | None, w
 
 
 def test_ndk_and_clang(tmp_path: Path) -> None:
-    absent = by_kind(list(probe_ndk(around(tmp_path))))
-    assert absent["ndk"].state == absent["clang"].state == "absent"
-    found = by_kind(list(probe_ndk(around(tmp_path, programs=("ndk-build", "clang++")))))
-    assert found["ndk"].state == found["clang"].state == "ok"
-    wrong = by_kind(list(probe_ndk(around(tmp_path, env={"ANDROID_NDK_ROOT": str(tmp_path / "gone")}))))
-    assert wrong["ndk"].state == "problem"
+    def told(**machine: Any) -> list[tuple[str, str, str]]:
+        return [(line.id, line.state, line.detail) for line in probe_ndk(around(tmp_path, **machine))]
+
+    no_clang = ("clang", "absent", "no clang++")
+    assert told() == [("ndk", "absent", "no Android NDK (ANDROID_NDK_ROOT, ndk-build)"), no_clang]
+    programs = ("ndk-build", "clang++")
+    assert told(programs=programs) == [("ndk", "ok", "/bin/ndk-build"), ("clang", "ok", "/bin/clang++")]
+    gone = str(tmp_path / "gone")
+    assert told(env={"ANDROID_NDK": gone}) == [("ndk", "problem", f"ANDROID_NDK names {gone}, no folder"), no_clang]
+    assert told(env={"ANDROID_NDK_HOME": str(tmp_path)}) == [("ndk", "ok", str(tmp_path)), no_clang]
+
+
+HEAD = "List of devices attached"
 
 
 @each_row(
-    ("tail", "state", "word"),
-    (("List of devices attached", "8a1b\tdevice"), "ok", "8a1b"),
-    (("List of devices attached", "8a1b\tunauthorized"), "problem", "unauthorized"),
-    (("List of devices attached",), "absent", "no device"),
+    ("end", "told"),
+    (completed(0, HEAD, "8a1b\tdevice"), ("ok", "devices: 8a1b", "", {"devices": ["8a1b"]})),
+    (completed(0, HEAD, "a\toffline", "b\tdevice"), ("ok", "devices: b", "", {"devices": ["b"]})),
+    (
+        completed(0, HEAD, "8a1b\tunauthorized"),
+        ("problem", "8a1b is unauthorized", "unlock the device and allow debugging", {"devices": []}),
+    ),
+    (completed(0, HEAD), ("absent", "no device", "connect one, with debugging switched on", {"devices": []})),
+    (completed(1, "a\tdevice"), ("problem", "/bin/adb ends with 1", "run it by hand", {})),
 )
-def test_adb(tmp_path: Path, tail: tuple[str, ...], state: str, word: str) -> None:
-    (line,) = probe_adb(around(tmp_path, programs=("adb",), answer=lambda argv, **_: completed(0, *tail)))
-    assert line.state == state and word in line.detail
+def test_adb(tmp_path: Path, end: ProgramEnd, told: tuple[Any, ...]) -> None:
+    (line,) = probe_adb(around(tmp_path, programs=("adb",), answer=lambda argv, **_: end))
+    assert (line.state, line.detail, line.next, line.facts) == told
     assert next(iter(probe_adb(around(tmp_path)))).state == "absent"
 
 
