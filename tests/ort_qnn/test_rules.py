@@ -280,6 +280,11 @@ def test_what_is_said_of_numbers(scope: NumericScope, told: str) -> None:
     assert [narrowest(some.split()) for some in ("uint16 int8", "float16 uint16 int32", "int4")] == [8, 16, 0]
 
 
+def test_a_compiler_that_knows_one_chip_only_is_told_of() -> None:
+    (found,) = rules()["ORT132"].run(replace(PACKAGE, context={"soc_model": 60}, own_chip=60))
+    assert found.message.endswith("the compiler of this release knows no other (QNN295)") and not found.blocks
+
+
 @each_row(
     ("code", "case"),
     ("ORT004", lambda: draft(fp16=False)),  # a quantized model needs no float16
