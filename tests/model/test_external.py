@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from onnx import TensorProto, helper
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
+from deploykit.model import weights
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import copy_bytes, load_small_weights, load_weights, stored_values, weight
 from deploykit.rewrites.contract import load_transform
@@ -224,3 +226,30 @@ def test_weights_beside_the_model_are_loaded_into_a_copy_or_the_small_ones_alone
     partly = load_small_weights(given_, limit=100)
     assert transform.match(partly)
     assert {t.name for t in partly.graph.initializer if t.data_location != t.EXTERNAL} == {"anchors"}
+
+
+def test_where_weights_are_many_they_stay_in_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of more than 16 KiB, of types that numpy has; what is written says nothing of this machine."""
+    monkeypatch.setattr(weights, "LEAST", 40_000)
+    stored: dict[str, Any] = {f"w{count}": np.full(count, 2.0, np.float32) for count in (4096, 4097, 1)}
+    model = text_model("float[1] x", "y = Add (x, w1)", "float[1] y", **stored)
+    model.graph.initializer.append(weights.integer_tensor("nibbles", np.ones(33_000, np.int64), "int4"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    given_ = load_model(tmp_path / "m.onnx")
+    size, lean = given_.external[0].size, weights.lean_weights(given_)
+    made = {"lean": lean, "written": weights.unmapped(lean), "whole": weights.whole_model(lean)}
+    made["all"] = load_weights(given_)
+    made["small"] = load_small_weights(given_, limit=4096)
+    for least, name in ((size, "at the limit"), (size + 1, "beside the limit")):
+        monkeypatch.setattr(weights, "LEAST", least)
+        made[name] = weights.lean_weights(given_)
+        made[f"small {name}"] = load_small_weights(given_, limit=4096)
+    lines = []
+    for name, one in made.items():
+        lines.append(f"{name}: {weights.mapped_bytes(one)} bytes in files")
+        for tensor in one.graph.initializer:
+            place = "outside" if weights.is_outside(tensor) else "mapped" if weights.is_mapped(tensor) else "inside"
+            keys = ", ".join(entry.key for entry in tensor.external_data)
+            total = "" if place == "outside" else f" {int(stored_values(tensor).astype(np.int64).sum())}"
+            lines.append(f"    {tensor.name} {place}{total} {keys}".rstrip())
+    check_whole(__file__, "where weights are", "\n".join(lines))

@@ -29,7 +29,7 @@ from deploykit.model.patterns import (
     repeated_before_norm,
     written_layer_norms,
 )
-from deploykit.model.pinning import branch_choices, has_stale_shapes, pin_shapes
+from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes
 from deploykit.model.ranges import graph_bounds
 from deploykit.model.rules import RULES
 from deploykit.model.shape_inference import contradicts, infer
@@ -179,12 +179,19 @@ def channels_first(asked: Asked) -> Iterator[str]:
     yield ", ".join(node.op_type for node in made.nodes)
 
 
+def constant_weights(asked: Asked) -> Iterator[str]:
+    asked.proto.ir_version = int(asked.words[0])
+    kept = keep_weights_constant(asked.proto)
+    yield f"{kept}, version {asked.proto.ir_version}, inputs {', '.join(item.name for item in asked.proto.graph.input)}"
+
+
 QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "blocks": lambda asked: map(block_text, find_blocks(asked.facts)),
     "bounds": bounds,
     "changed": lambda asked: iter(changed_operators(asked.proto, int(asked.words[0]))),
     "channels-first": channels_first,
     "choices": lambda asked: (f"{name} = {value}" for name, value in branch_choices(asked.proto).items()),
+    "constant-weights": constant_weights,
     "contradicts": lambda asked: iter([str(contradicts(asked.proto, sizes_of(asked)))]),
     "emptied": empty,
     "findings": findings,
