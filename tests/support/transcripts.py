@@ -20,6 +20,7 @@ import contextlib
 import difflib
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -53,6 +54,7 @@ def transcripts_of(file: str) -> Callable[..., None]:
         monkeypatch.chdir(tmp_path)
         for name, value in {"COLUMNS": "120", "NO_COLOR": "1", "DATA": str(DATA)}.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr("deploykit.cli.terminal._PATIENCE", math.inf)  # no news, however slow the machine is
         parts = _parts(path)
         for _ in _typed(parts[0]):
             pass
