@@ -67,7 +67,7 @@ def examine_core(around: Surroundings) -> Iterator[CheckLine]:
         except OSError as error:
             yield line(name, False, f"{folder}: {error.strerror}", "choose another folder")
             continue
-        detail = f"{free / (1 << 30):.1f} GB free at {folder}"
+        detail = f"{free / (1 << 30):.1f} GiB free at {folder}"
         yield line(name, free >= _ROOM, detail, "make room: a toolchain with torch takes about 2 GB", free_bytes=free)
 
 

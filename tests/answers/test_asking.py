@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from deploykit.system.processes import ProgramEnd
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device, Fact
 from stub_backend import ROW, StubBackend
+from told import check_told
 
 BASE = replace(ROW, since="1.0", family="kit")
 
@@ -106,9 +108,33 @@ def by_id(lines: object) -> dict[str, CheckLine]:
     return {line.id: line for line in lines}  # type: ignore[attr-defined]
 
 
-def test_packages_that_do_not_load_are_a_problem(tmp_path: Path) -> None:
-    line = by_id(examine_core(around(tmp_path, code=1)))["packages"]
-    assert line.state == "problem" and "boom" in line.detail and line.next
+def test_what_the_core_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int | None] = [None]
+
+    def usage(_: object) -> Any:
+        if left[0] is None:
+            raise PermissionError(13, "denied")
+        return SimpleNamespace(free=left[0])
+
+    monkeypatch.setattr("platform.python_version", lambda: "3.12.1")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"1.{len(name)}")
+    monkeypatch.setattr("sys.executable", "python")
+    monkeypatch.chdir(tmp_path)
+    told = {}
+    for name, free, machine, programs, code in (
+        ("good", 5 << 30, "x86_64", ("g++", "clang++"), 0),
+        ("with little room", (5 << 30) - 1, "x86_64", (), 3),
+        ("of another kind", None, "arm", ("clang++",), 0),
+    ):
+        left[0] = free
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        lines = examine_core(around(tmp_path, programs=programs, code=code))
+        shown = [f"{line.id}: {line.state}: {line.detail}{' -> ' * bool(line.next)}{line.next}" for line in lines]
+        told[name] = [one.replace(str(tmp_path), "HERE") for one in shown]
+    check_told(Path(__file__).with_name("machine.told"), told)
 
 
 def test_probes_run_once_and_backends_without_them_are_left_out(tmp_path: Path) -> None:

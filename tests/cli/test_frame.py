@@ -119,6 +119,23 @@ def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys
         assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_folder_that_is_gone_is_no_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("deploykit.cli.doctor.examine", lambda _: (tmp_path / "none").stat())
+    assert run(cli, ["doctor"]) == 70
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    capsys.readouterr()
+    assert run(cli, ["doctor"]) == 6
+    assert capsys.readouterr().err.splitlines() == [
+        "error: the folder that this runs in is gone",
+        "  next: change to one that exists",
+    ]
+
+
 @pytest.mark.parametrize(("error", "status"), [(EOFError("marshal data too short"), 70), (KeyboardInterrupt(), 130)])
 def test_a_file_that_ends_too_early_is_no_interruption(
     error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -17,6 +17,7 @@ from deploykit.cli.mcp import READING, argv, schema
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
 from deploykit_vitis_ai.tables import known_errors as vitis_errors
 from tables import each_row
+from told import check_told
 
 
 @pytest.fixture
@@ -105,18 +106,20 @@ def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(capsys: pyt
     assert error["isError"] and json.loads(error["content"][0]["text"])["error"]["exit_status"] == 3
 
 
-@each_row("name", *READING)
-def test_the_schema_is_made_from_the_command(name: str) -> None:
-    made = schema(name)
-    assert made["additionalProperties"] is False and set(made["required"]) <= set(made["properties"])
-    assert set(READING[name]) <= set(made["properties"])
-
-
-def test_no_value_is_taken_for_an_option() -> None:
-    assert argv("check", {"model": "--version", "target": "-h", "plan": True}) == [
-        *("check", "--json", "--target=-h", "--plan", "--", "--version")
-    ]
-    assert "--plan" not in argv("check", {"model": "m", "target": "t", "plan": False})
+def test_the_schema_is_made_from_the_command() -> None:
+    made = {name: schema(name) for name in READING}
+    assert all(one.pop("additionalProperties") is False and one.pop("type") == "object" for one in made.values())
+    told = {
+        name: [f"{key}: {one['type']}{', needed' * (key in of['required'])}" for key, one in of["properties"].items()]
+        for name, of in made.items()
+    }
+    assert "{type}" not in str(made) and all(
+        one["description"] for of in made.values() for one in of["properties"].values()
+    )
+    hostile: Any = {"model": "--version", "target": "-h", "plan": True, "feature": "a b", "sdk": 2, "log": "-"}
+    told |= {f"{name} as typed": argv(name, hostile | {"plan": name == "check"}) for name in READING}
+    told["check without a plan"] = argv("check", {"model": "m", "plan": False})
+    check_told(Path(__file__).with_name("served.told"), told)
 
 
 FAILURE = (

@@ -6,6 +6,7 @@ After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest -n 0 tests/repo
 import json
 import math
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,8 +15,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 
+from deploykit import api
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.latency import Estimate, TraceEvent
 from deploykit.backend.opinions import Audit, AuditedKernel
@@ -32,7 +35,7 @@ from deploykit.report.charts import decibels, loss_bars, network_strip, range_ch
 from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes, picture_in, png
 from deploykit.report.explaining import costs_by_output, explained, samples_wanted, shipping
 from deploykit.report.for_ci import JUnitCase, junit_text, run_cases, to_sarif
-from deploykit.report.ladders import ladder_section
+from deploykit.report.ladders import ladder_section, render_sensitivity
 from deploykit.report.pages import audit_section, quantized_section
 from made_findings import a_finding
 from tables import each_row
@@ -180,6 +183,19 @@ def beside() -> Any:
     return [[[None if box is None else (box.right, box.label) for box in pair] for pair in found] for found in pairs]
 
 
+def layers() -> Any:
+    """What a page about layers is given, of a model that is measured now."""
+    stored: dict[str, Any] = {"w": [[1.0, 2.0], [3.0, 4.0]]}
+    with tempfile.TemporaryDirectory() as name:
+        path, data = Path(name) / "m.onnx", Path(name) / "x.npz"
+        onnx.save(text_model("float[1,2] x", "a = Relu(x) y = MatMul(a, w)", "float[1,2] y", **stored), path)
+        np.savez(data, x=np.array([[1, 2], [-1, 0.3], [0.7, 0.1]], np.float32))
+        found = api.sensitivity(path, precision="w8a8", data=data)
+    ((template, values),) = given("deploykit.report.ladders", lambda: render_sensitivity(found, "m.onnx"))
+    rows = [{key: value for key, value in row.items() if key != "row"} for row in values.pop("tensors")]
+    return [template, {key: value for key, value in values.items() if key != "found"}, rows]
+
+
 def told(name: str) -> Any:
     found = explained(read(name), Path("a folder"))
     return {"title": found.title, **{chapter.title: chapter.lines for chapter in found.chapters}}
@@ -285,6 +301,7 @@ CASES: Mapping[str, Callable[[], Any]] = {
         for found in (Results(models=(), targets=(), cells=SLOW, not_run=(), max_time_us=most),)
     ],
     "SARIF of what is handled": lambda: to_sarif([ASIDE], (), "models/a b.onnx")["runs"][0]["results"],
+    "a page of layers": layers,
     "a matrix": matrix,
     "a matrix that is right": lambda: matrix(right=True, not_run=()),
     "a matrix of which not all ran": lambda: matrix(right=True, not_run=("a/q",)),
