@@ -20,6 +20,7 @@ from deploykit.backend.backend import Request, SharedWork
 from deploykit.encodings.insert_qdq import Skipped
 from deploykit.encodings.lpbq import LpbqLoss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.findings import Severity
 from deploykit.findings.rules import Rule
 from deploykit.flow.read import read_situation
 from deploykit.model.collect import collect_facts
@@ -294,6 +295,17 @@ def test_a_compiler_that_knows_one_chip_only_is_told_of() -> None:
 )
 def test_what_else_is_left_in_silence(code: str, case: Case) -> None:
     assert not list(rules()[code].run(case()))
+
+
+def test_a_kernel_in_fp32_beside_others_in_fp16_is_a_warning() -> None:
+    """GatherND on a chip with FP16; where all is FP32 the chip has none."""
+    alone = types(graph(("float32", "float32", "float32")), made("Float32"), intended="float16")
+    named = tuple(replace(node, name=f"{node.name}2") for node in alone.graphs[0].nodes)
+    beside = (*alone.graphs, replace(alone.graphs[0], nodes=named))
+    both = replace(alone, graphs=beside, schematics=(made("Float32"), replace(made("Float16"), names={7: "m2"})))
+    told = [(found.severity, found.message) for scope in (alone, both) for found in rules()["ORT105"].run(scope)]
+    message = "1 float nodes are compiled in FP32: m"
+    assert told == [(Severity.ERROR, message), (Severity.WARNING, message)]
 
 
 NARROW_8 = "Softmax: over 16 values, input span 0.009 | w8a8"
