@@ -154,6 +154,18 @@ def test_detections_in_another_order_are_the_same(decoder_detector: Any, hidden:
     assert hidden or verdict.right
 
 
+@each_row(("length", "reordered"), (6, True), (7, False), (2, True), (1, False))
+def test_rows_that_were_put_one_behind_the_other_are_matched(length: int, reordered: bool) -> None:
+    """Two rows were chosen: what is a whole number of times as long may hold them."""
+    body = "v, i = TopK(scores, k) s = ReduceSum(v) y = Add(z, s)"
+    model = shape_inference.infer_shapes(text_model(f"float[1,9] scores, float[1,{length}] z", body, k=[2]))
+    left = np.asarray([[1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 40.0]])[:, :length]
+    rows = ChosenRows(facts_of(model))
+    assert rows.is_behind("y") and rows.is_behind("v") and rows.is_behind("i") and not rows.is_behind("scores")
+    found = rows.matched("y", left, left[:, ::-1])
+    assert found.reordered is reordered and np.array_equal(found.left, found.right) is (reordered or length == 1)
+
+
 @each_row("batch", 1, 6)
 def test_every_item_of_a_batch_chooses_for_itself(batch: int) -> None:
     model = text_model(f"float[{batch},9] scores", "v, i = TopK(scores, k) y = Sin(v)", k=[5])

@@ -189,6 +189,21 @@ def test_statistics_of_values() -> None:
 def test_a_quantized_model_brings_its_own_encodings() -> None:
     found = analyze_files(DETR.with_name("w8a8.qdq.onnx"), budget=Budget(seconds=0.0))
     assert len(found.tensors) > 30
+    told = found.to_json()
+    assert sorted(told) == sorted(
+        [
+            "precision",
+            "whole",
+            "layers",
+            "tensors",
+            "samples",
+            "unmeasured",
+            "weights_only",
+            "activations_only",
+            "worst",
+        ]
+    )
+    assert told["samples"]["used"] == 4 and told["worst"] == [] and told["tensors"][0]["alone"] is None
 
 
 @pytest.fixture(scope="module")

@@ -332,5 +332,9 @@ def test_samples_of_another_model_are_refused(tmp_path: Path) -> None:
     (tmp_path / "s.npz").write_bytes(record(_samples(3)).data or b"")
     with pytest.raises(InputError, match="does not fit"):
         read_recorded(tmp_path / "s.npz", (InputSpec(name="ids", dtype="int64", shape=(1, 5)),))
+    feed = _samples(1).feeds[0]
+    write_arrays(tmp_path / "t.npz", {"0:ids": feed["ids"], "1:ids": feed["ids"], "1:a/b": feed["a/b"]})
+    with pytest.raises(InputError, match="or not the same inputs in each"):
+        read_recorded(tmp_path / "t.npz", SPECS)
     with pytest.raises(InputError, match="no sample for this model"):
         read_recorded(tmp_path / "s.npz", (InputSpec(name="other", dtype="int64", shape=(1, 5)),))
