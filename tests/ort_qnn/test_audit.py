@@ -209,6 +209,16 @@ def test_what_only_inputs_show_that_few_models_are_given_is_no_error(only: str, 
     assert found.hint.startswith(f"with no {only} it is right" if only else "--repair r=in-16-bits (it")
 
 
+def test_what_is_wrong_among_neighbours_alone_is_told_and_counted() -> None:
+    (found,) = RULES["QNN321"].run(audit_of("wrong", "inside", count=2))
+    assert found.message == "Relu r, and 1 more of the same: wrong in u16, as Conv > Relu: off"
+    kernels = (*audit_of("wrong").kernels, *audit_of("wrong", "inside").kernels)
+    told = [one.message for one in RULES["QNN321"].run(replace(audit_of("wrong"), kernels=kernels))]
+    assert told == ["Relu r: wrong in u16: off"], "once, where it is wrong by itself"
+    (count,) = COUNTED.run(Counted(audit=replace(audit_of("wrong"), left_out=3), otherwise=2))
+    assert count.message == "1 kernel run on the emulator: 1 wrong; 2 done in another way; 3 left out (QNN324)"
+
+
 def test_what_is_right_otherwise_is_the_way_out() -> None:
     def hint(ways: tuple[str, ...] | None) -> str:
         (found,) = RULES["QNN321"].run(audit_of("wrong", ways=ways))

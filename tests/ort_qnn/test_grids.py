@@ -20,7 +20,6 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.samples import observed_ranges
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
 from deploykit_ort_qnn.forms.kernel_grids import (
-    even_results,
     whole_softmax_steps,
 )
 from deploykit_ort_qnn.forms.missing_grids import fused_grids, norm_scales, recurrent_biases
@@ -122,14 +121,6 @@ def attended(axis: int = 1) -> EncodingSet:
     uneven = grid(-8, 2)
     weight = Affine(bits=8, signed=True, scale=np.full(6, 0.01), zero_point=np.zeros(6), symmetric=True, axis=axis)
     return encodings_of(a=grid(0, 1), b=grid(-1, 0.25), product=uneven, moved=uneven, w=weight, y=grid(-8, 8))
-
-
-def test_a_product_keeps_the_steps_that_it_is_rounded_to_first() -> None:
-    done, names = regridded(even_results, attention("Gemm"), attended())
-    assert names == ("product", "moved")
-    assert ends(value_of(done, "moved")) == pytest.approx((-8 * 32768 / 32767, 8.0))
-    entries = {**attended().entries, "moved": Encoding(name="moved", value=grid(-4, 4))}
-    assert regridded(even_results, attention("Gemm"), replace(attended(), entries=entries))[1] == ("product",)
 
 
 def activated(op: str) -> tuple[ModelProto, EncodingSet]:

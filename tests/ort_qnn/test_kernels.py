@@ -120,6 +120,7 @@ def test_input_sets_cover_a_range() -> None:
 
 
 RISING, NAN = np.arange(100, dtype=np.float32), float("nan")
+HUGE = np.asarray([1, -2, 1e30, -1e6])
 
 
 def off(*got: Any, wanted: Any = RISING, step: float = 1.0) -> Deviation:
@@ -138,6 +139,9 @@ def off(*got: Any, wanted: Any = RISING, step: float = 1.0) -> Deviation:
     (off([0.9, *RISING[1:]], step=0.1), Deviation(most=9, usual=0.09, span=990, share=0, factor=1.0)),
     # A step of float16 is 2^-10 of the largest value; what is not finite counts where the reference is.
     (off([NAN, *RISING[1:]], step=0), Deviation(most=0, usual=0, span=1010, share=0, factor=1.0, odd=1)),
+    (off([1, -2, np.inf, -65504], wanted=HUGE, step=0), Deviation(most=0, usual=0, span=2050, share=0, factor=1.0)),
+    (off([NAN, -2, np.inf, -65504], wanted=HUGE, step=0).odd, 1),
+    (off([1, -2, np.inf, -1e6], wanted=HUGE).odd, 1),
     (off([1, 2], wanted=np.asarray([NAN, 2])), Deviation(most=0, usual=0, span=0, share=0, factor=1.0)),
     (off([NAN, NAN], wanted=np.asarray([1.0, 2])), Deviation(most=1e9, usual=0, span=0, share=1, odd=2)),
     (off([1, 2], wanted=np.asarray([NAN, NAN])), Deviation(most=0, usual=0, span=0, share=0)),
@@ -145,7 +149,7 @@ def off(*got: Any, wanted: Any = RISING, step: float = 1.0) -> Deviation:
     (off([0, 1, 2, 9], wanted=np.arange(4)), Deviation(most=1, usual=0.97, span=1, share=0.25)),
     (off([0, 1, 2]), Deviation(most=1e9, usual=1e9, span=0, share=1)),
 )
-def test_deviations_are_counted_in_steps(found: Deviation, wanted: Deviation) -> None:
+def test_deviations_are_counted_in_steps(found: Any, wanted: Any) -> None:
     assert found == wanted
 
 

@@ -18,10 +18,13 @@ from deploykit.flow.pipeline import make_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
+from deploykit.system.processes import ProgramEnd
+from deploykit_ort_qnn.compiler import hosts
 from deploykit_ort_qnn.compiler.contexts import inspect_context
 from deploykit_ort_qnn.compiler.hosts import Host, Worker, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.carriers import host_toolchain
+from deploykit_qualcomm.hosted import RunnerAnswer
 from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -136,3 +139,30 @@ def test_a_worker_abroad_sees_no_other_module_of_deploykit(tmp_path: Path) -> No
     bare = Worker(python=str(tmp_path / "v/bin/python"), environment={"PYTHONPATH": ""}, abroad=True)
     with pytest.raises(ToolError, match="cannot be used here"):
         bare.work({"action": "compile"}, tmp_path, tmp_path, 60.0, None)
+
+
+def test_a_runner_is_asked_for_what_the_worker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, told, spec = dict[str, Any](), list[str](), host_toolchain("2.36.1")
+    end = ProgramEnd(argv=(), returncode=0, tail=(), seconds=0.0)
+
+    def ask_runner(spec: Any, asked: dict[str, Any], **given: Any) -> RunnerAnswer:
+        seen.update(asked)
+        return RunnerAnswer(error="", log=("a line",), runtime="1.22.2", done=end)
+
+    monkeypatch.setattr(hosts, "ask_runner", ask_runner)
+    assert spec is not None
+    asked: dict[str, Any] = {"model": "m.onnx", "context": "c.onnx", "embed": False, "allow_cpu": False}
+    options, entries = {"soc_model": "57", "profiling_level": "optrace"}, {"a.b": "1"}
+    host, asked = Host(wheel=wheel_for("2.36"), spec=spec), {**asked, "options": options, "entries": entries}
+    (tmp_path / "s").mkdir()
+    answer = host.compile(asked, tmp_path, tmp_path / "s", 5.0, told.append)
+    assert answer == (end, {"ok": False, "error": "the provider took no node"}, ("a line",))
+    assert told == ["compiling m.onnx with QAIRT 2.36.1 under Wine"]
+    context = {"ep.context_enable": "1", "ep.context_file_path": "c.onnx", "ep.context_embed_mode": "0"}
+    assert seen == {
+        "model": "m.onnx",
+        "provider_options": {"backend_path": "QnnHtp.dll", "soc_model": "57"},
+        "session_config": {**context, "session.disable_cpu_ep_fallback": "1", "a.b": "1"},
+        "optimization": 99,
+        "log_severity": 1,
+    }

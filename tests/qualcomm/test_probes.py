@@ -108,25 +108,21 @@ def test_ndk_and_clang(tmp_path: Path) -> None:
 
     no_clang = ("clang", "absent", "no clang++")
     assert told() == [("ndk", "absent", "no Android NDK (ANDROID_NDK_ROOT, ndk-build)"), no_clang]
-    programs = ("ndk-build", "clang++")
-    assert told(programs=programs) == [("ndk", "ok", "/bin/ndk-build"), ("clang", "ok", "/bin/clang++")]
+    assert told(programs=("ndk-build", "clang++")) == [("ndk", "ok", "/bin/ndk-build"), ("clang", "ok", "/bin/clang++")]
     gone = str(tmp_path / "gone")
     assert told(env={"ANDROID_NDK": gone}) == [("ndk", "problem", f"ANDROID_NDK names {gone}, no folder"), no_clang]
     assert told(env={"ANDROID_NDK_HOME": str(tmp_path)}) == [("ndk", "ok", str(tmp_path)), no_clang]
 
 
-HEAD = "List of devices attached"
-
-
 @each_row(
     ("end", "told"),
-    (completed(0, HEAD, "8a1b\tdevice"), ("ok", "devices: 8a1b", "", {"devices": ["8a1b"]})),
-    (completed(0, HEAD, "a\toffline", "b\tdevice"), ("ok", "devices: b", "", {"devices": ["b"]})),
+    (completed(0, "List", "8a1b\tdevice"), ("ok", "devices: 8a1b", "", {"devices": ["8a1b"]})),
+    (completed(0, "List", "a\toffline", "b\tdevice"), ("ok", "devices: b", "", {"devices": ["b"]})),
     (
-        completed(0, HEAD, "8a1b\tunauthorized"),
+        completed(0, "List", "8a1b\tunauthorized"),
         ("problem", "8a1b is unauthorized", "unlock the device and allow debugging", {"devices": []}),
     ),
-    (completed(0, HEAD), ("absent", "no device", "connect one, with debugging switched on", {"devices": []})),
+    (completed(0, "List"), ("absent", "no device", "connect one, with debugging switched on", {"devices": []})),
     (completed(1, "a\tdevice"), ("problem", "/bin/adb ends with 1", "run it by hand", {})),
 )
 def test_adb(tmp_path: Path, end: ProgramEnd, told: tuple[Any, ...]) -> None:
