@@ -20,6 +20,7 @@ from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
 from deploykit.report.ladders import ladder_section, layer_bars
 from deploykit.report.pages import quantized_section
+from tables import each_row
 
 LIE = (4, "not the digest")
 """A remembered answer that reading the file would never give."""
@@ -61,6 +62,25 @@ def test_a_file_written_to_a_moment_ago_is_not_remembered(tmp_path: Path) -> Non
     path, seen = old(tmp_path / "a"), Witnessed()
     seen.note_read(Look.at(path.stat()), path.stat(), *LIE)
     assert seen.hash(path) != LIE
+
+
+@each_row(
+    ("before", "linked", "size", "known"),
+    ({}, False, 4, True),
+    ({"st_ctime_ns": 1}, True, 4, True),  # another name changes the last time of a file, and nothing else
+    ({"st_ctime_ns": 1}, False, 4, False),
+    ({"st_mtime_ns": 2}, True, 4, False),
+    ({}, False, 5, False),
+)
+def test_only_what_was_the_same_all_the_while_is_remembered(
+    before: dict[str, int], linked: bool, size: int, known: bool, tmp_path: Path
+) -> None:
+    path, seen = old(tmp_path / "a"), Witnessed()
+    names = ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+    status = SimpleNamespace(**{name: getattr(path.stat(), name) for name in names} | before)
+    look = Look(status=cast("os.stat_result", status), settled=True)
+    seen.note_read(look, path.stat(), size, LIE[1], linked=linked)
+    assert (seen.hash(path) == LIE) is known and seen.hash(path, size=9) != LIE
 
 
 def test_times_of_whole_seconds_are_trusted_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from deploykit.errors import DefectError
 from deploykit.flow.read import read_situation
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
+from deploykit_qnn_htp import backend
 from deploykit_qnn_htp.commands import Argv
 from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, draft_of, float16_plan, route_row
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
@@ -244,3 +245,13 @@ def test_flags_and_keys_that_no_table_lists_are_told(tmp_path: Path) -> None:
         ("config-keys", False, "config/htp_prepare.json: unknown keys: graphs[].mine, own, own.a"),
         ("converter-types", True, "not built yet: the converter's types are not known"),
     ]
+
+
+@each_row(
+    ("options", "itself"),
+    *(({}, False), ({"input_list": False}, False), ({"input_list": True}, True), ({"route": "legacy-complete"}, True)),
+)
+def test_who_names_a_route_or_a_list_has_the_converter_calibrate(options: dict[str, Any], itself: bool) -> None:
+    situation = integer().situation
+    asked = replace(situation, request=replace(situation.request, adapter_options=options))
+    assert backend.calibrates_itself(asked) is itself

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.system.store import Store, cache_folder, clear, key_of, rooms
+from deploykit.system.store import Store, cache_folder, clear, is_off, key_of, limit, rooms
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +138,15 @@ def test_nothing_is_kept_beyond_the_limit_or_switched_off(folder: Path, monkeypa
         assert store.get(KEY) == {"answer": 1} and store.get(OTHER) is None
 
 
+def test_what_switches_off_and_what_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for word, off in {"": False, "0": False, "False": False, "NO": False, "1": True, "yes": True}.items():
+        monkeypatch.setenv("DEPLOYKIT_NO_CACHE", word)
+        assert is_off() is off, word
+    for said, most in {"": 2 << 30, "99": 99, "many": 2 << 30, "-1": 2 << 30, "²": 2 << 30}.items():
+        monkeypatch.setenv("DEPLOYKIT_CACHE_LIMIT", said)
+        assert limit() == most, said
+
+
 def test_clearing_deletes_entries_and_nothing_else(folder: Path) -> None:
     for kind in ("one", "two"):
         Store(kind).put(KEY, {"answer": 1})
@@ -145,7 +154,10 @@ def test_clearing_deletes_entries_and_nothing_else(folder: Path) -> None:
     foreign = [folder / "one" / "notes.json", folder / "toolchains" / "aimet" / f"{KEY}.json", folder / f"{KEY}.json"]
     for path in foreign:
         path.write_text("{}", "utf-8")
-    assert [(room.kind, room.entries) for room in rooms()] == [("one", 1), ("two", 1)]
+    size = 65 + len('{"answer": 1}')  # a digest and the end of its line
+    assert [room.to_json() for room in rooms()] == [
+        {"kind": kind, "entries": 1, "bytes": size} for kind in ("one", "two")
+    ]
     assert [room.kind for room in clear()] == ["one", "two"]
     assert rooms() == ()
     assert all(path.exists() for path in foreign)

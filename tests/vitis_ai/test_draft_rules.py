@@ -1,7 +1,6 @@
 """Rules about request and model: one triggering and one clean case each, on tiny models made here."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from deploykit_vitis_ai.tables import releases
 from deploykit_vitis_ai.targets import RULES as TARGET_RULES
 from deploykit_vitis_ai.targets import PickedRelease, resolve
 from rule_cases import check_pairs
-from tables import each_row
 from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
@@ -126,17 +124,6 @@ CASES: dict[str, tuple[Any, Any]] = {
 
 def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, TARGET_RULES, DRAFT_RULES.values())
-
-
-@each_row(
-    ("asked", "exact"),
-    *((asked, True) for asked in ("", "6.2", "6.2.0", "6.2.7")),
-    *((asked, False) for asked in ("6.3", "6.1.2", "7.2")),
-)
-def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
-    release = next(release for release in releases() if (release.name, release.version) == ("Vitis AI", "6.2"))
-    for version in ("6.2", "6.2.1"):
-        assert PickedRelease(requested=asked, release=replace(release, version=version)).exact is exact
 
 
 def test_names_with_colons_are_understood() -> None:

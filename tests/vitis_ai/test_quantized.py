@@ -101,11 +101,6 @@ def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, RULES.values())
 
 
-def test_without_the_quantizer_a_format_that_was_to_be_chosen_is_said_to_be_untried() -> None:
-    (said,) = OUTCOME_RULES.run(QuarkOutcome(toolchain="quark==0.13", state="absent", untried="vint8"))
-    assert "vint8 is only the first that --precision auto tries" in said.message
-
-
 def inspected(tmp_path: Path, body: str, given: str, **asked: Any) -> InspectedModel:
     """A model of this body on one grid; its operators are named after what they make."""
     w, s, z, factor = np.ones(4, np.int8), np.array(0.5, np.float32), np.array(0, np.int8), np.array(1.5, np.float32)

@@ -286,23 +286,14 @@ def test_the_counts_stand_beside_the_verdict_and_the_share_beside_the_part(choos
 
 
 @each_row(
-    ("target", "precision", "wider"),
-    ("vek385", "vint8", "bf16"),
-    ("strix", "a8w8", "a16w8"),
-    ("strix", "xint8", "a8w8"),
+    ("share", "target", "precision", "wider"),
+    (0.01, "vek385", "vint8", ""),
+    *((0.05, *row) for row in (("vek385", "vint8", "bf16"), ("strix", "a8w8", "a16w8"), ("strix", "xint8", "a8w8"))),
 )
-def test_the_wider_precision_is_the_next_one_of_the_device(
-    executed: Callable[..., Execution], target: str, precision: str, wider: str
-) -> None:
-    run = QuarkRun(output="vint8.onnx", result={}, log=Path("log"), seconds=1.0)
-    right = executed(lambda *_given: Measured(run=run, quality=lost(0.05)), target=target, precision=precision).right
-    assert right is not None and right.why.endswith(f"; --precision {wider} is wider, and is judged in the same way")
-
-
-@each_row(("share", "words"), (0.05, "; --precision bf16 is wider, and is judged in the same way"), (0.01, ""))
 def test_a_yes_that_keeps_less_than_it_might_names_the_wider_precision(
-    executed: Callable[..., Execution], share: float, words: str
+    executed: Callable[..., Execution], share: float, target: str, precision: str, wider: str
 ) -> None:
     run = QuarkRun(output="vint8.onnx", result={}, log=Path("log"), seconds=1.0)
-    right = executed(lambda *_given: Measured(run=run, quality=lost(share))).right
+    right = executed(lambda *_given: Measured(run=run, quality=lost(share)), target=target, precision=precision).right
+    words = f"; --precision {wider} is wider, and is judged in the same way" if wider else ""
     assert right is not None and right.state is Right.YES and right.why.endswith(f"40.0 dB{words}")

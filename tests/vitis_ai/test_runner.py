@@ -110,13 +110,6 @@ def test_a_hung_run_is_ended(environment: Environment, package: Path) -> None:
         run(environment, package, "sys.stdout.flush(); import time; time.sleep(600)", timeout=0.3)
 
 
-def test_an_environment_that_is_not_ready_is_named(environment: Environment, package: Path, tmp_path: Path) -> None:
-    absent = Environment(spec=environment.spec, path=tmp_path / "nowhere")
-    with pytest.raises(ToolError, match="is absent") as failed:
-        run_quark(absent, package, recipe="config/quantize.json", progress=lambda line: None)
-    assert "deploykit toolchain install standin==1" in failed.value.next
-
-
 TOOL = "quark==0.13"
 ASKED: dict[str, Any] = {"output": "m.onnx", "calibration": {"kind": "arrays"}}
 
