@@ -182,13 +182,12 @@ def check_open(chosen: ChosenWay) -> Iterator[Found]:
     # Each tensor with the input that it hangs on; no error where another way leaves it float.
     for one in chosen.open_tensors:
         won = chosen.prepared
-        handled = None if won is None else f"left float: {won.way.id}"
         hang = f"; it hangs on the input {listed(one.inputs)}" if one.inputs else ""
         yield Found(
             kind=SubjectKind.TENSOR,
             name=one.tensor,
             severity=None if won is None else Severity.INFO,
-            handled=handled,
+            handled=None if won is None else f"left float: {won.way.id}",
             message=f"{one.tensor}: its range is not known: {one.why}{hang}",
             hint=f"give {' or '.join(one.ways_out)}",
             evidence=one.to_json(),
