@@ -233,11 +233,11 @@ _EXACT = (Trait.REARRANGES, Trait.SELECTS, Trait.JOINS, Trait.CLAMPS, Trait.LOGI
 _JUMPS = frozenset({"Ceil", "Floor", "Round", "Sign"})
 
 
-def _a_step_wider(found: Interval) -> Interval:
-    """Around what a jump makes of floats: one more at each end, and no other sign, which roundings keep."""
+def _a_step_wider(found: Interval, given: Interval) -> Interval:
+    """Around what a jump makes of floats: one more at each end, but no sign that they have not: roundings keep it."""
     low, high = (max(1.0, abs(end) * 2.0**-10) if math.isfinite(end) else 0.0 for end in found)  # float16 has 10 bits
     widest = found[0] - low, found[1] + high
-    return (max(widest[0], 0.0) if found[0] >= 0 else widest[0]), (min(widest[1], 0.0) if found[1] <= 0 else widest[1])
+    return (max(widest[0], 0.0) if given[0] >= 0 else widest[0]), (min(widest[1], 0.0) if given[1] <= 0 else widest[1])
 
 
 def graph_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) -> dict[str, Interval]:
@@ -299,7 +299,8 @@ class Arithmetic:
         maker = self.graph.maker(node.input[0]) if "int" not in kinds[0] and "int" in kinds[-1] else None
         if maker is not None and maker.op_type not in RANGES and not has(maker, *_EXACT):
             low, high = RANGES.get(node.op_type, ANYTHING)
-            first = max(low, _a_step_wider(first)[0]), min(high, _a_step_wider(first)[1])
+            least, most = _a_step_wider(first, case.of(0))
+            first = max(low, least), min(high, most)
         for index, _ in enumerate(node.output):
             yield first if index == 0 else _further(case, index, first)
 
