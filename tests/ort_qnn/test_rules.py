@@ -6,6 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnx.parser
@@ -299,9 +300,14 @@ def test_what_else_is_left_in_silence(code: str, case: Case) -> None:
 def test_a_kernel_in_fp32_beside_others_in_fp16_is_a_warning() -> None:
     """GatherND on a chip with FP16; where all is FP32 the chip has none."""
     alone = types(graph(("float32", "float32", "float32")), made("Float32"), intended="float16")
-    named = tuple(replace(node, name=f"{node.name}2") for node in alone.graphs[0].nodes)
-    beside = (*alone.graphs, replace(alone.graphs[0], nodes=named))
-    both = replace(alone, graphs=beside, schematics=(made("Float32"), replace(made("Float16"), names={7: "m2"})))
+    first = alone.graphs[0]
+    named = tuple(msgspec.structs.replace(node, name=f"{node.name}2") for node in first.nodes)
+    beside = (first, QnnGraph(name="h", nodes=named, tensors=first.tensors))
+    both = replace(
+        alone,
+        graphs=beside,
+        schematics=(made("Float32"), Schematic(graph="h", after=made("Float16").after, names={7: "m2"})),
+    )
     told = [(found.severity, found.message) for scope in (alone, both) for found in rules()["ORT105"].run(scope)]
     message = "1 float nodes are compiled in FP32: m"
     assert told == [(Severity.ERROR, message), (Severity.WARNING, message)]
