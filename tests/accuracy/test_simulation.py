@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, parser
 
+from deploykit.accuracy.simulate import sessions
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated, quantizers_of
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -395,6 +396,30 @@ def test_a_layer_beyond_the_budget_is_refused_and_said_so(tmp_path: Path, monkey
     with pytest.raises(InputError, match="largest layer") as caught:
         Session(lean, room=300)
     assert "--memory" in caught.value.next
+
+
+def test_values_that_no_message_could_hold_are_handed_over_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _tower([1, 2, 1], 0)
+    small = onnx.numpy_helper.from_array(np.ones(8, np.float32), "small")
+    model.graph.initializer.append(small)
+    model.graph.node[0].input[0] = "moved"
+    model.graph.node.insert(0, onnx.helper.make_node("Add", ["x", "small"], ["moved"]))
+    feeds = [{"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}]
+    whole, before = Session(model).runs(feeds), model.SerializeToString()
+    monkeypatch.setattr(sessions, "_PROTOBUF_LIMIT", 3 * 256 + 32)
+    monkeypatch.setattr(sessions, "_LARGE", 256)
+    assert _same(Session(model).runs(feeds), whole) and model.SerializeToString() == before
+
+
+def test_old_models_run_in_the_reference() -> None:
+    model = text_model("float[3] x", "y = Sqrt(x) z = Neg(y)", "y, z", opset=1)
+    found = reference_outputs(model, [{"x": np.asarray([4.0, 9.0, 1.0], np.float32)}, {"x": np.ones(3, np.float32)}])
+    assert [{name: value.tolist() for name, value in one.items()} for one in found] == [
+        {"y": [2, 3, 1], "z": [-2, -3, -1]},
+        {"y": [1, 1, 1], "z": [-1, -1, -1]},
+    ]
+    with pytest.raises(InputError, match="g: ONNX's reference does not run the model"):
+        reference_outputs(model, [{}])
 
 
 def test_a_model_that_cannot_be_cut_is_run_whole_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pytest
 from onnx import helper
 from onnx.shape_inference import infer_shapes as inferred
 
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
-from deploykit.accuracy.judge.verdict import Against, Context, Measure, Thresholds, Verdict, limits
+from deploykit.accuracy.judge.verdict import Against, Context, JudgedNumber, Measure, Thresholds, Verdict, limits
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import settled
+from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from tables import each_row
@@ -281,6 +283,34 @@ def test_what_is_lost_without_words_of_a_task_is_excused_with_both_numbers() -> 
     assert _judged(facts, DENSE, _noise(14)(DENSE)).beside(_judged(facts, DENSE, _noise(40)(DENSE))).right is False
     assert _judged(facts, DENSE, _noise(14)(DENSE)).beside(_judged(facts, DENSE, _noise(19)(DENSE))).right is True
     assert _judged(facts, DENSE, _noise(21)(DENSE)).beside(_judged(facts, DENSE, _noise(40)(DENSE))).right is True
+
+
+def test_what_each_output_loses_starts_with_the_words_of_its_task() -> None:
+    def number(output: str, measure: Measure, value: float, words: str = "") -> JudgedNumber:
+        return GIVEN.number(output, "logits", measure, value, words=words)
+
+    numbers = (
+        number("y", Measure.SQNR, 5.0),
+        number("y", Measure.GAIN, 0.3),
+        number("z", Measure.SQNR, 50.0),
+        number("w", Measure.ROWS, 0.1),
+        number("y", Measure.TOP_1, 0.2, "1 of 5 classes equal"),
+    )
+    verdict = Verdict(right=False, numbers=numbers)
+    words = "1 of 5 classes equal (y top-1: 0.2 where at least 0.95 is asked)"
+    assert [*verdict.lost_outputs()] == [
+        ("y", f"{words}; y sqnr: 5 dB where at least 12 dB is asked", [numbers[0], numbers[1], numbers[4]]),
+        ("w", "the output has other rows (w rows: 0.1 where at least 0.5 is asked)", [numbers[3]]),
+    ]
+    told = verdict.to_json()
+    for broken in (
+        {},
+        {**told, "numbers": [{}]},
+        {**told, "outputs": None},
+        {**told, "numbers": [{"measure": "x", "part": ""}]},
+    ):
+        with pytest.raises(InputError, match="not a verdict"):
+            Verdict.from_json(broken)
 
 
 def test_the_better_of_two_keeps_more_or_is_less_noisy() -> None:

@@ -524,7 +524,7 @@ class Verdict(Published):
                 lost=value["lost_rows"],
                 cost=value["cost"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError("not a verdict", why=repr(error)) from None
 
 

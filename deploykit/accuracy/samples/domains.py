@@ -72,11 +72,6 @@ class Domain:
     node: str = ""
     is_mask: bool = False
 
-    @property
-    def known(self) -> bool:
-        """True when both ends are stated, so that legal values can be made."""
-        return self.low is not None and self.high is not None
-
 
 class _Rank(IntEnum):
     """How much a statement counts: those of a higher rank leave the lower ones out."""

@@ -85,7 +85,14 @@ def test_labels_count(tmp_path: Path) -> None:
     save(tmp_path, 120)
     rows = [f"s{i:03}.npy,{'rare' if i < 4 else 'often'}" for i in range(120)]
     (tmp_path / "labels.csv").write_text("\n".join(rows))
-    assert dict(survey(load_calibration(tmp_path, IMAGES), IMAGES).labels) == {"rare": 4, "often": 116}
+    told = {
+        "kind": "arrays",
+        "origin": tmp_path.name,
+        "samples": 120,
+        "unusable": [],
+        "labels": {"rare": 4, "often": 116},
+    }
+    assert survey(load_calibration(tmp_path, IMAGES), IMAGES).to_json() == told
 
 
 def plain(width: int, height: int) -> bytes:
