@@ -168,6 +168,7 @@ DEVICES = (
     Device(id="sm8650", name="SM8650", aliases=("Pineapple Board",), marketing="Snapdragon 8 Gen 3", **ABOUT),
     Device(id="sm8550", name="SM8550", **ABOUT),
     Device(id="sm8505", name="Kailua", **ABOUT),
+    Device(id="sm8450", name="Waipio", **ABOUT),
 )
 
 

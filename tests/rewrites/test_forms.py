@@ -333,6 +333,7 @@ LOWERED = [
     *rows(
         "simplify",
         text_model("float[2,3] x", "n = Slice (x, at, at, at) c = Concat <axis = 1> (x, n) y = Neg (c)", at=[1]),
+        text_model("float[2,3] x", "s = Shape (x) k = Cast <to = 1> (s) r = ReduceSum (k) y = Add (x, r)"),
     ),
     *rows(
         "norm-statistics",
