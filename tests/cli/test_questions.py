@@ -100,7 +100,7 @@ def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(capsys: pyt
         error = ask("tools/call", name="check", arguments={"model": "nowhere.onnx", "target": "sm8650"})
         put.close()
     assert {tool["name"] for tool in tools} == set(READING)
-    assert all(tool["annotations"]["readOnlyHint"] for tool in tools)
+    assert all(tool["annotations"] == {"readOnlyHint": True, "openWorldHint": False} for tool in tools)
     assert run(cli, ["compat", "encodings-2.0.0", "--sdk", "2.33", "--json"]) == 0
     assert json.loads(answer["content"][0]["text"]) == json.loads(capsys.readouterr().out) and not answer["isError"]
     assert error["isError"] and json.loads(error["content"][0]["text"])["error"]["exit_status"] == 3
