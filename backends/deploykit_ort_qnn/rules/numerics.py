@@ -55,7 +55,7 @@ def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
         )
     if unmeant:
         # A recurrent layer alone is taken apart into hundreds of nodes.
-        first, more = unmeant[0], f" (and {len(unmeant) - 1} more nodes)" if len(unmeant) > 1 else ""
+        first, more = unmeant[0], f" (and {len(unmeant) - 1} more)" if len(unmeant) > 1 else ""
         yield Found(
             "node",
             first.name,
