@@ -293,7 +293,7 @@ def _image_side(group: DetectionSet, boxes: Numbers, feed: Arrays, facts: GraphF
     shapes = [shape for name in facts.inputs if len(shape := facts.static_shape(name) or ()) == 4]
     planes = [max(shape[-2:]) for shape in shapes if shape[1] <= 4] or [max(shape[1:3]) for shape in shapes]
     side, largest = float(max(planes, default=640)), float(np.abs(boxes).max(initial=0.0))
-    if group.sizes and group.sizes in feed:
+    if group.sizes in feed:
         largest = float(np.abs(feed[group.sizes]).max(initial=0.0))
         side = largest if largest > _NORMALIZED else side
     return side, 1.0 if largest > _NORMALIZED else side
