@@ -45,6 +45,7 @@ __all__ = [
     "saturating_constant",
 ]
 
+_MASK_PASSES = {"Add", "Where", "Identity", *ops(Trait.REARRANGES)}
 # What lies below is a mask: no attention score does.
 _MASKED = -1e3
 # exp of less than minus this is zero in float32.
@@ -158,8 +159,9 @@ def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flo
         if axis not in (-1, rank - 1):
             raise NoMatchError(f"the Softmax works along axis {axis}, not the last", node=label(node))
         return True
-    if node.op_type not in ("Add", "Where", "Identity") or (node.op_type == "Where" and node.input[0] == name):
-        raise NoMatchError(f"it reaches {node.op_type}: only Add, Where and Softmax may read a mask", node=label(node))
+    if node.op_type not in _MASK_PASSES or (node.op_type == "Where" and node.input[0] == name):
+        problem = f"it reaches {node.op_type}: only Add, Where, Softmax and what moves values may read a mask"
+        raise NoMatchError(problem, node=label(node))
     if node.op_type == "Add" and name == start:
         value: Any = graph.array(start)
         rows = value.reshape(-1, value.shape[-1]) if value.ndim else value.reshape(1, 1)
