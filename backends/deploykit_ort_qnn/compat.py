@@ -141,9 +141,12 @@ def _spans(releases: Sequence[str]) -> Iterator[_Span]:
     yield from _SPANS
     later = [release for release in releases if _numbers(release) >= (2, 47)]
     for release, following in pairwise((*later, "")):
-        # Up to the end of the series before the next one: 2.48 gives 2.47.99.
-        major, minor = _numbers(following)[:2] if following else (0, 0)
-        yield _Span(since=release, until=f"{major}.{minor - 1}.99" if following else "", ran=release, observed=True)
+        # Up to the end of the series before the next one: 2.48 gives 2.47.99. Only its own series was run.
+        major, minor = _numbers(release)[:2]
+        before = _numbers(following)[1] - 1 if following else minor
+        yield _Span(since=release, until=f"{major}.{minor}.99" if following else "", ran=release, observed=True)
+        if before > minor:
+            yield _Span(since=f"{major}.{minor + 1}.0", until=f"{major}.{before}.99", ran=release, observed=False)
 
 
 def _rows(op: str, span: _Span, cells: Sequence[KernelCell]) -> Iterator[CompatRow]:

@@ -104,8 +104,10 @@ def answer(rows: Iterable[CompatRow], query: Query) -> CompatAnswer:
         wanted = _at(wanted, answered_by)
     found = search(wanted, query.words)
     near = () if found else _near(wanted, query.words)
-    answered_by.update({row.family: row.ran for row in found if row.ran and row.family in answered_by})
     shown = tuple(_stamped(row, answered_by) for row in found)
+    for family, release in answered_by.items():
+        spoken = dict.fromkeys(row.sdk for row in shown if row.family == family and row.since)
+        answered_by[family] = ", ".join(spoken) or release
     return CompatAnswer(rows=shown, requested=query.sdk, answered_by=answered_by, near=near)
 
 
@@ -255,7 +257,8 @@ def _stamped(row: CompatRow, answered_by: Mapping[str, str]) -> CompatRow:
     """The row with the release that answers, or with its own range of releases."""
     if not row.since:
         return row
-    sdk = answered_by.get(row.family, "") or release_range(row.since, row.until)
+    answers = answered_by.get(row.family, "")
+    sdk = (answers and row.ran) or answers or release_range(row.since, row.until)
     return row if row.sdk == sdk else replace(row, sdk=sdk)
 
 

@@ -30,7 +30,7 @@ RULES: Registry[GraphFacts] = Registry("graph")
 _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
 _SHOWN = 8
 _LEAST_OPSET = 7
-_HOST_TYPES = {"string", "complex64", "complex128", "uint64"}
+_HOST_TYPES = "string", "complex", "uint64", "float8"
 # What most compilers refuse; whether these tools settle it when they read the graph, only they can tell.
 _OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
 
@@ -372,13 +372,13 @@ def check_host_only(facts: GraphFacts) -> Iterator[Found]:
     Fix: compute it on the host, before or after what is packaged
     """
     # Each operator and reason once, with its first node.
-    told: set[tuple[str, str]] = set()
+    told = set[str]()
     for node in facts.nodes:
         types = {facts.tensors[name].dtype or "" for name in node.outputs if name in facts.tensors}
-        why = [f"it gives {dtype}" for dtype in sorted(types) if dtype in _HOST_TYPES or dtype.startswith("float8")]
+        why = [f"it gives {dtype}" for dtype in sorted(types) if dtype.startswith(_HOST_TYPES)]
         if node.domain == "ai.onnx.ml":
             why = ["an operator of classical machine learning"]
         for reason in why:
-            if (node.op_type, reason) not in told:
-                told.add((node.op_type, reason))
+            if (said := f"{node.op_type}: {reason}") not in told:
+                told.add(said)
                 yield Found(SubjectKind.NODE, node.label, f"{node.op_type} {node.label}: {reason}")

@@ -91,8 +91,10 @@ def test_a_release_that_does_not_run_is_answered_by_the_nearest_one_that_does() 
         ("2.37.0", "2.41.99", "unsupported", "inferred", refused, inferred + here),
         ("2.42.0", "2.46.99", "supported", "inferred", right, f"{inferred}w8a16: r 3"),
         ("2.42.0", "2.46.99", "supported", "inferred", taken, f"{inferred}w8a16: r 2"),
-        ("2.47.0", "2.50.99", "supported", "observed", right, "w8a16: r 3"),
-        ("2.47.0", "2.50.99", "supported", "observed", taken, "w8a16: r 2"),
+        ("2.47.0", "2.47.99", "supported", "observed", right, "w8a16: r 3"),
+        ("2.47.0", "2.47.99", "supported", "observed", taken, "w8a16: r 2"),
+        ("2.48.0", "2.50.99", "supported", "inferred", right, f"{inferred}w8a16: r 3"),
+        ("2.48.0", "2.50.99", "supported", "inferred", taken, f"{inferred}w8a16: r 2"),
         ("2.51.0", "", "supported", "observed", right, "w8a8: r 4"),
         ("2.51.0", "", "broken", "observed", "op Add, taken and wrong", "w8a16: r 3 35 dB"),
     ]
