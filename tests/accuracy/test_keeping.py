@@ -1,4 +1,4 @@
-"""Which detections are kept, what boxes are made of, and pictures beside numbers."""
+"""Which detections are kept, what boxes are made of, and the file of a picture."""
 
 import io
 from typing import Any
@@ -10,9 +10,9 @@ from onnx import shape_inference
 from deploykit.accuracy.judge.detections import Detections, count_kept, read_both
 from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
-from deploykit.accuracy.judge.verdict import Context, KeptCount, fewest_for
+from deploykit.accuracy.judge.verdict import Context, KeptCount
 from deploykit.model.collect import facts_of
-from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes, picture_in, png
+from deploykit.report.detections import png
 from tables import each_row
 from text_models import text_model
 
@@ -34,11 +34,6 @@ def count(*pairs: tuple[Detections, Detections]) -> KeptCount:
     found = count_kept(pairs)
     assert found is not None
     return found
-
-
-def counted(kept: tuple[int, ...], wanted: tuple[int, ...], made: tuple[int, ...] | None = None) -> KeptCount:
-    """A count as it would be made."""
-    return KeptCount(wanted=wanted, made=wanted if made is None else made, kept=kept)
 
 
 def test_rows_of_nothing_are_no_detections() -> None:
@@ -97,14 +92,6 @@ def test_boxes_are_off_in_pixels_of_their_image(image: str, sizes: Any, scale: f
     assert (f"{number.value:.6g} px", number.limit.value) == (off, limit)
 
 
-def test_a_share_is_shown_by_so_many_detections_only() -> None:
-    """Wilson's interval: z * z = 2.7055, and n / (n + z * z) where all are kept."""
-    assert fewest_for(0.95) == 52
-    assert counted((52,), (52,)).surely == pytest.approx(0.9505, abs=1e-4)
-    assert counted((51,), (51,)).surely < 0.95
-    assert counted((186,), (190,)).surely == pytest.approx(0.9541, abs=5e-4)
-
-
 def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
     """The place within a cell and logarithms of sizes, as heads of detectors give them without their grid."""
     rng = np.random.default_rng(3)
@@ -124,67 +111,6 @@ def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
     assert (found.wanted, found.made, found.kept) == ((20,), (20,), (18,))
 
 
-GROUP = DetectionSet(
-    boxes=Piece(output="boxes", kind=OutputKind.BOXES), scores=Piece(output="scores", kind=OutputKind.SCORES)
-)
-CORNERS = np.array([[10, 20, 50, 60], [12, 20, 52, 60], [100, 20, 160, 100], [10, 20, 50, 60], [0, 0, 9, 9]], float)
-SCORES = np.array([[0.9, 0.0], [0.8, 0.0], [0.1, 0.7], [0.0, 0.6], [0.2, 0.1]])
-SIZE = (200, 100)
-
-
-def kept(boxes: np.ndarray, *, corners: bool) -> tuple[KeptBox, ...]:
-    values = {"boxes": boxes[None], "scores": SCORES[None]}
-    return kept_boxes(GROUP, values, {}, SIZE, corners=corners)
-
-
-@pytest.mark.parametrize("unit", [(1, 1), SIZE], ids=["pixels", "parts of the picture"])
-@pytest.mark.parametrize("corners", [True, False])
-def test_the_same_boxes_in_every_convention(corners: bool, unit: tuple[int, int]) -> None:
-    boxes = CORNERS / [*unit, *unit]
-    if not corners:
-        boxes = np.hstack([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]])
-    found = kept(boxes, corners=corners)
-    # The second lies over the first, of its class; the fourth too, of another; the last is below the working score.
-    assert [(box.label, round(box.score, 2)) for box in found] == [(0, 0.9), (1, 0.7), (1, 0.6)]
-    assert (found[0].left, found[0].top, found[0].right, found[0].bottom) == pytest.approx((0.05, 0.2, 0.25, 0.6))
-
-
-def test_what_is_seen_by_one_side_only_stays_alone() -> None:
-    here = KeptBox(left=0, top=0, right=0.5, bottom=0.5, score=0.9, label=0)
-    near = KeptBox(left=0, top=0, right=0.5, bottom=0.4, score=0.8, label=0)
-    other = KeptBox(left=0, top=0, right=0.5, bottom=0.5, score=0.8, label=1)
-    assert here.overlap(near) == pytest.approx(0.8)
-    assert boxes_beside([here], [near]) == ((here, near),)
-    assert boxes_beside([here], [other]) == ((here, None), (None, other))
-    assert boxes_beside([here, here], [near]) == ((here, near), (here, None)), "a box has one partner"
-
-
-RAMP = np.add.outer(np.arange(40.0), np.arange(60.0))  # 0 to 98, smooth
-PHOTO = np.stack([RAMP, RAMP.max() - RAMP, RAMP / 2])  # (3, 40, 60)
-
-
-@pytest.mark.parametrize("scale", [1.0, 1 / 255, 0.01], ids=["bytes", "parts", "small"])
-def test_values_of_a_known_range_come_back_as_they_were(scale: float) -> None:
-    found = picture_in({"id": np.arange(4), "image": (PHOTO * scale).astype(np.float32)[None]})
-    assert found is not None and (found.input, found.size, found.is_stretched) == ("image", (60, 40), False)
-    wanted = PHOTO.transpose(1, 2, 0) * scale * (1 if scale == 1.0 else 255)
-    assert np.abs(found.pixels - wanted).max() <= 0.51
-
-
-@each_row(
-    "values",
-    np.random.default_rng(0).uniform(size=(1, 3, 64, 64)),
-    np.zeros((1, 3, 64, 64)),
-    PHOTO[None, :, :16, :16],
-    PHOTO,
-    np.concatenate([PHOTO, PHOTO])[None],
-    np.full((1, 3, 64, 64), np.nan),
-    np.stack([PHOTO, PHOTO]),
-)
-def test_what_is_no_picture_is_not_taken_for_one(values: np.ndarray) -> None:
-    assert picture_in({"image": values}) is None
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_png_holds_the_pixels_made_smaller_by_whole_factors(channels: int) -> None:
     image = pytest.importorskip("PIL.Image")
@@ -196,9 +122,3 @@ def test_a_png_holds_the_pixels_made_smaller_by_whole_factors(channels: int) -> 
         wanted = np.rint(cut.reshape(height, factor, width, factor, channels).mean(axis=(1, 3)))
         read = np.asarray(image.open(io.BytesIO(data))).reshape(wanted.shape)
         assert np.array_equal(read, wanted)
-
-
-def test_normalised_values_are_spread_and_said_to_be() -> None:
-    found = picture_in({"image": ((PHOTO - 60) / 30).astype(np.float32)[None]})
-    assert found is not None and found.is_stretched
-    assert found.pixels.min() == 0 and found.pixels.max() == 255

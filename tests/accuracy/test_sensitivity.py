@@ -39,12 +39,9 @@ from deploykit.accuracy.simulate.precisions import (
     precision_of,
     statistics_of,
 )
-from deploykit.cli import cli
-from deploykit.cli.frame import run
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.errors import UsageError
 from deploykit.model.collect import facts_of
 from text_models import text_model
 from told import check_file, check_told
@@ -241,19 +238,6 @@ def test_an_output_that_no_node_makes_counts_for_nothing(tmp_path: Path) -> None
     assert handed_on == deploykit.mix(cnn / "model.onnx", goal="sqnr>=20", **given).raised.best.reached
     found = deploykit.sensitivity(tmp_path / "m.onnx", **given)
     assert found.whole.outputs.keys() == {"logits"}
-
-
-def test_sixteen_bit_integers_do_not_repair_it(data: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A quotient of 1e5 beside one of 1e-3 has no place on any grid of 16 bits."""
-    call = ["accuracy", "ladder", "--raise", str(DETR), "--encodings", str(W8A8), "--data", data]
-    call += ["--goal", "sqnr>=40", "--to", "int16"]
-    assert run(cli, call) == 1
-    assert "no number of layers in int16 reaches" in capsys.readouterr().out
-
-
-def test_only_what_the_target_mixes(data: str) -> None:
-    with pytest.raises(UsageError, match="does not mix it with integers"):
-        deploykit.mix(DETR, encodings=W8A8, data=data, goal="sqnr>=40", target="sm8350", to="float16")
 
 
 GRAPH = """

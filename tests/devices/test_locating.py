@@ -72,12 +72,6 @@ def test_the_first_operator_that_differs_there_is_named(packaged: Path, monkeypa
     assert all(view.sqnr_db > 60 for view in found.inputs)
 
 
-def test_the_command_takes_a_package_and_no_second_model(packaged: Path) -> None:
-    for more in (["other.onnx"], ["--encodings", "x"], ["--data", "x"]):
-        assert run(cli, ["accuracy", "locate", str(packaged), *more, "--on", "local"]) == 2
-    assert run(cli, ["accuracy", "locate", str(packaged), "--on", "nowhere"]) == 2
-
-
 @pytest.mark.heavy
 def test_the_emulator_agrees_with_the_cpu(packaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime_qnn")

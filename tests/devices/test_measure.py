@@ -4,15 +4,11 @@ import math
 import random
 import statistics
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from deploykit.devices.measure import faster, summarize
 from deploykit.errors import InputError, ToolError
-from deploykit.report.for_ci import junit_text, run_cases
-from tables import each_row
 from told import check_told
 
 
@@ -118,24 +114,3 @@ def test_times_that_no_clock_measured_are_refused(samples: list[float]) -> None:
     if samples[1:2] != [5.0]:
         with pytest.raises(InputError):
             faster(samples, [1.0])
-
-
-@each_row(
-    ("right", "held", "kinds"),
-    ("yes", True, [None, None, None]),
-    ("no", False, ["failure", None, "failure"]),
-    ("not judged", None, ["skipped", None]),
-)
-def test_a_record_becomes_rows_that_a_server_shows(right: str, held: bool | None, kinds: list[str | None]) -> None:
-    latency = summarize(drawn(50, 5000, 1)).to_json()
-    budget = None if held is None else {"p90_us": 6000.0, "held": held}
-    record: dict[str, Any] = {"where": "dev\x00ice", "right": {"right": right}, "latency": latency, "budget": budget}
-    suite = ElementTree.fromstring(junit_text("runs", {"out": run_cases(record)}))[0]
-    rows = [next((told.tag for told in row if told.tag != "system-out"), None) for row in suite]
-    assert rows == kinds
-    assert [suite.get(name) for name in ("tests", "failures", "skipped")] == [
-        str(len(kinds)),
-        str(kinds.count("failure")),
-        str(kinds.count("skipped")),
-    ]
-    assert float(suite[1].get("time") or 0) == pytest.approx(latency["median_us"] / 1e6, rel=1e-4)

@@ -1,6 +1,7 @@
 """The file of a fleet, and the values in it."""
 
 import json
+import shutil
 import sys
 import tomllib
 from dataclasses import fields
@@ -8,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 
 from deploykit import api
 from deploykit.backend.requests import CORE_OPTIONS, Request
-from deploykit.errors import InputError, PackageError, UnknownTargetError
 from deploykit.fleet.cells import Cell, Keys, cells_of, moved, request_from_json, request_to_json
 from deploykit.fleet.description import Shared, read_file, schema
 from deploykit.fleet.pages import junit_of, render_matrix
@@ -106,26 +105,10 @@ def test_names_and_words_of_strangers_stay_text() -> None:
     assert "\x00" not in junit_of(results(bad), "file")
 
 
-def test_a_folder_of_models_becomes_a_file_that_is_read(tmp_path: Path) -> None:
+def test_names_of_models_in_a_folder_become_keys_and_what_is_no_model_is_told(tmp_path: Path) -> None:
     weird = "weird näme" if sys.getfilesystemencoding() == "utf-8" else "weird n me"
-    for folder, name in (("one", "model"), ("two", "model"), (".", weird)):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / f"{name}.onnx").write_bytes((AIMET / "cnn" / "model.onnx").read_bytes())
-    (tmp_path / "one" / "model.encodings").write_text("{}", "utf-8")
-    (tmp_path / "calibration").mkdir()
-    (tmp_path / "calibration" / "a.npy").write_bytes(b"")
+    shutil.copyfile(AIMET / "cnn" / "model.onnx", tmp_path / f"{weird}.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff")
-    file, scouted = api.init(tmp_path, targets=["sm8650", "SM8650"])
-    assert [model.name for model in scouted.models] == ["one-model", "two-model", "weird-n-me"]
-    assert scouted.models[0].encodings == "one/model.encodings"
-    assert {model.calibration for model in scouted.models} == {"calibration"}
-    assert scouted.skipped[0][0] == "bad.onnx"
-    described = read_file(file)
-    assert list(described.targets) == ["sm8650"]
-    assert described.models["weird-n-me"].path == f"{weird}.onnx"
-    with pytest.raises(PackageError):
-        api.init(tmp_path, targets=["sm8650"])
-    with pytest.raises(UnknownTargetError):
-        api.init(tmp_path, targets=["moonbase-9"], force=True)
-    with pytest.raises(InputError):
-        api.init(tmp_path / "calibration", targets=["sm8650"])
+    file, scouted = api.init(tmp_path, targets=["sm8650"])
+    assert [name for name, _ in scouted.skipped] == ["bad.onnx"]
+    assert {name: model.path for name, model in read_file(file).models.items()} == {"weird-n-me": f"{weird}.onnx"}

@@ -18,13 +18,11 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Execution, Seen
-from deploykit.backend.plans import PlannedPrecision
 from deploykit.flow.render import drawn_detections
 from deploykit.model.collect import collect_facts
-from deploykit.model.facts import GraphFacts
-from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
-from deploykit.report.charts import network_strip, timeline
+from deploykit.report.charts import timeline
 from deploykit.report.detections import draw_detections
 from text_models import text_model
 
@@ -112,11 +110,6 @@ def test_what_ran_is_drawn_on_the_sample_that_it_was_given(tmp_path: Path) -> No
     assert all(picture["before"] == picture["after"] != [] for picture in drawn["pictures"])
 
 
-def facts(body: str) -> GraphFacts:
-    head = '<ir_version: 8, opset_import: ["" : 17]> net (float[4] x) => (float[4] y)'
-    return collect_facts(wrap_proto(onnx.parser.parse_model(f"{head} {{ {body} }}"), path=Path("net.onnx")))
-
-
 def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:
     events = [TraceEvent(f"n{at % 90}", f"HVX {k}", 10.0 * at, 9.0, "vector") for k in range(4) for at in range(20_000)]
     estimate = Estimate(time_us=1000.0, lower_us=0.0, upper_us=0.0, cycles=200_000, events=tuple(events))
@@ -127,20 +120,4 @@ def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:
     for lane in line["lanes"]:
         assert lane["busy"] == "900 us"
         assert sum(one["width"] for one in lane["stretches"]) == pytest.approx(100, abs=5)
-    few = timeline(replace(estimate, events=tuple(events[:3])))
-    assert few is not None
-    assert [one["words"] for one in few["lanes"][0]["stretches"]] == [
-        f"n{at}\n0.045 us at {0.05 * at:.2g} us" for at in range(3)
-    ]
     assert timeline(replace(estimate, events=())) is None
-
-
-def test_the_strip_is_coloured_by_time() -> None:
-    graph = facts("a = Relu(x) b = Neg(a) c = Relu(b) d = Neg(c) e = Relu(d) f = Neg(e) y = Abs(f)")
-    parts = (0.004, 0.001, 0.0051, 0.021, 0.051, 0.149, 0.151)
-    shares = {node.label: share for node, share in zip(graph.nodes, parts, strict=True)}
-    shown = network_strip(PlannedPrecision(), graph, [], shares=shares, kind="float16")
-    assert shown is not None and shown["kinds"] == ["float16"]
-    heat = [(run["kind"], run["count"]) for run in shown["heat"]]
-    assert heat == [("h-0", 2), ("h-1", 1), ("h-2", 1), ("h-3", 2), ("h-4", 1)]
-    assert "15.1% of the time" in shown["heat"][-1]["words"]

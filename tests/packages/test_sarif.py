@@ -1,7 +1,6 @@
 """SARIF, and baselines of findings that are known."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import jsonschema
 
 from deploykit.answers.rule_pages import all_rules
 from deploykit.findings import Finding, Severity, exit_status
-from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import core_registries
 from deploykit.report.for_ci import (
     apply_baseline,
@@ -24,32 +22,9 @@ SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "sarif" / "sarif-schem
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER)
 
 
-def registry() -> Registry[int]:
-    rules: Registry[int] = Registry("number")
-
-    @rules.rule("DK901", "odd-one", "warning", sources=["arithmetic"])
-    def check(_: int) -> Iterator[Found]:
-        """An odd one.
-
-        It is.
-
-        Fix: Add 1.
-        """
-        yield from ()
-
-    return rules
-
-
 def finding(**changes: Any) -> Finding:
     told = {"severity": Severity.WARNING, "name": "/conv/Conv", "message": "it is odd", "hint": "add 1"}
     return a_finding(**{"slug": "odd-one", "sources": ("arithmetic",), "evidence": {"count": 3}, **told, **changes})
-
-
-def checked(findings: list[Finding], path: str = "models/a b.onnx") -> dict[str, Any]:
-    log = json.loads(json.dumps(to_sarif(findings, registry(), path)))
-    assert [error.message for error in VALIDATOR.iter_errors(log)] == []
-    run: dict[str, Any] = log["runs"][0]
-    return run
 
 
 def test_every_registered_rule_can_be_described() -> None:

@@ -1,25 +1,19 @@
-"""What a report says of witnesses, of ladders and of quantizers."""
+"""What was read once is not read again unless it may have changed."""
 
 import hashlib
-import json
 import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
-import numpy as np
 import pytest
 
 from deploykit.backend.backend import CopiedFile
-from deploykit.cli import cli
-from deploykit.cli.frame import run
 from deploykit.packages import manifests as module
 from deploykit.packages.manifests import Look, Witnessed
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
-from deploykit.report.ladders import ladder_section, layer_bars
-from deploykit.report.pages import quantized_section
 from tables import each_row
 
 LIE = (4, "not the digest")
@@ -102,80 +96,3 @@ def test_a_package_tampered_with_before_it_is_checked_does_not_verify(tmp_path: 
         report = verify_package(writer.folder, witnessed=writer.witnessed)
         assert [check.id for check in report.checks if not check.ok] == ["files-unchanged"]
         writer.publish()
-
-
-MLP = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "model.onnx"
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    place = tmp_path_factory.mktemp("ladder")
-    rows = np.random.default_rng(5).normal(size=(6, 1, 8, 64)).astype(np.float32)
-    np.savez(place / "rows.npz", hidden_states=rows)
-    asked = ["accuracy", "ladder", str(MLP), "--data", str(place / "rows.npz"), "--goal", "sqnr>=45", "--json"]
-    with (place / "told.json").open("w") as file, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stdout", file)
-        assert run(cli, asked) == 0
-    found: dict[str, Any] = json.loads((place / "told.json").read_text())
-    return found
-
-
-def test_quality_lies_against_time_where_a_compiler_was_asked(told: dict[str, Any]) -> None:
-    by_bits = ladder_section(told)
-    times = {"fp16": 80.0, "w8a16": 90.0, "w8a8": 40.0}
-    timed = [{**row, "time_us": times.get(row["precision"])} for row in told["candidates"]]
-    by_time = ladder_section({**told, "candidates": timed})
-    assert (by_bits["has_times"], by_time["has_times"]) == (False, True)
-    points = by_time["scatter"]["points"]
-    assert [point["label"] for point in points] == ["fp16", "w8a16", "w8a8"], "no trial, nothing untimed"
-    fp16, w8a16, w8a8 = (point["place"] for point in points)
-    assert w8a8["left"] < fp16["left"] < w8a16["left"]
-    assert by_time["scatter"]["front"] == [(w8a8, fp16)], "w8a16 is slower than fp16, and no better"
-
-
-def test_what_leaves_nothing_has_the_longest_bar() -> None:
-    rows = [
-        {"layer": "all", "op_type": "Conv", "loss_db": {"together": "nothing left"}},
-        {"layer": "some", "op_type": "Conv", "loss_db": {"together": 12.5}},
-        {"layer": "none", "op_type": "Conv", "loss_db": {"together": None}},
-    ]
-    bars = layer_bars({"raised": {"sensitivity": rows}})
-    assert [bar["words"]["together"] for bar in bars] == ["nothing left", "12.5 dB", "no difference"]
-    assert [bar["lengths"]["together"] for bar in bars][::2] == [100.0, 0.0]
-    assert layer_bars({"raised": None}) == []
-
-
-ACCOUNT: dict[str, Any] = {
-    "quantizer": "aimet",
-    "toolchain": "aimet==2.42.0",
-    "versions": {"torch": "2.13", "aimet-onnx": "2.42.0"},
-    "precision": "w8a8",
-    "options": {"scheme": "min_max", "cle": True, "lpbq": False, "configuration": None, "candidates": 0},
-    "notes": ["4 BatchNormalizations folded"],
-    "seconds": {"start": 1.25, "calibrate": 9.0},
-    "calibration": {"seen": 8},
-    "numbers": {
-        "sqnr_db": 35.04,
-        "quantizers_own": {"sqnr_db": 35.04, "agreement_db": None, "exact": True},
-        "samples": {"count": 2, "held_out": True},
-        "outputs": [{"name": "y", "sqnr_db": None, "cosine": 1.0, "max_error": 0.0}],
-    },
-}
-
-
-def shown(**changes: Any) -> dict[str, str]:
-    return dict(quantized_section({**ACCOUNT, **changes})["facts"])
-
-
-def test_the_account_is_told_in_words() -> None:
-    told = shown()
-    assert told["made by"] == "aimet==2.42.0 (aimet-onnx 2.42.0, torch 2.13)"
-    assert told["options"] == "scheme min_max, cle, candidates 0"
-    assert told["samples"] == "8 to calibrate, 2 held out to judge" and told["took"] == "10 s"
-    assert told["in the quantizer's own simulation"] == "35.0 dB, the same to the bit"
-    none = {"sqnr_db": None, "agreement_db": None, "exact": False}
-    without = shown(numbers={**ACCOUNT["numbers"], "quantizers_own": none})
-    assert without["in the quantizer's own simulation"] == "it has none"
-    section = quantized_section(ACCOUNT)
-    assert section["notes"] == ACCOUNT["notes"]
-    assert section["outputs"] == [("y", "no difference", "1", "0")]

@@ -131,14 +131,6 @@ def test_each_way_a_package_can_be_changed_is_told(
     assert seen == wanted + [("files-no-extra", "not in the manifest: config/link")] * ("files-regular" in bad)
 
 
-@each_row("text", "", "[]", "{", '{"schema": 2, "files": {}}', '{"schema": 1}', "\udce9")
-def test_a_damaged_manifest_is_one_clear_error(tmp_path: Path, text: str) -> None:
-    write(tmp_path / "out", FILES[0])
-    (tmp_path / "out" / MANIFEST).write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(PackageError):
-        read_manifest(tmp_path / "out")
-
-
 CHANGES = {"os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir"}
 
 

@@ -142,8 +142,8 @@ def seen_in(feed: Any) -> Any:
     found = picture_in({"n": np.zeros((1, 4)), "x": np.asarray(feed)})
     if found is None:
         return None
-    first, last = found.pixels[0, 0].tolist(), found.pixels[-1, -1].tolist()
-    return [found.input, found.size, found.is_stretched, found.pixels.shape[2], first, last]
+    places = [found.pixels[at].tolist() for at in ((0, 0), (10, 20), (-1, -1))]
+    return [found.input, found.size, found.is_stretched, found.pixels.shape[2], *places]
 
 
 def packed(rows: Any, longest: int) -> Any:
@@ -204,7 +204,9 @@ def told(name: str) -> Any:
 NO, OPEN, NOT_RUN = Right.NO, Right.NOT_JUDGED, Compilation()
 TENSOR = a_finding(kind=SubjectKind.TENSOR, name="b", severity=Severity.WARNING)
 EVENT = TraceEvent(node="conv", thread="HVX 1", start=0, duration=600, unit="vector", kernel="q::conv")
-RAMP = np.broadcast_to(np.add.outer(np.arange(64.0), np.arange(64.0)), (1, 3, 64, 64))
+GREY = np.add.outer(np.arange(64.0), np.arange(64.0))
+PARTS = ("Relu -> a", "Neg -> b", "Relu -> c", "Neg -> d", "Relu -> e", "Neg -> f", "Abs -> y")
+RAMP = np.stack([GREY, 126 - GREY, GREY / 2])[None]
 ASIDE = a_finding(evidence={"count": 3}, sources=("s",), kind=SubjectKind.DATA).with_handled("rewritten")
 SLOW = tuple(
     CellResult(cell=name, key="", exit_status=0, outcome={"estimate": {"time_us": 5.0, "instead_of": other}})
@@ -241,10 +243,15 @@ CASES: Mapping[str, Callable[[], Any]] = {
         kind="float16",
         shares={**{f"Relu -> t{at}": 0.02 for at in range(11)}, "Abs -> y": 0.15},
     ),
+    "the nodes by other shares of the time": lambda: strip(
+        "a = Relu(x) b = Neg(a) c = Relu(b) d = Neg(c) e = Relu(d) f = Neg(e) y = Abs(f)",
+        shares=dict(zip(PARTS, (0.004, 0.001, 0.0051, 0.021, 0.051, 0.149, 0.151), strict=True)),
+    ),
     "a graph without nodes that compute": lambda: strip("y = Constant <value = float[4] {1, 2, 3, 4}> ()"),
     "an audit": audited,
     "an account of a quantizer": lambda: quantized_section(read("quantized.json")),
     "another account": lambda: quantized_section(read("quantized_otherwise.json")),
+    "an account without a simulation": lambda: quantized_section(read("quantized_only.json")),
     "costs": lambda: costs_by_output(
         [
             *(FLOAT, DEVICE, {**DEVICE, "value": 30.0}, {**DEVICE, "value": 50.0}, {**FLOAT, "against": "device"}),

@@ -180,15 +180,6 @@ def test_an_image_that_cannot_be_read_is_named(data: bytes, said: str, tmp_path:
     assert said in str(caught.value)
 
 
-def test_only_the_formats_that_were_looked_at_are_decoded(tmp_path: Path) -> None:
-    """A file that begins as one kind is not handed to the decoder of another."""
-    image = pytest.importorskip("PIL.Image")
-    made = io.BytesIO()
-    image.fromarray(PIXELS).save(made, "TIFF")
-    with pytest.raises(InputError, match="neither PNG"):
-        _read(_model(1, 3, 6, 8), _folder(tmp_path, {"a.png": made.getvalue()}))
-
-
 def test_without_pillow_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "find_spec", lambda _name: None)
     model, folder = _model(1, 3, 6, 8), _folder(tmp_path, {"a.png": png(PIXELS)})
