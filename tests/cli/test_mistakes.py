@@ -12,7 +12,6 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-ENCODINGS = str(AIMET / "cnn/w8a16.v1.0.0.encodings")
 
 
 def packaged(**changed: str) -> list[str]:
@@ -27,18 +26,12 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "an empty model": (packaged(model="empty.onnx"), 3, "the file is empty"),
     "a zip as model": (packaged(model="zip.onnx"), 3, "looks like a zip archive"),
     "weights left behind": (packaged(model="weights.onnx"), 3, "'weights.data' is missing"),
-    "encodings of a quantized model": (packaged(model="qdq.onnx", encodings=ENCODINGS), 2, "the quantized model alone"),
-    "a precision for a quantized model": (packaged(model="qdq.onnx", precision="w8a8"), 2, "leave out --precision"),
     "samples that are text": (packaged(precision="w8a8", calibration="text.npy"), 3, "does not fit the input"),
     "a line break in a name": (packaged(input="one\ntwo=1"), 2, "one\\ntwo=1: the model"),
-    "a folder that may not be made": (packaged(out="/proc/none/out"), 6, "choose another folder"),
-    "a format that nobody knows": (packaged(model="format.onnx"), 3, "the installed onnx reads versions up to"),
-    "an operator set that nobody knows": (packaged(model="future.onnx"), 1, "the installed onnx knows up to"),
     "a file of PyTorch": (packaged(model="model.pt"), 3, "a PyTorch checkpoint"),
     "samples of Python objects": (packaged(precision="w8a8", calibration="objects.npy"), 3, "plain arrays of numbers"),
     "no sample in the file": (packaged(precision="w8a8", calibration="zero.npy"), 3, "holds no sample"),
     "a name that is no text": (packaged(model="m\udcff.onnx"), 2, "is not UTF-8"),
-    "encodings for AMD": (packaged(target="vek385", sdk="6.2", encodings=ENCODINGS), 1, "quantize here"),
 }
 
 
@@ -47,7 +40,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which somebody types."""
     desk = tmp_path_factory.mktemp("desk")
     shutil.copy(AIMET / "cnn/model.onnx", desk / "m.onnx")
-    shutil.copy(AIMET / "cnn/w8a16.qdq.onnx", desk / "qdq.onnx")
     half = (desk / "m.onnx").read_bytes()[:9000]
     files = {"empty.onnx": b"", "half.onnx": half, "zip.onnx": b"PK\x03\x04 and so on", "model.pt": b"PK\x03\x04"}
     for name, data in files.items():
@@ -58,11 +50,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(desk / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     np.save(desk / "zero.npy", np.zeros((0, 3, 16, 16), np.float32))
     np.save(desk / "text.npy", np.full((4, 3, 16, 16), "a"))
-    future = onnx.load(desk / "m.onnx")
-    future.opset_import[0].version = 9000
-    onnx.save(future, desk / "future.onnx")
-    future.ir_version = 99
-    onnx.save(future, desk / "format.onnx")
     return desk
 
 
@@ -75,9 +62,9 @@ def test_a_mistake_is_answered(
     assert run(cli, words) == status
     said = capsys.readouterr()
     answer = said.out + said.err
-    assert status < 2 or not said.out
+    assert not said.out
     assert says in answer and "Traceback" not in answer and "a defect of deploykit" not in answer
     lines = answer.splitlines()
-    assert len(lines) <= (12 if status == 1 else 3), answer
+    assert len(lines) <= 3, answer
     assert all(len(line) < 400 for line in lines)
     assert not (desk / "out").exists()

@@ -43,7 +43,6 @@ BYTES: list[tuple[bytes, str]] = [
     (of_200(b"9" * 5000), "thousands of digits"),
     (of_200(b"[" * 100_000 + b"]" * 100_000), "nested too deep"),
     (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deep"),
-    (b"[]", "an object is expected at the top, not a list"),
 ]
 
 
@@ -79,10 +78,6 @@ def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_parsed(
         read_encodings(path)
     with pytest.raises(InputError, match=r"version 0\.6\.1: .* too much to be read"):  # nor is it written
         write_encodings(EncodingSet(version="1.0.0", entries={}, extra={"x": [0] * 300_000}), "0.6.1")
-
-
-TWICE = ['{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 2}}', '[1, {"a": 1, "a": 1}]', '{"a:": 1, "a:": 2}']
-TWICE += ['{"a": ":", "a": 2}', '{"a": "\\u003a", "a": 2}', '{"a\\u003A": 1, "b": 1, "b": 2}']
 
 
 GRID = {"bitwidth": 8, "dtype": "int", "is_symmetric": "False", "scale": 0.1}
@@ -186,7 +181,6 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
     (V200, f"{E}__1__name", "act", "'act' has two entries"),
     (V200, E, None, "'encodings' must be a list"),
     (V200, "version", "3.0.0", "the version '3.0.0'"),
-    (V200, "version", REMOVE, "no 'version'"),
     (V200, "producer", "me", "'producer' must be an object"),
 ]
 
@@ -260,16 +254,7 @@ def test_lists_lines_and_the_file_that_was_written_are_read(text: str, tmp_path:
     assert json.loads(path.read_text("utf-8"))["schema"] == 1
 
 
-NAMES = [
-    (b'["a", ', "not JSON"),
-    (b"a\xff", "not UTF-8"),
-]
-
-
-@each_row(("data", "words"), *NAMES)
-def test_wrong_lists_of_names_are_refused(data: bytes, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "floats"
-    path.write_bytes(data)
-    with pytest.raises(InputError) as caught:
-        read_float_tensors(path)
-    assert words in str(caught.value) and str(path) in str(caught.value)
+def test_a_list_of_names_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "floats").write_bytes(b"a\xff")
+    with pytest.raises(InputError, match=f"{tmp_path}/floats: not UTF-8"):
+        read_float_tensors(tmp_path / "floats")

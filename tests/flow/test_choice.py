@@ -143,14 +143,6 @@ def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
     assert gap in made.concluded and not made.open_tensors
 
 
-def test_segments_that_are_asked_for_are_carried_to_the_backend() -> None:
-    made = chosen(OMIT, "segments")
-    assert [segment.is_float for segment in made.situation.segments] == [False, True, False]
-    assert not made.situation.rewritten and "3 segments" in made.explains
-    (won,) = [way for way in made.candidates if way["won"]]
-    assert won["id"] == "segments"
-
-
 def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:
     for mixed, severity in (("segments", "error"), ("auto", "warning")):
         skipped = replace(chosen(OMIT, mixed), explored=None, skipped="too large")

@@ -293,20 +293,6 @@ def test_the_quantizer_s_options_and_the_backend_s_are_told_apart(frames: Path) 
     assert {"DK221"} <= {finding.code for finding in plan.findings}
 
 
-@each_row(
-    "changes",
-    {"quantizer": "none"},
-    {"compile": False},
-    {"route": "legacy-calibrated"},
-    {"input_list": True},
-    {"precision": "fp16", "calibration": None},
-)
-def test_nothing_is_quantized_where_the_target_s_own_tools_are_wanted(changes: dict[str, Any], frames: Path) -> None:
-    asked: dict[str, Any] = {"precision": "w8a8", "calibration": frames} | changes
-    plan = deploykit.plan(CNN, target="sm8650", backend="qnn-htp", **asked)
-    assert not {finding.code for finding in plan.findings} & {"DK220", "DK221"}
-
-
 # ---- rules -------------------------------------------------------------------------------------------------------
 
 

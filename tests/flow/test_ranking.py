@@ -96,23 +96,6 @@ def test_the_detector_needs_no_float16_and_is_no_worse_than_aimets_simulation(va
     assert prepared.way.overall_db >= reference.overall_db - 0.05
 
 
-@pytest.mark.parametrize("variant", ["w8a16.v1.0.0", "w8a16-fp16mix-omit.v1.0.0"])
-def test_nothing_is_built_once_a_way_is_proven(variant: str) -> None:
-    explored = _explored(variant)
-    assert explored.winner is explored.built[-1] and explored.winner.way.right
-    left = {way.id for way in explored.choice.ways} - {item.way.id for item in explored.built}
-    assert left and all("proven good" in explored.choice.verdicts[identity] for identity in left)
-
-
-def test_banned_rewrites_are_not_used() -> None:
-    ground = _ground("w8a16.v2.0.0", banned=["logit-of-sigmoid", "cut-tail"])
-    explored = explore(ground, EVERY_KIND, mixed="auto", tell=lambda line: None)
-    used = {name for prepared in explored.built for name in prepared.way.rewrites}
-    assert not used & {"logit-of-sigmoid", "cut-tail"}
-    assert {"saturating-constant", "log-of-ratio"} <= used
-    assert explored.winner is not None and explored.winner.way.overall_db >= 70
-
-
 AS_IS, REWRITE, CUT = at(10.0, "as-is"), at(77.0, intrusion=1), at(78.5, "cut", intrusion=3)
 FALLBACK = at(76.0, "fallback", "fallback", float16_tensors=5, borders=6, confidence=Confidence.REPORTED)
 SEGMENTS = at(74.0, "segments", "segments", segments=3, borders=5, confidence=Confidence.OBSERVED)
