@@ -12,17 +12,13 @@ import pytest
 from onnx import ModelProto
 
 import deploykit
-from changes import regridded
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.encodings.backward import Evidence
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.samples import observed_ranges
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
-from deploykit_ort_qnn.forms.kernel_grids import (
-    whole_softmax_steps,
-)
-from deploykit_ort_qnn.forms.missing_grids import fused_grids, norm_scales, recurrent_biases
+from deploykit_ort_qnn.forms.missing_grids import fused_grids, recurrent_biases
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.qnn_types import step_units, whole_step
 from tables import each_row
@@ -46,24 +42,6 @@ def encodings_of(**grids: Affine) -> EncodingSet:
     return EncodingSet(version="1.0.0", entries=entries)
 
 
-@each_row(
-    ("operator", "bits", "made"),
-    ("LayerNormalization", 16, (16, True)),
-    ("LayerNormalization", 8, (8, False)),
-    ("RMSNormalization", 16, None),
-    ("RMSNormalization", 8, (8, False)),
-    ("LayerNormalization", 0, (8, False)),  # without an entry
-)
-def test_a_normalization_has_a_scale_that_is_taken(operator: str, bits: int, made: tuple[int, bool] | None) -> None:
-    model = text_model("float[1,4,8] x", f"y = {operator} (x, s)", opset=23, s=np.ones(8, np.float32))
-    given = affine_for_range(0, 2, GridKind(bits=bits or 8, signed=bits == 8, symmetric=bits == 8))
-    entries = {name: Encoding(name=name, value=given) for name in ("x", "y", *(["s"] if bits else []))}
-    encodings, changed = norm_scales(model, EncodingSet(version="2.0.0", entries=entries))
-    value = encodings.entries["s"].value
-    assert isinstance(value, Affine) and changed == (() if made is None else ("s",))
-    assert (value.bits, value.signed) == (made or (16, False))
-
-
 def value_of(encodings: EncodingSet, name: str) -> Affine:
     value = encodings.entries[name].value
     assert isinstance(value, Affine)
@@ -84,27 +62,6 @@ def test_a_step_becomes_the_next_whole_number_of_units(units: float, wanted: int
         assert step is not None
         stored = replace(stepped(1, bits), scale=np.float32(step).astype(float))
         assert wanted < (step_units(stored) or 0) < wanted + 0.01
-
-
-def softmax_of(*, moved: bool) -> ModelProto:
-    """A sum, or the same transposed, through Softmax."""
-    ending = "moved = Identity (scores)  y = Softmax (moved)" if moved else "y = Softmax (scores)"
-    return text_model("float[4,16] x", f"scores = Add (x, c)  {ending}", c=np.linspace(-1, 1, 16, dtype="f4"))
-
-
-def test_the_input_of_a_softmax_gets_the_step_from_where_it_is_computed() -> None:
-    given = encodings_of(x=grid(-1, 1), scores=stepped(20.5), moved=stepped(20.5), y=grid(0, 1))
-    done, names = regridded(whole_softmax_steps, softmax_of(moved=True), given)
-    assert names == ("scores", "moved") and value_of(done, "scores") is value_of(done, "moved")
-    assert step_units(value_of(done, "moved")) == pytest.approx(21.001)
-    before, after = (ends(value_of(some, "moved")) for some in (given, done))
-    step = float(value_of(done, "moved").scale)
-    assert after[0] <= before[0] + step / 2 and after[1] >= before[1] - step / 2
-    apart = encodings_of(x=grid(-1, 1), scores=stepped(30.5), moved=stepped(20.5), y=grid(0, 1))
-    assert regridded(whole_softmax_steps, softmax_of(moved=True), apart)[1] == ("moved",)
-    for missing in ("scores", "y"):  # a float one is left alone
-        floats = encodings_of(**{name: stepped(4.5) for name in ("x", "scores", "y") if name != missing})
-        assert regridded(whole_softmax_steps, softmax_of(moved=False), floats)[1] == ()
 
 
 def attention(layer: str) -> ModelProto:

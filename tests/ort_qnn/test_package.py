@@ -23,7 +23,7 @@ from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq_files import convert_file
 from deploykit.encodings.values import EncodingSet
-from deploykit.flow.pipeline import make_package, make_plan
+from deploykit.flow.pipeline import make_package
 from deploykit.model.collect import facts_of
 from deploykit.packages.building import build_package
 from deploykit.packages.verifying import verify_package as verify
@@ -169,14 +169,6 @@ def test_what_only_the_device_loses_names_a_wider_type(tmp_path: Path, monkeypat
     made[:] = right
     same = compare(job(original=original)).device
     assert same is not None and same.right and "float16" not in same.cost
-
-
-def test_a_narrowed_operand_is_told_and_no_route_where_precision_is_strict() -> None:
-    plan = make_plan(request("vit/w8a16.qdq.onnx", "sm8450"))
-    assert plan.route is not None and "ORT008" in {finding.code for finding in plan.findings}
-    strict = {"strict_precision": True}
-    assert make_plan(request("vit/w8a16.qdq.onnx", "sm8450", adapter_options=strict)).route is None
-    assert make_plan(request("vit/w8a16.qdq.onnx", "sm8650", adapter_options=strict)).route is not None
 
 
 @pytest.mark.heavy

@@ -115,10 +115,8 @@ def test_the_limit_of_the_chip_decides_how_many_parts_there_are(decoder: Path, m
 
 @each_row(
     ("more", "what"),
-    ({"target": "sm8450"}, "not on this device"),
     ({"route": "legacy-complete"}, "the route legacy-complete makes no DLC, of which several fit into one context"),
     ({"route": "nowhere"}, "--route nowhere: no such route"),
-    ({"parts": 40}, "cannot be cut into 40 parts"),
 )
 def test_what_cannot_be_is_refused(decoder: Path, more: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -20,7 +20,6 @@ from deploykit_qnn_htp.planning import make_plan
 from deploykit_qnn_htp.prepare import prepare
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
-STYLES = pytest.mark.parametrize("style", ["explicit", "omit"])
 NAMES = ("segment_0_quantized", "segment_1_float", "segment_2_quantized")
 
 
@@ -38,24 +37,6 @@ def cut() -> Situation:
     request = Request(encodings=DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings", mixed="segments", **asked)
     backend, situation = read_situation(request)
     return choose_way(backend, situation, SharedWork(), lambda line: None).situation
-
-
-@STYLES
-def test_each_segment_is_an_ordinary_conversion(cut_packages: dict[str, Packaged], style: str) -> None:
-    plan = cut_packages[style].plan
-    assert plan.route is not None and plan.route.id == "segments"
-    assert all(name in plan.route.why for name in (*NAMES, "legacy-complete", "legacy-float"))
-    converts = [step.argv for step in plan.steps if step.id.startswith("convert-")]
-    for argv, name in zip(converts, NAMES, strict=True):
-        assert f"model/model_{name}.onnx" in argv
-        assert ("--quantization_overrides" in argv) == ("quantized" in name)
-        assert ("--float_fallback" in argv) == ("quantized" in name)
-        assert argv[argv.index("--float_bitwidth") + 1] == "16" and "--input_list" not in argv
-    assert [step.where for step in plan.steps] == ["host"] * 9 + ["device"] * 3
-    names = ("convert", "model-lib", "context-binary")
-    hosted = [step.id for step in plan.steps if step.where == "host"]
-    assert hosted == [f"{name}-{index}" for index in range(3) for name in names]
-    assert [step.id for step in plan.steps if step.where == "device"] == [f"net-run-{index}" for index in range(3)]
 
 
 def test_the_three_ways_are_compared(cut_packages: dict[str, Packaged], tmp_path: Path) -> None:

@@ -86,12 +86,6 @@ def ran(packaged: Packaged, *words: str, **env: str) -> subprocess.CompletedProc
     return subprocess.run(argv, cwd=place, env=given, capture_output=True, encoding="utf-8", check=False)
 
 
-def test_random_data_is_marked_in_what_people_read(make: Callable[..., Packaged]) -> None:
-    packaged = make("vek385", "vint8", calibration=None, adapter_options={"random_data": True})
-    for path in ("scripts/build.sh", "README.md"):
-        assert "not for production" in ((packaged.package or Path()) / path).read_text("utf-8").lower()
-
-
 def test_damage_is_found(make: Callable[..., Packaged], tmp_path: Path) -> None:
     from deploykit_vitis_ai import backend
 
