@@ -142,7 +142,13 @@ def test_what_switches_off_and_what_limits(monkeypatch: pytest.MonkeyPatch) -> N
     for word, off in {"": False, "0": False, "False": False, "NO": False, "1": True, "yes": True}.items():
         monkeypatch.setenv("DEPLOYKIT_NO_CACHE", word)
         assert is_off() is off, word
-    for said, most in {"": 2 << 30, "99": 99, "many": 2 << 30, "-1": 2 << 30, "²": 2 << 30}.items():
+    for said, most in {
+        "": 2 << 30,
+        "99": 99,
+        "many": 2 << 30,
+        "-1": 2 << 30,
+        os.fsdecode("²".encode()): 2 << 30,
+    }.items():
         monkeypatch.setenv("DEPLOYKIT_CACHE_LIMIT", said)
         assert limit() == most, said
 
