@@ -28,7 +28,6 @@ from aimet_onnx.utils import duplicate_shared_initializers  # noqa: E402
 __all__ = ["main"]
 
 _LARGE = 1_900_000_000
-_INTEGERS = range(onnx.TensorProto.UINT8, onnx.TensorProto.STRING)
 _SCORED = 4
 """Samples that each of the many runs of a sensitivity analysis is scored on."""
 
@@ -72,18 +71,20 @@ def simulation(model: Any, settings: Any) -> Any:
 
 
 def hold_indices(job: child.ChildJob, sim: Any) -> None:
-    """Float inputs that are only cast to integers, as indices are: a step of 1 holds each, any other cuts some off."""
+    """Float inputs that a Cast alone reads and whose samples are whole numbers of 16 bits, as indices are.
+
+    A step of 1 holds each of them; with any other step a Cast to integers cuts some off to the one below.
+    """
     graph = onnx.load(job.model, load_external_data=False).graph
     for value in graph.input:
         quantizer = sim.qc_quantize_op_dict.get(value.name)
-        readers = [node for node in graph.node if value.name in node.input]
-        if quantizer is None or not all(
-            node.op_type == "Cast" and node.attribute[0].i in _INTEGERS for node in readers
-        ):
-            continue
-        quantizer.set_bitwidth(16)
-        negative = any(np.min(feed[value.name]) < 0 for feed in job.calibration)
-        quantizer.set_fixed_encoding_range((-32768, 32767) if negative else (0, 65535))
+        readers = {node.op_type for node in graph.node if value.name in node.input}
+        # Lazily: data that no Cast alone reads, such as pictures, is not looked at.
+        seen = (feed[value.name] for feed in job.calibration)
+        whole = (np.array_equal(one, np.clip(np.round(one), 0, 65535)) for one in seen)
+        if quantizer and readers == {"Cast"} and all(whole):
+            quantizer.set_bitwidth(16)
+            quantizer.set_fixed_encoding_range((0, 65535))
 
 
 def improve(job: child.ChildJob, sim: Any) -> None:
