@@ -13,6 +13,7 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import (
     DynamicDim,
     GraphFacts,
+    NodeFact,
     TensorRole,
     data_shaped_nodes,
     dynamic_inputs,
@@ -372,13 +373,13 @@ def check_host_only(facts: GraphFacts) -> Iterator[Found]:
     Fix: compute it on the host, before or after what is packaged
     """
     # Each operator and reason once, with its first node.
-    told = set[str]()
+    first: dict[tuple[str, str], NodeFact] = {}
     for node in facts.nodes:
         types = {facts.tensors[name].dtype or "" for name in node.outputs if name in facts.tensors}
         why = [f"it gives {dtype}" for dtype in sorted(types) if dtype.startswith(_HOST_TYPES)]
         if node.domain == "ai.onnx.ml":
             why = ["an operator of classical machine learning"]
         for reason in why:
-            if (said := f"{node.op_type}: {reason}") not in told:
-                told.add(said)
-                yield Found(SubjectKind.NODE, node.label, f"{node.op_type} {node.label}: {reason}")
+            first.setdefault((node.op_type, reason), node)
+    for (op_type, reason), node in first.items():
+        yield Found(SubjectKind.NODE, node.label, f"{op_type} {node.label}: {reason}")

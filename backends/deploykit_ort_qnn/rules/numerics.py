@@ -140,7 +140,8 @@ def check_fp32(scope: PrecisionScope) -> Iterator[Found]:
     """A float node was compiled in FP32.
 
     The HTP has no FP32 unit; such binaries come out when no chip is named, or for a chip without FP16. On others single
-    operators, GatherND and cubic Resize among them, have no FP16 kernel: that is slow, and the emulator has it right.
+    operators, GatherND and cubic Resize among them, have no FP16 kernel: the emulator has it
+    right; what it costs was not measured.
 
     Fix: Quantize the model for this chip, or take one with FP16 (HTP v69 and later).
     """
