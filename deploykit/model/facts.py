@@ -348,13 +348,12 @@ def changes_between(before: GraphFacts, after: GraphFacts) -> tuple[GraphChange,
     """
     if before is after:
         return ()
-    kept = Counter(map(_identity, before.nodes)) & Counter(map(_identity, after.nodes))
+    same = {*map(_identity, before.nodes)} & {*map(_identity, after.nodes)}
+    computed = {name for node in (*before.nodes, *after.nodes) for name in node.outputs if name}
     places: list[tuple[set[str], list[NodeFact], list[NodeFact]]] = []  # computed tensors, nodes before, nodes after
     for at, facts in ((1, before), (2, after)):
-        same, computed = kept.copy(), {name for node in (*before.nodes, *after.nodes) for name in node.outputs if name}
         for node in facts.nodes:
-            if same[_identity(node)] > 0:
-                same[_identity(node)] -= 1
+            if _identity(node) in same:
                 continue
             place: Any = (computed & {*node.inputs, *node.outputs}, [], [])
             place[at].append(node)

@@ -239,7 +239,7 @@ def what_is_wrong(path: Path) -> str:
         files = [path, *(external.path for external in model.external)]
         session = CpuSession(str(path), options, size=sum(file.stat().st_size for file in files))
         for item in session.inputs():
-            shape = [dim if isinstance(dim, int) and dim > 0 else 1 for dim in item.shape]
+            shape = [dim if isinstance(dim, int) else 1 for dim in item.shape]
             kind = item.type.removeprefix("tensor(").removesuffix(")")
             if math.prod(shape) > _MOST_FED:
                 return f"its input {item.name!r} has {math.prod(shape):,} elements"

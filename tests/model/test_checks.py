@@ -46,6 +46,12 @@ def refusal(proto: onnx.ModelProto, key: str = "") -> str:
 
 NAMELESS = model("y = Relu (x)")
 NAMELESS.graph.initializer.add(data_type=1, dims=[0])
+UNNAMED = model("y = Relu (x)")
+UNNAMED.graph.output.add()
+TWICE = model("y = Relu (x)")
+for _ in range(2):
+    places = TensorProto(data_type=TensorProto.INT64, dims=[0])
+    TWICE.graph.sparse_initializer.add(values=TensorProto(name="s", data_type=1, dims=[0]), indices=places)
 UNTYPED = model("y = Relu (x)")
 UNTYPED.graph.node[0].op_type = ""
 NOT_TEXT = model("mark = Relu (x)  y = Relu (mark)").SerializeToString().replace(b"mark", b"\xff\xfe\xff\xfe")
@@ -54,6 +60,8 @@ NOT_TEXT = model("mark = Relu (x)  y = Relu (mark)").SerializeToString().replace
 @each_row(
     ("proto", "says"),
     (NAMELESS, "an initializer of the graph has no name"),
+    (UNNAMED, "an output of the graph has no name"),
+    (TWICE, "the graph has the initializer 's' twice"),
     (UNTYPED, "'n_y' has no operator type"),
     (onnx.ModelProto.FromString(NOT_TEXT), "not UTF-8"),
 )
@@ -79,7 +87,7 @@ def calling(*functions: tuple[str, Sequence[str]]) -> onnx.ModelProto:
     return proto
 
 
-def test_functions_neither_recurse_nor_expand_beyond_measure() -> None:
+def test_functions_neither_recurse_nor_expand_beyond_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal(calling(("F", ["F"])), "calls itself")
     refusal(calling(("F", ["G"]), ("G", ["F"])))
     chain = [(f"F{i}", [f"F{i + 1}"] * 2) for i in range(40)]
@@ -88,6 +96,15 @@ def test_functions_neither_recurse_nor_expand_beyond_measure() -> None:
     nameless.functions[0].name = ""
     refusal(nameless, "has no valid name")
     load(calling(*chain[30:], ("F40", ["Relu"])))
+    inner = "a = own.F (x)  b = own.F (x)"
+    branch = f"then_branch = t () => (float[4] a) {{ {inner} }}, else_branch = e () => (float[4] b) {{ {inner} }}"
+    for most in (16, 15):  # of each call one for G, one for the Relu beside it, and two in G
+        monkeypatch.setattr("deploykit.model.checks._MOST_EXPANDED", most)
+        proto = calling(("F", ["G", "Relu"]), ("G", ["Relu", "Neg"]))
+        proto.graph.node[0].CopyFrom(text_model("float[4] x, bool c", f"y = If (c) <{branch}>").graph.node[0])
+        proto.graph.input.add(name="c")
+        with pytest.raises(InputError, match="expand to more") if most < 16 else nullcontext():
+            load(proto)
 
 
 # The checker says nothing about the counts of an operator that its newest version deprecates.
@@ -113,38 +130,18 @@ def test_equations() -> None:
         assert all("'n' has the equation" in refusal(einsum(wrong, nested=nested)) for nested in (False, True)), wrong
 
 
-SHAPES: dict[str, tuple[int, ...]] = {"Q": (2, 3, 4, 8), "K": (2, 3, 6, 8), "V": (2, 3, 6, 8), "mask": (2, 3, 4, 18)}
-SHAPES |= {"keys": (2, 3, 12, 8), "values": (2, 3, 12, 8)}
-
-
-@each_row(
-    ("shapes", "count", "said"),
-    ({"values": (1,)}, 6, "past_value 'values' has rank 1"),
-    ({"keys": (3, 12, 8)}, 6, "past_key 'keys' has rank 3"),
-    ({"Q": (4, 8)}, 6, "Q 'Q' has rank 2"),
-    ({}, 5, "not both"),
-    ({}, 6, ""),
-)
-def test_operands_of_attention(shapes: dict[str, tuple[int, ...]], count: int, said: str) -> None:
-    """ONNX Runtime ends the process over the first."""
-    given_ = [f"float[{','.join(map(str, shape))}] {name}" for name, shape in (SHAPES | shapes).items()]
-    body = f"Y = Attention ({', '.join([*SHAPES][:count])})"
-    proto = text_model(", ".join(given_), body, "float[2,3,4,8] Y", opset=23)
-    with pytest.raises(InputError, match=said) if said else nullcontext() as caught:
-        collect_facts(load(proto))
-    if caught is not None:
-        check_whole(__file__, said, caught.value)
-
-
 def test_a_graph_of_too_many_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploykit.model.load.NODE_LIMIT", 3)
-    for count in (3, 4):
-        onnx.save(
-            text_model("float[4] t0", "  ".join(f"t{i + 1} = Relu (t{i})" for i in range(count)), f"t{count}"),
-            tmp_path / "m.onnx",
-        )
-        with pytest.raises(InputError) if count > 3 else nullcontext() as caught:
-            load_model(tmp_path / "m.onnx")
+    branch = "then_branch = t () => (float[4] a) { a = Relu (x) }, else_branch = e () => (float[4] b) { b = Neg (x) }"
+    inside = text_model("float[4] x, bool c", f"y = If (c) <{branch}>")
+    called = calling(("F", ["Relu"] * 2))
+    for small, node in ((text_model("float[4] x", "a = Relu (x)  b = Relu (a)  y = Relu (b)"), "Neg"), (inside, "Not")):
+        large = onnx.ModelProto.FromString(small.SerializeToString())
+        large.graph.node.add(op_type=node, input=[large.graph.input[-1].name], output=["more"])
+        for proto, refused in ((small, False), (large, True), (called, False), (calling(("F", ["Relu"] * 3)), True)):
+            onnx.save(proto, tmp_path / "m.onnx")
+            with pytest.raises(InputError) if refused else nullcontext() as caught:
+                load_model(tmp_path / "m.onnx")
     assert caught is not None
     check_whole(__file__, "too large", caught.value, tmp_path)
 
@@ -155,19 +152,37 @@ ENDED = (
 )
 
 
-@each_row(("axis", "sound"), ("1", True), ("9", False), ("[1]", False))
-def test_a_model_is_judged_when_something_stumbled(axis: str, sound: bool, tmp_path: Path) -> None:
+@each_row(
+    ("given", "body", "sound"),
+    ("float[2,3] x", "y = Softmax <axis = 1> (x)", True),
+    ("float[2,3] x", "y = Softmax <axis = 9> (x)", False),
+    ("float[2,3] x", "y = Softmax <axis = [1]> (x)", False),
+    ("float[0,n] x", "y = Relu (x)", True),
+    ("double[n,4] x, bool[2] b, float16[3] h", "y = Relu (x)", True),
+    ("int64[2] x", "y = Div (x, x)", True),  # fed with zeros it would end the process
+)
+def test_a_model_is_judged_when_something_stumbled(given: str, body: str, sound: bool, tmp_path: Path) -> None:
     """What nobody foresaw is the model's fault where the model is none, and a defect where it is one."""
     path = tmp_path / "m.onnx"
-    onnx.save(text_model("float[2,3] x", f"y = Softmax <axis = {axis}> (x)", "float[2,3] y"), path)
+    onnx.save(text_model(given, body, given.partition(" x")[0] + " y"), path)
     assert (what_is_wrong(path) == "") is sound
     with pytest.raises(KeyError if sound else InputError, match=ENDED), blaming(path):
         raise KeyError("stumbled")
-    with pytest.raises(UsageError, match="as asked"), blaming(path):
-        raise UsageError("as asked")
+    for kind in (UsageError, MemoryError):
+        with pytest.raises(kind, match="as asked"), blaming(path):
+            raise kind("as asked")
     onnx.save(text_model("float[5000,5000] x", "y = Relu (x)", "float[5000,5000] y"), path)
     assert what_is_wrong(path) == "its input 'x' has 25,000,000 elements"
     assert what_is_wrong(tmp_path / "absent.onnx") == ""
+
+
+def test_the_newest_version_of_the_format_is_that_of_the_installed_onnx(tmp_path: Path) -> None:
+    for version in (onnx.IR_VERSION, onnx.IR_VERSION + 1):
+        proto = text_model("float[4] x", "y = Relu (x)")
+        proto.ir_version = version
+        onnx.save(proto, tmp_path / "m.onnx")
+        with pytest.raises(InputError, match="IR version") if version > onnx.IR_VERSION else nullcontext():
+            load_model(tmp_path / "m.onnx")
 
 
 WHOLE = conv_net().SerializeToString()

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.findings import Finding
 from deploykit.model.collect import collect_facts, constant_range, constant_value, plain
+from deploykit.model.emptying import emptied
 from deploykit.model.facts import (
     GraphFacts,
     TensorRole,
@@ -19,6 +20,7 @@ from deploykit.model.facts import (
 )
 from deploykit.model.load import wrap_proto
 from deploykit.model.rules import RULES as GRAPH_RULES
+from deploykit.model.weights import element_type
 from rule_cases import check_pairs
 from sample_models.networks import dynamic_net
 from tables import each_row
@@ -69,7 +71,11 @@ def test_constants_on_demand() -> None:
     stored: Any = {"odd": [np.nan, -np.inf, 3.0], "nothing": np.zeros((0, 2), np.float32), "nan": [np.nan]}
     stored |= {f"nan{count}": np.full(count, np.nan, np.float32) for count in (16384, 16385)}
     stored |= {f"ones{count}": np.ones(count, np.float32) for count in (1024, 1025)}
-    stored |= {"text": np.array(["a"], dtype=object), "flags": np.array([False, True])}
+    stored |= {
+        "text": np.array(["a"], dtype=object),
+        "flags": np.array([False, True]),
+        "complex": np.ones(2, np.complex64),
+    }
     proto = text_model("float[2] x", "c = Constant <value_floats = [1.0, -2.0]> ()  y = Sum (x, c)", **stored)
     loaded = wrap_proto(proto, path=PATH)
     value = constant_value(loaded, "c")
@@ -78,7 +84,7 @@ def test_constants_on_demand() -> None:
     assert constant_range(loaded, "c") == (-2.0, 1.0)
     assert constant_range(loaded, "odd") == (-np.inf, 3.0)
     assert constant_range(loaded, "flags") == (0.0, 1.0)
-    for name in ("nothing", "text", "nan", "x", "unknown"):
+    for name in ("nothing", "text", "complex", "nan", "x", "unknown"):
         assert constant_range(loaded, name) is None
     facts = facts_of(proto)
     assert facts.tensors["c"].shape == (2,) and facts.non_finite == {
@@ -92,6 +98,40 @@ def test_constants_on_demand() -> None:
     proto.graph.initializer.append(helper.make_tensor("v", TensorProto.INT4, [2], [-8, 7]))
     loaded = wrap_proto(proto, path=PATH)
     assert constant_range(loaded, "w") == (-3.0, 0.5) and constant_range(loaded, "v") == (-8.0, 7.0)
+
+
+def test_a_copy_without_weights_keeps_sizes_and_little_else() -> None:
+    proto = text_model("float[4] x", "y = Relu (x)")
+    sizes = {"int4": [2048, 2049, 2051, 2050], "float": [256, 257, 300, 258], "string": [300], "double": [0]}
+    for kind, counts in sizes.items():
+        for count in counts:
+            proto.graph.initializer.add(name=f"{kind}{count}", data_type=element_type(kind), dims=[count])
+    flags = proto.graph.initializer.add(name="flags", data_type=9, dims=[2], data_location=TensorProto.EXTERNAL)
+    flags.external_data.add(key="location", value="secret")
+    values = numpy_helper.from_array(np.ones(1, np.float32) * 3, "sparse")
+    sparse = onnx.SparseTensorProto(values=values, indices=numpy_helper.from_array(np.array([2])), dims=[4])
+    proto.graph.sparse_initializer.append(sparse)
+    for name, value in (("one", sparse), ("many", [sparse])):
+        proto.graph.node[0].attribute.append(helper.make_attribute(name, value))
+    made = emptied(proto, str.upper, str.upper)
+    assert (made.replaced, made.kept) == (14, 0)
+    ones = np.float32(1).tobytes()
+    assert made.files == {"ones-int4.bin": (b"\x11", 1026), "ones-float.bin": (ones, 1200)}
+    outside = {one.name: {e.key: e.value for e in one.external_data} for one in made.model.graph.initializer}
+    assert {name: place for name, place in outside.items() if place} == {
+        f"{kind.upper()}{count}": {"location": f"ones-{kind}.bin", "offset": "0", "length": str(length)}
+        for kind, count, length in [
+            *(("int4", count, (count + 1) // 2) for count in (2049, 2051, 2050)),
+            *(("float", count, 4 * count) for count in (257, 300, 258)),
+        ]
+    }
+    inline = {one.name: one for one in made.model.graph.initializer if not outside[one.name]}
+    assert inline["FLOAT256"].raw_data == ones * 256 and inline["INT42048"].raw_data == b"\x11" * 1024
+    assert inline["FLAGS"].raw_data == b"\1\1" and not any(inline["STRING300"].string_data)
+    (relu,), (kept,) = made.model.graph.node, made.model.graph.sparse_initializer
+    for one in (kept, relu.attribute[0].sparse_tensor, relu.attribute[1].sparse_tensors[0]):
+        assert (one.values.name, numpy_helper.to_array(one.values).tolist(), one.dims) == ("SPARSE", [1.0], [4])
+        assert numpy_helper.to_array(one.indices).tolist() == [2]
 
 
 def changed(body: str) -> GraphFacts:
@@ -112,6 +152,11 @@ GIVEN = "a = Mul (x, w)  b = Relu (a)  c = Neg (b)  y = Abs (c)  d = Sin (x)  z 
     # a shared input or weight makes no neighbours
     (GIVEN.replace("Mul", "Add").replace("Sin", "Exp"), ["Mul → Add", "Sin → Exp"]),
     (GIVEN.replace("Abs (c)", "Abs (b)").replace("c = Neg (b)  ", ""), ["Neg, Abs → Abs"]),
+    (GIVEN.replace("Relu", "own.Relu"), ["Relu with other inputs or attributes"]),
+    (
+        GIVEN.replace("d = Sin (x)  z = Cos (d)", "d = Cos (x)  z = Sin (d)"),
+        ["Cos, Sin with other inputs or attributes"],
+    ),
     (GIVEN.replace("Sin (x)", "Sin (w)"), ["Sin with other inputs or attributes"]),
     (GIVEN.replace("d = Sin (x)  z = Cos (d)", "z = Sin (x)"), ["Sin, Cos → Sin"]),
 )

@@ -18,7 +18,7 @@ from deploykit.model.facts import (
     tensor_bytes,
 )
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import changed_operators, label
+from deploykit.model.nodes import changed_operators, label, raise_opset
 from deploykit.model.parameters import integer_type, parameter_uses, quantizer_of, stored_behind_pairs
 from deploykit.model.patterns import (
     FusedBlock,
@@ -33,12 +33,13 @@ from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weigh
 from deploykit.model.ranges import graph_bounds
 from deploykit.model.rules import RULES
 from deploykit.model.shape_inference import contradicts, infer
+from deploykit.model.values import all_graphs, dtype_name
 from graph_questions import Asked, answers_of
 
 
 def sizes_of(asked: Asked) -> dict[str, list[int]]:
-    pairs = (word.split("=") for word in asked.words)
-    return {name: [*map(int, sizes.split(","))] for name, sizes in pairs}
+    pairs = (word.split("=") for word in asked.words if ":" not in word)
+    return {name: [*map(int, sizes.split(","))] if sizes else [] for name, sizes in pairs}
 
 
 def block_text(found: FusedBlock) -> str:
@@ -150,7 +151,17 @@ def pruned(asked: Asked) -> Iterator[str]:
     graph.drop_unused(asked.words)
     yield f"without unused: {' '.join(sorted(graph.tensor_names))}"
     graph.prune()
-    yield f"pruned: {' '.join(sorted(graph.tensor_names))}"
+    made = graph.model.graph
+    yield f"pruned: {' '.join(sorted(graph.tensor_names))}, stored {' '.join(one.name for one in made.initializer)}"
+    yield from (f"told of {item.name}" for item in made.value_info)
+
+
+def pinned(asked: Asked) -> Iterator[str]:
+    """Sizes by ``=``, values by ``:``."""
+    values = {name: int(value) for word in asked.words for name, colon, value in [word.partition(":")] if colon}
+    made = pin_shapes(asked.proto, sizes_of(asked), values)
+    yield from declared(made)
+    yield from (f"{tensor.name} is {dtype_name(tensor.data_type)}" for tensor in made.graph.initializer)
 
 
 def shapes(asked: Asked) -> Iterator[str]:
@@ -164,9 +175,14 @@ def empty(asked: Asked) -> Iterator[str]:
     made = emptied(asked.proto, lambda name: f"t_{name}", lambda name: f"n_{name}")
     yield f"{made.replaced} replaced, {made.kept} kept{made.model.domain}"
     yield from declared(made.model)
-    for node in made.model.graph.node:
-        given = {found.name: helper.get_attribute_value(found) for found in node.attribute if not found.HasField("t")}
-        yield f"{node.name or '-'}: {', '.join(node.output)} = {node.op_type} ({', '.join(node.input)}){given or ''}"
+    for body in (*all_graphs(made.model), *made.model.functions):
+        for node in body.node:
+            told = [one for one in node.attribute if not (one.HasField("t") or one.HasField("g"))]
+            given = {one.name: helper.get_attribute_value(one) for one in told}
+            made_by = f"{node.op_type} ({', '.join(node.input)}){given or ''}"
+            yield f"{node.name or '-'}: {', '.join(node.output)} = {made_by}"
+    for inner in [*all_graphs(made.model)][1:]:
+        yield from (f"inside {one.name} {numpy_helper.to_array(one).tolist()}" for one in inner.initializer)
 
 
 def channels_first(asked: Asked) -> Iterator[str]:
@@ -185,6 +201,13 @@ def constant_weights(asked: Asked) -> Iterator[str]:
     yield f"{kept}, version {asked.proto.ir_version}, inputs {', '.join(item.name for item in asked.proto.graph.input)}"
 
 
+def raised(asked: Asked) -> Iterator[str]:
+    asked.proto.ir_version = 3
+    made = raise_opset(asked.proto, int(asked.words[0]))
+    sets = ", ".join(f"{entry.domain or 'onnx'} {entry.version}" for entry in made.opset_import)
+    yield f"{sets}, version {made.ir_version}: {', '.join(node.op_type for node in made.graph.node)}"
+
+
 QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "blocks": lambda asked: map(block_text, find_blocks(asked.facts)),
     "bounds": bounds,
@@ -200,9 +223,10 @@ QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "norms": lambda asked: map(block_text, written_layer_norms(asked.facts)),
     "parameters": parameters,
     "patterns": patterns,
-    "pinned": lambda asked: declared(pin_shapes(asked.proto, sizes_of(asked))),
+    "pinned": pinned,
     "pruned": pruned,
     "quantizer": quantizer,
+    "raised": raised,
     "shapes": shapes,
     "sizes": sizes,
     "stale": lambda asked: iter([str(has_stale_shapes(asked.proto))]),
