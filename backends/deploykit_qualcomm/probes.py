@@ -288,7 +288,11 @@ def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
         id="onnxruntime-qnn",
         state="ok" if loads else "problem",
         detail=f"onnxruntime-qnn {provider} ({inside}) in onnxruntime {runtime}: "
-        + ("loads" if loads else f"does not load: {lines[-1].strip()[:200] if lines else ended.returncode}"),
+        + (
+            "loads"
+            if loads
+            else f"does not load: {lines[-1].strip()[:200] if lines else f'exit status {ended.returncode}'}"
+        ),
         next="" if loads else unloadable[1] if unloadable is not None else advice,
         facts={"onnxruntime": runtime, "onnxruntime_qnn": provider, "sdk": None if row is None else row.sdk},
     )

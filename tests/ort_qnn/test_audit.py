@@ -86,22 +86,6 @@ def test_boxes_are_given_with_their_lesser_corner_first_and_inside_the_map() -> 
     assert any((sample[name][:, 2:] > sample[name][:, :2]).all() for sample in kernel.samples)
 
 
-def test_places_that_the_model_computes_are_those_that_it_can_compute() -> None:
-    """A TopK gives no negative ones; after a subtraction there may be some: two kernels, though they look alike."""
-    text = """g (float[1,9] x) => (float[1,3] near, float[1,3] far) <int64[1] k = {3}, int64[1] two = {2}> {
-        v, i = TopK (x, k)  near = GatherElements <axis: int = 1> (x, i)
-        j = Sub (i, two)  far = GatherElements <axis: int = 1> (x, j)
-    }"""
-    model = parsed(text)
-    least = {}
-    for kernel in kernels_of(model):
-        if kernel.operators == ("GatherElements",):
-            drawn = [values for sample in kernel.samples for values in sample.values() if values.dtype == np.int64]
-            least[kernel.nodes] = min(int(values.min()) for values in drawn)
-            assert max(int(values.max()) for values in drawn) == 8
-    assert least == {("GatherElements -> near",): 0, ("GatherElements -> far",): -9}
-
-
 def test_among_neighbours_nothing_inside_is_cut_off() -> None:
     """A product that leaves its grid is brought back: an operator made of both may cut off later, rightly."""
     (kernel,) = (one for one in kernels_of(quantized("Mul ({0}, {0})", "Tanh ({0})")) if one.place == "inside")
@@ -155,23 +139,6 @@ def test_neighbours_that_are_refused_together_are_told_where_each_is_taken() -> 
     assert len(told(layer, alone, inside)) == 1 and told(layer, alone, inside) == told(layer, alone)
     further = replace(inside, operators=("Cast", "Conv", "Relu"), verdict="right")
     assert told(layer, inside, further) == [] and told(layer, inside, replace(further, operators=("Relu", "Conv")))
-
-
-def test_what_lies_in_the_midst_of_a_float16_model_is_given_no_float16() -> None:
-    """An AveragePool that reads the graph's own float16 is wrong, and right behind a conversion."""
-    text = """g (float[1,4,6,6] x, float16[1,4,6,6] h) => (float[1,4,6,6] y, float16[1,4,6,6] k) {
-      a = Cast <to = 10> (x)  b = Tanh (a)  y = Cast <to = 1> (b)  c = Log (h)  k = Relu (c) }"""
-    model = parsed(text)
-    alone = {kernel.operators: kernel for kernel in kernels_of(model) if kernel.place == "alone"}
-    ends = {
-        ops: [value.type.tensor_type.elem_type for value in (*kernel.model.graph.input, *kernel.model.graph.output)]
-        for ops, kernel in alone.items()
-    }
-    half, single = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
-    assert (ends["Tanh",], ends["Log",], ends["Relu",]) == ([single, single], [half, single], [single, half])
-    onnx.checker.check_model(alone["Tanh",].model)
-    (before,) = (kernel for kernel in kernels_of(model) if kernel.operators == ("Log", "Relu"))
-    assert all(value.min() > 0 for sample in before.samples for value in sample.values())
 
 
 def test_what_is_said_of_a_kind_or_a_part_is_settled_where_the_own_kernels_are_right() -> None:
@@ -343,17 +310,3 @@ def test_a_package_is_the_same_with_measured_kernels(tmp_path: Path, monkeypatch
     assert told[0] == told[1] and "; 1 done in another way" in told[0][1]
     again = deploykit.audit(model, target="sm8650", kernels="quick")
     assert again.known == len(again.kernels) and [one.code for one in again.findings] == ["QNN321"]
-
-
-def test_what_no_pair_parts_is_one_kernel() -> None:
-    """A layer and the sum behind it, of both nodes; in a graph without pairs each operator is one by itself."""
-    steps = "m = MatMul (a0, w)  s0 = Add (m, b)  q1 = QuantizeLinear (s0, s, z)  y = DequantizeLinear (q1, s, z)"
-    pair = "qx = QuantizeLinear (x, s, z)  a0 = DequantizeLinear (qx, s, z)"
-    stored = "float s = {0.1}, uint8 z = {128}"
-    found = {}
-    for name, body in {"paired": f"{pair} {steps}", "plain": "m = MatMul (x, w)  y = Add (m, b)"}.items():
-        text = f"g (float[2,4] x, float[4,4] w, float[4] b) => (float[2,4] y) <{stored}> {{ {body} }}"
-        model = parsed(text)
-        alone = [kernel for kernel in kernels_of(model) if kernel.place == "alone"]
-        found[name] = {kernel.operators: len(kernel.nodes) for kernel in alone}
-    assert found == {"paired": {("MatMul", "Add"): 2}, "plain": {("MatMul",): 1, ("Add",): 1}}

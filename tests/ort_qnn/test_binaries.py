@@ -27,6 +27,7 @@ from deploykit_ort_qnn.rules.compiled import DLC_RULES as RULES
 from deploykit_ort_qnn.rules.compiled import DlcScope
 from rule_cases import check_pairs
 from tables import each_row
+from told import check_told
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 WRITTEN = DlcScope(qairt="2.51.0", metadata="2.3.0", compared=(Compared(tensor="x", meant="uint16", found="uint16"),))
@@ -68,6 +69,9 @@ def test_another_type_and_another_grid_are_seen(compiled_package: Path) -> None:
     assert row.grid, "the same grid, whatever the sign"
     more = replace(found, zero_points=found.zero_points * 2)
     assert not all(row.ok for row in compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: more})))
+    close = [replace(found, scales=(found.scales[0] * more,)) for more in (1 + 1.5e-5, 1 + 1.7e-5)]
+    near = [compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: one})) for one in close]
+    assert [all(row.ok for row in rows) for rows in near] == [True, False], "a step may be rounded"
     moved = replace(dlc.tensors[tensor], zero_points=(7,))
     (row,) = (row for row in compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: moved})) if not row.ok)
     assert (row.tensor, row.found, row.grid) == (tensor, "uint16", False)
@@ -94,6 +98,20 @@ def damaged(source: Path, target: Path, change: Callable[[dict[str, bytes]], Non
 def test_a_damaged_file_is_an_error_and_no_guess(compiled_package: Path, tmp_path: Path, change: Any) -> None:
     with pytest.raises(InputError, match="not a DLC of a known form"):
         read_dlc(damaged(compiled_package / DLC, tmp_path / "m.dlc", change))
+
+
+def test_names_and_what_is_said_of_the_file_are_read(compiled_package: Path, tmp_path: Path) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        members["model"] = members["model"].replace(b"/relu/", "/r\u00e9u/".encode())
+
+    dlc, other = read_dlc(compiled_package / DLC), read_dlc(damaged(compiled_package / DLC, tmp_path / "m.dlc", change))
+    assert (dlc.metadata, dlc.writer, dlc.graphs) == ("2.3.0", "2.51.0", 1)
+    assert dlc.operators[0] == ("input_QuantizeLinear", "Quantize") and dlc.tensors["logits"].dims == (1, 10)
+    assert (
+        {name.replace("/r\u00e9u/", "/relu/") for name in other.tensors} == dlc.tensors.keys() != other.tensors.keys()
+    )
+    with_check_sums(compiled_package / DLC, tmp_path / "n.dlc")
+    assert (tmp_path / "n.dlc").read_bytes() == (compiled_package / DLC).read_bytes(), "they are right already"
 
 
 def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
@@ -162,19 +180,17 @@ def test_a_graph_above_the_limit_names_the_parts() -> None:
     assert judged({"name": "g", "memory": {"spill_fill": 0}}, "v69", None)["fits"] is None
 
 
-@each_row(("release", "blob", "soc_model", "arch"), ("2.25.0", "3.2.0", None, "v73"), ("2.37.1", "3.3.3", 60, "v73"))
-def test_binaries_of_older_releases(tmp_path: Path, release: str, blob: str, soc_model: int | None, arch: str) -> None:
+def test_binaries_of_older_releases(tmp_path: Path) -> None:
     """Before 2.28 the description has another layout and no chip; the settings inside still name the architecture."""
-    binary = tmp_path / "c.bin"
-    binary.write_bytes(gzip.decompress((CONTEXTS / f"cnn_bnfold-{release}.bin.gz").read_bytes()))
-    status, info = call("compat", "binary", str(binary), "--runtime", "2.36.1", "--target", "sm8650")
-    assert (info["release"], info["blob_version"]) == (release, blob)
-    assert (info["soc_model"], info["arch"]) == (soc_model, arch)
-    (graph,) = info["graphs"]
-    assert [(t["name"], t["shape"]) for t in graph["inputs"]] == [("input", [1, 3, 16, 16])]
-    assert status == int(release == "2.37.1")
-    loading = [runtime["release"] for runtime in info["runtimes"] if runtime["status"] == "supported"]
-    assert loading[0] == release and "2.51.0" in loading
+    told = dict[str, list[str]]()
+    for release, status in (("2.25.0", 0), ("2.37.1", 1)):
+        binary = tmp_path / "c.bin"
+        binary.write_bytes(gzip.decompress((CONTEXTS / f"cnn_bnfold-{release}.bin.gz").read_bytes()))
+        told[release] = json.dumps({**inspect_context(binary), "devices": []}, indent=1).splitlines()
+        answer = call("compat", "binary", str(binary), "--runtime", "2.36.1", "--target", "sm8650")
+        loading = [runtime["release"] for runtime in answer[1]["runtimes"] if runtime["status"] == "supported"]
+        assert answer[0] == status and loading[0] == release and "2.51.0" in loading
+    check_told(Path(__file__).with_name("binaries.told"), told)
 
 
 def test_a_package_names_the_release_inside(compiled: Path) -> None:

@@ -1,7 +1,6 @@
 """Capability rows, block weight paths, versions and the second opinion."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from deploykit_ort_qnn.compiler import hosts, worker
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.devices import qualcomm_device
 from tables import each_row
+from told import check_file
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -27,30 +27,14 @@ def test_a_version_names_a_wheel_or_the_qairt_inside(typed: str | None, wheel: s
     assert wheel_for(typed).version == wheel
 
 
-FLOAT = "in FP16, converted from and to integers around it"
-ITSELF = (
-    "; with enable_block_quant_weight_optimization=1 the provider makes LPBQ of it itself, without telling the loss"
-)
-DROPPED = "wrong numbers as fused linear layer (bias dropped); deploykit package writes MatMul and Add"
+def path_of(words: str) -> list[str]:
+    """Of ``2.7.0 MatMul lpbq bias``: a wheel, an operator, and what its weights and it have."""
+    sdk, op_type, *has = words.split()
+    return [backend.block_weight_path(op_type=op_type, lpbq="lpbq" in has, has_bias="bias" in has, sdk=sdk)]
 
 
-@each_row(
-    ("op_type", "lpbq", "has_bias", "words"),
-    ("MatMul", True, False, "MatMul with LPBQ weights, integer activations"),
-    ("MatMul", True, True, DROPPED),
-    ("Gemm", True, True, DROPPED),
-    ("Gemm", True, False, "refused as Gemm without bias; deploykit package writes MatMul"),
-    ("Conv", True, False, "refused as Conv; deploykit package writes a 1x1 one as MatMul"),
-    ("MatMul", False, False, f"MatMul {FLOAT}{ITSELF}"),
-    ("Conv", False, True, f"Conv {FLOAT}{ITSELF}"),
-    ("Gemm", False, False, f"Gemm {FLOAT}"),
-    ("Gemm", False, True, "refused with a bias; deploykit package writes MatMul and Add, whose MatMul runs in FP16"),
-)
-def test_the_path_of_block_weights_is_told(op_type: str, lpbq: bool, has_bias: bool, words: str) -> None:
-    asked = partial(backend.block_weight_path, op_type=op_type, lpbq=lpbq, has_bias=has_bias)
-    assert asked(sdk="2.7.0") == words
-    assert asked(sdk="2.4.0") == f"{words.removesuffix(ITSELF)} (measured with 2.7.0, not with 2.4.0)"
-    assert asked(sdk="2.5.0") == f"{words} (measured with 2.7.0, not with 2.5.0)"
+def test_the_path_of_block_weights_is_told() -> None:
+    check_file(Path(__file__).with_name("block_weights.told"), path_of)
 
 
 def test_the_time_of_one_run_is_that_of_its_compiler(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,19 +1,27 @@
 """Small graphs to run side by side: what each is given, how far off it is, what that means, what is remembered."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit_ort_qnn.bench.ask import Bench, CompileAnswer, KernelAnswer, Memory, judged
+from deploykit.errors import ToolError
+from deploykit_ort_qnn.bench import ask, together
+from deploykit_ort_qnn.bench.ask import Bench, CompileAnswer, KernelAnswer, Memory, TimedBench, judged
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of
 from deploykit_ort_qnn.bench.pieces import Pieces, anonymous
-from deploykit_ort_qnn.bench.together import Deviation, Ran, Span, covering, deviation, joined
+from deploykit_ort_qnn.bench.together import Deviation, Ran, Span, covering, deviation, joined, run_together
+from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, RefusedNode
 from tables import each_row
+from told import check_file
 
 
 def parsed(text: str, opset: int = 21) -> onnx.ModelProto:
@@ -27,55 +35,22 @@ CHAIN = parsed(f"""g (float[1,4] x) => (float[1,4] y) <{GRIDS}> {{ {PAIR} [log] 
   q2 = QuantizeLinear (b, s, z) y = DequantizeLinear (q2, s, z) }}""")
 
 
-def told(kernel: Kernel) -> tuple[Any, ...]:
-    """Operators, type, steps, number of sets, and of each input its type and what it reaches."""
-    given = {}
-    for name in kernel.samples[0] if kernel.samples else ():
-        sets = [sample[name] for sample in kernel.samples]
-        ends = min(one.min() for one in sets), max(one.max() for one in sets)
-        given[name] = sets[0].dtype.name, round(float(ends[0]), 3), round(float(ends[1]), 3)
-    return kernel.operators, kernel.type, kernel.steps, kernel.why or len(kernel.samples), given
+def given_to(text: str) -> Iterator[str]:
+    """What each kernel of a graph is given: operators, type, number of sets, what each input reaches, what is made."""
+    for one in kernels_of(parsed(f"g {text}")):
+        sets = one.why or f"{len(one.samples)} sets"
+        yield f"{one.place} {' > '.join(one.operators)} for {', '.join(one.nodes)}: {one.type}; {sets}"
+        for name in one.samples[0] if one.samples else ():
+            each = [sample[name] for sample in one.samples]
+            yield f"  {name}: {each[0].dtype.name} {min(map(np.min, each)):.4g} .. {max(map(np.max, each)):.4g}"
+        for value in one.model.graph.output:
+            kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+            step = one.steps.get(value.name)
+            yield f"  makes {value.name}: {kind}{f' in steps of {step:g}' if step else ''}"
 
 
-@each_row(
-    ("graph", "wanted"),
-    ("float[1,300] x) => (float[1,300] y) { y = Tanh (x)", (("Tanh",), "float", {}, 6, {"u0/x": ("float32", -4, 4)})),
-    ("float[1,4] x) => (float[1,4] y) { y = Tanh (x)", (("Tanh",), "float", {}, 11, {"u0/x": ("float32", -4, 4)})),
-    ("float[1,86] x) => (float[1,86] y) { y = Tanh (x)", (("Tanh",), "float", {}, 8, {"u0/x": ("float32", -4, 4)})),
-    ("float16[30] x) => (float16[30] y) { y = Sqrt (x)", (("Sqrt",), "float", {}, 6, {"u0/x": ("float16", 0.016, 4)})),
-    ("bool[400] x) => (bool[400] y) { y = Not (x)", (("Not",), "float", {}, 6, {"u0/x": ("bool", 0, 1)})),
-    (
-        "float[4096,2049] x) => (float[4096,2049] y) { y = Tanh (x)",
-        (("Tanh",), "float", {}, "it reads and makes more than 16,777,216 values", {}),
-    ),
-    (
-        "int32[4] x) => (int32[4] y) { y = Abs (x)",
-        (("Abs",), "float", {}, "what its input x may hold is not known", {}),
-    ),
-    (
-        "float[2,3] x, float[2,3] w) => (float[2,3] y) { y = Div (x, w)",
-        (("Div",), "float", {}, 11, {"u0/x": ("float32", -4, 4), "u0/w": ("float32", 0.016, 4)}),
-    ),
-    (
-        "float[3,5] x, int32[40] i) => (float[3,40] y) { y = Gather <axis = 1> (x, i)",
-        (("Gather",), "float", {}, 11, {"u0/x": ("float32", -4, 4), "u0/i": ("int32", -5, 4)}),
-    ),
-    (
-        f"float[1,4] x) => (bool[1,4] y) <{GRIDS}> {{ {PAIR.replace('s, z', 's, w')} y = Greater (d, c)",
-        (("Greater",), "u16", {}, 11, {"u0/x": ("float32", -1.5, 32766)}),
-    ),
-)
-def test_what_a_kernel_is_given(graph: str, wanted: tuple[Any, ...]) -> None:
-    (kernel,) = kernels_of(parsed(f"g ({graph} }}"))
-    assert told(kernel) == wanted
-
-
-def test_kernels_come_alone_and_then_among_their_neighbours() -> None:
-    log, neg, both = kernels_of(CHAIN)
-    given = {"u0/x": ("float32", 0.5, 126)}  # of what a Log is not defined for nothing is asked
-    assert told(log) == (("Log",), "u8", {"u0/d1": 0.5}, 11, given) and (log.place, log.nodes) == ("alone", ("log",))
-    assert told(neg) == (("Neg",), "u8", {"u1/y": 0.5}, 11, {"u1/a": ("float32", -1.5, 126)})
-    assert told(both)[:3] == (("Log", "Neg"), "u8", {"u2/y": 0.5}) and (both.place, both.nodes) == ("inside", ("neg",))
+def test_what_kernels_are_given() -> None:
+    check_file(Path(__file__).with_name("kernels.told"), given_to)
 
 
 def test_a_piece_has_the_pairs_around_it_and_needs_known_sizes() -> None:
@@ -178,6 +153,11 @@ ODD = replace(FAR, odd=2)
     (kernel(), KernelAnswer(answer="failed", why="3110"), ("refused", "not finalized: 3110")),
     (kernel(), KernelAnswer(answer="crashed", why="SIGABRT"), ("not judged", "crashed: SIGABRT")),
     (kernel(), KernelAnswer(answer="taken", deviation=FAR), ("wrong", WORDS)),
+    (
+        kernel(),
+        KernelAnswer(answer="taken", deviation=replace(FAR, factor=1.021)),
+        ("wrong", WORDS.replace("0.5", "1.02")),
+    ),
     (kernel(), KernelAnswer(answer="taken", deviation=ODD), ("wrong", "2 values are not finite")),
     (kernel(), KernelAnswer(answer="taken", deviation=replace(FAR, most=0, usual=0)), ("right", "")),
     # Among neighbours only what is far off in most places is laid to the kernels.
@@ -245,3 +225,96 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Any, monkeypatch: pytest
         assert answers[2] and answers[2].from_float and answers[2].most == 18 and answers[2].from_float[1] > 17
     assert bench.ask(kernels) and asked == ["Neg"], "one bench runs each once"
     assert Bench(run=run, memory=Memory({"wheel": "2"})).known(kernels[0]) is None
+
+
+def test_a_question_is_another_one_for_other_options_entries_and_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path))
+    jobs, node = list[CompileJob](), RefusedNode(name="n", type="Neg")
+
+    def compile_model(job: CompileJob, progress: Any) -> CompileOutcome:
+        jobs.append(job)
+        late = CompileOutcome(status="timed-out", message="late")
+        taken = CompileOutcome(status="compiled", refused=(node,))
+        return late if "late" in job.entries else taken
+
+    monkeypatch.setattr(ask, "compile_model", compile_model)
+    given: dict[str, Any] = {"options": {"soc_model": "57"}, "longest": 30.0, "progress": print}
+
+    def asked(content: bytes = b"one", types: Any = None, seconds: float = 60.0, **more: Any) -> CompileAnswer:
+        bench = TimedBench(**{**given, "deadline": time.monotonic() + seconds, **more})
+        return bench.ask(CHAIN, content, types)
+
+    taken = CompileAnswer(status="compiled", message="", refused=(("n", "Neg"),))
+    told, over = ("n", "float16"), CompileAnswer(status="timed-out", message="the time for questions is over")
+    assert [asked(), asked(), asked(b"two"), asked(options={"soc_model": "69"}), asked(entries={"a": "b"})] == [
+        taken
+    ] * 5
+    changed = [asked(types=lambda outcome: [told]) for _ in range(2)]
+    assert changed == [replace(taken, changes=(told,))] * 2 and len(jobs) == 5
+    assert asked(b"three", seconds=1.9) == over and asked(seconds=0.0) == taken and len(jobs) == 5
+    assert [asked(entries={"late": "1"}).status for _ in range(2)] == ["timed-out"] * 2 and len(jobs) == 7
+    assert asked(b"four", seconds=9.0).taken and jobs[-1].timeout <= 9.0 and jobs[0].timeout == 30.0
+    assert [(job.options, job.entries) for job in jobs[1:4]] == [
+        *(({"soc_model": "57"}, {}), ({"soc_model": "69"}, {}), ({"soc_model": "57"}, {"a": "b"}))
+    ]
+
+
+def test_what_becomes_of_graphs_that_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that cannot be compiled or run is halved; what is left over is told by its prefix, and pairs last."""
+    fails = {"Abs": ("crashed", "SIGABRT"), "Sin": ("failed", NOTHING_TAKEN), "Cos": ("failed", "Load model from m")}
+    operators = ["Neg", "Tan", *fails, "Erf", "Asin", "Acos"]
+    made = ", ".join(f"float[2] o{at}" for at in range(len(operators)))
+    body = " ".join(f"o{at} = {op} (x)" for at, op in enumerate(operators))
+    kernels, jobs, news = list(kernels_of(parsed(f"g (float[2] x) => ({made}) {{ {body} }}"))), [], list[str]()
+
+    def compile_model(job: CompileJob) -> CompileOutcome:
+        jobs.append(job)
+        nodes = onnx.load(job.root / job.model).graph.node
+        for node in nodes:
+            if node.op_type in fails:
+                status, message = fails[node.op_type]
+                return CompileOutcome(status=status, message=message)  # type: ignore[arg-type]
+            if node.op_type == "Erf":
+                named = (RefusedNode(name=node.name, type="Erf", why="no kernel"),) * 2
+                return CompileOutcome(status="refused", refused=named)
+        left = [node for node in nodes if node.op_type == "Tan"]
+        pairs = [helper.make_node("QuantizeLinear", ["shared"], node.output) for node in left]
+        shared = numpy_helper.from_array(np.zeros(1), "u0/shared")
+        for node in left:
+            node.name, node.input[:] = f"Transposed_{node.name}", [*node.input, "u0/shared"]
+        rest = [helper.make_node("EPContext", [], ["c"]), *pairs, *left]
+        onnx.save(helper.make_model(helper.make_graph(rest, "c", [], [], [shared])), job.root / job.context)
+        return CompileOutcome(
+            status="compiled", refused=tuple(RefusedNode(name=node.name, type="Tan", why="3110") for node in left)
+        )
+
+    def execute_both(root: Path, model: str, context: str, sets: Any, **given: Any) -> Any:
+        kinds = {node.op_type for node in onnx.load(root / model).graph.node}
+        if "Asin" in kinds:
+            raise ToolError("it cannot be run", why="it died")
+        made = Session(onnx.load(root / model)).runs(sets)
+        return made, made[: -1 if "Acos" in kinds else None]
+
+    monkeypatch.setattr(together, "compile_model", compile_model)
+    monkeypatch.setattr(together, "execute_both", execute_both)
+    asked: dict[str, Any] = {"host": None, "soc_model": 57, "progress": news.append}
+    found = list(run_together(kernels, together=7, options={"a": "b"}, **asked))
+    assert [(ran.probe.model.graph.node[0].op_type, ran.answer, ran.why, ran.ran) for ran in found] == [
+        ("Neg", "taken", "", True),
+        ("Tan", "refused", "Tan: 3110", False),
+        ("Abs", "crashed", "SIGABRT", False),
+        ("Sin", "refused", "Sin", False),
+        ("Cos", "invalid", "Load model from m", False),
+        ("Erf", "refused", "Erf: no kernel", False),
+        ("Asin", "taken", "not run: it died", False),
+        ("Acos", "taken", "not run: 33 s are too few for 11 inputs", False),
+    ]
+    assert (
+        [*found[0].wanted] == ["u0/o0"]
+        and len(found[0].got["u0/o0"]) == 11
+        and news == ["7 of 8 units", "8 of 8 units"]
+    )
+    assert jobs[0].options == {"soc_model": "57", "offload_graph_io_quantization": "0", "a": "b"}
+    assert (jobs[0].timeout, jobs[0].allow_cpu, jobs[0].trace) == (51.0, True, False)

@@ -134,25 +134,41 @@ def test_time_that_is_over_leaves_it_open(roi: Path, monkeypatch: pytest.MonkeyP
     assert "the time for questions is over" in of_code(plan, "QNN211")[0].evidence["second_opinion"]["why"]
 
 
+ERF, HALF, ROI = (
+    RefusedNode(name=n, type=kind) for n, kind in (("e", "Erf"), ("a", "DequantizeLinear"), ("roi", "RoiAlign"))
+)
+OTHERS, PART = "the model: it is not taken for other reasons", "its operators cannot be compiled on their own"
+
+
 @pytest.mark.parametrize(
-    ("outcome", "state"),
+    ("status", "message", "refused", "told"),
     [
-        (CompileOutcome(status="timed-out", message="not finished after 60 s"), "open"),
-        (CompileOutcome(status="crashed", message="the compiler's process died of SIGABRT"), "confirmed"),
-        (CompileOutcome(status="failed", message="1 : FAIL : the model is not valid"), "open"),
-        (CompileOutcome(status="failed", message="11 : EP_FAIL : Failed to finalize QNN graph."), "confirmed"),
-        (CompileOutcome(status="refused", refused=(RefusedNode(name="a", type="DequantizeLinear"),)), "open"),
-        (CompileOutcome(status="refused", refused=(RefusedNode(name="roi", type="RoiAlign"),)), "confirmed"),
-        (CompileOutcome(status="compiled"), "refuted"),
+        ("timed-out", "late", (), "open: late; the model: late (the model)"),
+        ("crashed", "SIGABRT", (), "confirmed: SIGABRT (1 operator)"),
+        ("failed", "1 : FAIL : no", (), f"open: 1 : FAIL : no; {OTHERS} (the model)"),
+        ("failed", "11 : EP_FAIL : Failed.", (), "confirmed: Failed. (1 operator)"),
+        ("refused", "m", (HALF,), f"open: m; {OTHERS} (the model)"),
+        ("refused", "m", (HALF, ERF), "confirmed: it is not taken (1 operator)"),
+        ("refused", "m", (ROI,), "confirmed: it is not taken (1 operator)"),
+        ("compiled", "", (), "refuted: it is taken (1 operator)"),
+        # Where its operators cannot be cut out the whole model is asked; what it takes it takes in its parts.
+        ("compiled", "whole", (), "refuted: it is taken (the model)"),
+        ("refused", "whole", (ROI,), "confirmed: it is not taken (the model)"),
+        ("refused", "whole", (ERF,), f"open: {PART}; {OTHERS} (the model)"),
+        ("crashed", "whole", (), f"open: {PART}; the model: whole (the model)"),
     ],
 )
 def test_what_each_outcome_says(
-    roi: Path, monkeypatch: pytest.MonkeyPatch, outcome: CompileOutcome, state: str, own_cache: Path
+    roi: Path, monkeypatch: pytest.MonkeyPatch, status: Any, message: str, refused: Any, told: str, own_cache: Path
 ) -> None:
-    monkeypatch.setattr(ask, "compile_model", lambda job, progress: outcome)
+    made = CompileOutcome(status=status, message=message, refused=refused)
+    monkeypatch.setattr(ask, "compile_model", lambda job, progress: made)
+    if message == "whole":
+        monkeypatch.setattr("deploykit_ort_qnn.bench.pieces.Pieces.cut", lambda *_: None)
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")
-    assert of_code(plan, "DK211")[0].evidence["opinions"][0]["state"] == state
-    assert own_cache.exists() == (outcome.status != "timed-out")
+    (opinion,) = of_code(plan, "DK211")[0].evidence["opinions"]
+    assert f"{opinion['state']}: {opinion['why']} ({opinion['scope']})" == told
+    assert own_cache.exists() == (status != "timed-out")
 
 
 def test_what_is_taken_in_another_type_is_not_taken(roi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +211,9 @@ def test_the_nearest_that_runs_speaks_first(sdk: str, releases: list[str], monke
     monkeypatch.setattr(opinions, "toolchain_host", lambda wheel: wheel if wheel.sdk in ("2.36.1", "2.48.40") else None)
     found = opinions.compilers_for(qualcomm_device("sm8650"), sdk)
     assert [compiler.release for compiler in found] == releases
+    assert found[0].name == f"QAIRT {releases[0].rpartition('.')[0]}'s compiler for soc 57"
+    (nobody,) = opinions.compilers_for(replace(qualcomm_device("sm8650"), facts={}), sdk)
+    assert (nobody.missing, nobody.release) == ("the soc_model of sm8650 is not known", "")
 
 
 KILLING = ["Transpose:turned", "Reshape:list", "Gather:taken", "Transpose:back"]

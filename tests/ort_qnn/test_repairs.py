@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,33 @@ import pytest
 
 import deploykit
 from atlas.cases import case_of, case_unit
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.errors import UsageError
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from deploykit.flow.read import read_situation
 from deploykit.model.nodes import label
+from deploykit_ort_qnn.bench import audit as auditing
+from deploykit_ort_qnn.bench import repair as repairing
 from deploykit_ort_qnn.bench.ask import Bench, Memory
-from deploykit_ort_qnn.bench.audit import audit_model
+from deploykit_ort_qnn.bench.audit import audit_draft, audit_model, with_count
 from deploykit_ort_qnn.bench.kernels import kernels_of
 from deploykit_ort_qnn.bench.pieces import PAIR
 from deploykit_ort_qnn.bench.place import PairGrid
-from deploykit_ort_qnn.bench.repair import find_repairs, repaired_kernels, repaired_model, suspects_of
+from deploykit_ort_qnn.bench.repair import (
+    done_otherwise,
+    find_repairs,
+    repaired_kernels,
+    repaired_model,
+    suspects_of,
+    wanted_repairs,
+)
 from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.bench.ways import WAYS
+from deploykit_ort_qnn.prepare import ProviderDraft, prepare
+from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.rows import KernelVerdict
 from tables import each_row
 
@@ -269,6 +285,98 @@ def test_where_outputs_are_right_only_what_is_often_off_changes(measured: dict[s
     audit = Audit(level="full", by="the emulator", kernels=(kernel, right))
     assert suspects_of(audit, is_right=False) == {"n", "m"}
     assert suspects_of(audit, is_right=True) == ({"n", "m"} if anyway else set())
+
+
+POOL = "AveragePool <kernel_shape = [2, 2], pads = [1, 1, 1, 1], count_include_pad = 1> (h)"
+NOBODY = "nobody: the compiler of QAIRT 2.51.0 is not here"
+BY = "QAIRT 2.51.0 for soc_model 57"
+
+
+def drafted(folder: Path, node: str, **options: Any) -> ProviderDraft:
+    """A float model of a Relu and that operator for the wheel of QAIRT 2.51; the names of nodes are their types."""
+    model = float_model(f"[Relu] h = Relu (x)  {node}")
+    model.graph.node[1].name = model.graph.node[1].op_type
+    onnx.save(model, folder / "m.onnx")
+    asked: dict[str, Any] = {"target": "sm8650", "backend": "ort-qnn", "sdk": "2.51", "adapter_options": options}
+    return prepare(read_situation(Request(model=folder / "m.onnx", **asked))[1], SharedWork())
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """One on which every kernel by itself is wrong, in the place of the wheel's emulator."""
+    made, wheel = Device("mean-inside"), {"wheel": "2.7.0", "qairt": "2.51.0", "onnxruntime": "1"}
+    for module in (auditing, repairing):
+        monkeypatch.setattr(module, "who_compiles", lambda host: wheel)
+        monkeypatch.setattr(module, "bench_of", lambda given, host, soc, *_: made.bench if soc == 57 else None)
+    monkeypatch.setattr(auditing, "toolchain_host", lambda wheel: None)
+    return made
+
+
+def test_what_is_audited_follows_from_the_level_and_from_what_is_suspected(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspect, plain = drafted(tmp_path, POOL), drafted(tmp_path, "Neg (h)")
+    lint = Finding(
+        code="QNN284",
+        slug="s",
+        severity=Severity.WARNING,
+        subject=Subject(kind=SubjectKind.NODE, name="Neg"),
+        message="m",
+    )
+
+    def told(draft: ProviderDraft, level: str) -> tuple[Any, ...]:
+        audit = audit_draft(draft, level=level, progress=print)
+        return audit.by, audit.level, [" > ".join(one.operators) for one in audit.kernels], audit.left_out
+
+    pool, both = ["AveragePool", "Relu > AveragePool"], ["Relu", "Neg", "Relu > Neg"]
+    whole = [pool[0].replace("AveragePool", one) for one in ("Relu", "AveragePool")] + pool[1:]
+    assert told(suspect, "quick") == (BY, "quick", pool, 0) and told(suspect, "auto") == (BY, "auto", whole, 0)
+    assert told(plain, "auto") == told(plain, "quick") == (BY, "quick", [], 0)
+    assert told(plain, "full") == (BY, "full", both, 0)
+    # What nothing is known of, or what is done in another way, is looked at too.
+    done = replace(plain, options={"repair": ("Neg=in-float16",)})
+    assert told(replace(plain, lint=(lint,)), "auto") == told(done, "auto") == (BY, "auto", both, 0)
+    assert told(replace(plain, lint=(replace(lint, code="QNN283"),)), "auto")[1] == "quick"
+    for nowhere in (replace(plain, soc_model=None), replace(plain, wheel=replace(plain.wheel, version="2.6.0"))):
+        assert told(nowhere, "full") == (NOBODY, "full", [], 0)
+    counted = with_count(audit_draft(done, level="full", progress=print), done)
+    assert counted.findings[-1].message == "3 kernels run on the emulator: 1 right, 2 wrong; 1 done in another way"
+    assert [one.subject.name for one in counted.findings[:-1]] == ["Relu", "Neg"] and counted.settled == {}
+    monkeypatch.setattr(auditing, "toolchain_host", lambda wheel: SimpleNamespace(emulator=None))
+    assert told(suspect, "auto")[1] == "quick" and told(suspect, "full")[1] == "full"
+    monkeypatch.setattr(auditing, "toolchain_host", lambda wheel: SimpleNamespace(emulator="one"))
+    monkeypatch.setattr(auditing, "_LARGEST", -1)
+    assert told(suspect, "auto") == ("nobody: its weights are not loaded for it", "auto", [], 2)
+    assert told(suspect, "full")[2] == whole
+
+
+def test_what_is_wrong_is_asked_for_in_another_way_where_that_is_wanted(device: Device, tmp_path: Path) -> None:
+    draft = drafted(tmp_path, POOL, kernels="auto")
+    wrong, right = (NumericScope(device=Verdict(right=one, numbers=())) for one in (False, True))
+    audit = audit_draft(draft, level="quick", progress=print)
+
+    def wanted(draft: ProviderDraft, audit: Audit | None, numeric: NumericScope) -> Any:
+        return wanted_repairs(draft, audit, numeric, None, print)
+
+    for found in (
+        wanted(draft, audit, right),
+        wanted(draft, None, wrong),
+        wanted(draft, None, replace(wrong, first="AveragePool")),
+    ):
+        told = found.handles["QNN321", "AveragePool"]
+        assert found.request.adapter_options == {**draft.options, "repair": ("AveragePool=mean-inside",)}
+        assert found.how == f"AveragePool AveragePool is done in another way: {told}" and [*found.handles] == [
+            ("QNN321", "AveragePool")
+        ]
+    assert told.startswith("zeros are put around its map, and what of a window counts is a factor: up to 0 of ")
+    assert wanted(draft, None, right) is wanted(draft, None, replace(wrong, first="Relu")) is None
+    for options in ({}, {"kernels": "off"}, {"kernels": "auto", "repair": ("Relu=in-16-bits",)}):
+        assert wanted(replace(draft, options=options), audit, wrong) is None
+    assert wanted(replace(draft, soc_model=None), audit, wrong) is None
+    done = done_otherwise(replace(draft, options={"repair": ("a=b=in-float16",)}))
+    assert done == dict.fromkeys(
+        (("QNN320", "a=b"), ("QNN321", "a=b")), "it is done in another way: it computes in float16"
+    )
 
 
 @pytest.mark.heavy

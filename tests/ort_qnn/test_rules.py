@@ -168,10 +168,12 @@ GOOD_TYPES = types(graph(("uint16", "uint16", "int8")), made("QUInt16"))
 
 
 def step(identifier: str, **more: Any) -> ProviderDraft:
-    return prepared(steps=(PreparationStep(id=identifier, why="because", names=("y",), **more),))
+    return prepared(steps=(PreparationStep(id=identifier, why="because", names=("y", "z"), **more),))
 
 
-LOSS = {"w": LpbqLoss(scale_error=0.03, sqnr_db=30.0, refined_sqnr_db=35.0)}
+LOSS = {name: LpbqLoss(scale_error=0.03, sqnr_db=db, refined_sqnr_db=db + 5) for name, db in (("w", 30.0), ("v", 9.0))}
+HALVES = {"t": "float16", "i": "uint8", "s": "float16"}
+NODES = (RefusedNode(name="n", type="Erf"), RefusedNode(name="k", type="Relu", why="no kernel"))
 CASES: dict[str, Any] = {
     "ORT001": (lambda: draft(soc_model=None), draft),
     "ORT002": (lambda: draft("mlp/model.onnx", precision="w8a8"), lambda: draft("mlp/model.onnx")),
@@ -179,11 +181,11 @@ CASES: dict[str, Any] = {
     "ORT004": (lambda: draft("mlp/model.onnx", "sm8350"), lambda: draft("mlp/model.onnx")),
     "ORT005": (lambda: block_draft(fp16=False), lambda: block_draft(fp16=True)),
     "ORT006": (lambda: block_draft(fp16=True), draft),
-    "ORT007": (lambda: prepared(skipped=(Skipped(tensor="t", reason="no"),)), draft),
-    "ORT008": (lambda: prepared(narrowed=("y",)), draft),
+    "ORT007": (lambda: prepared(skipped=tuple(Skipped(tensor=name, reason=f"no {name}") for name in "tu")), draft),
+    "ORT008": (lambda: prepared(narrowed=("y", "z")), draft),
     "ORT009": (lambda: step("widen-log"), lambda: step("fold-batchnorm")),
-    "ORT010": (lambda: prepared(refusals=("n: no",)), draft),
-    "ORT012": (lambda: draft(chosen=Chosen(compile={}, run={}, entries={}, unchecked=("vtcm_mb",))), draft),
+    "ORT010": (lambda: prepared(refusals=("n: no", "m k: neither")), draft),
+    "ORT012": (lambda: draft(chosen=Chosen(compile={}, run={}, entries={}, unchecked=("vtcm_mb", "htp_arch"))), draft),
     "ORT013": (lambda: step("lpbq", losses=LOSS), lambda: step("lpbq")),
     "ORT014": (lambda: float_draft("y = Erf (x)"), lambda: float_draft("y = Tanh (x)")),
     "ORT015": (
@@ -213,7 +215,7 @@ CASES: dict[str, Any] = {
         lambda: old_draft(float_draft("y = Tanh (x)", opset=22)),
     ),
     "ORT161": (lambda: old_draft(draft("mlp/model.onnx")), lambda: draft("mlp/model.onnx")),
-    "ORT162": (lambda: old_draft(prepared(intended={"t": "float16"})), lambda: prepared(intended={"t": "float16"})),
+    "ORT162": (lambda: old_draft(prepared(intended=HALVES)), lambda: prepared(intended=HALVES)),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),
@@ -223,13 +225,13 @@ CASES: dict[str, Any] = {
         lambda: types(graph(("float32", "float32", "float32")), made("Float16"), intended="float16"),
     ),
     "ORT110": (
-        lambda: CompileOutcome(status="refused", refused=(RefusedNode(name="n", type="Erf"),)),
-        lambda: replace(FINE, refused=(RefusedNode(name="n", type="Erf"),)),
+        lambda: CompileOutcome(status="refused", refused=NODES),
+        lambda: replace(FINE, refused=NODES),
     ),
     "ORT111": (lambda: CompileOutcome(status="failed", message="m"), lambda: FINE),
-    "ORT112": (lambda: CompileOutcome(status="crashed", message="m"), lambda: FINE),
-    "ORT113": (lambda: CompileOutcome(status="timed-out", message="m"), lambda: FINE),
-    "ORT114": (lambda: replace(FINE, cpu_nodes=(RefusedNode(name="n", type="Erf"),)), lambda: FINE),
+    "ORT112": (lambda: CompileOutcome(status="crashed", message="m", culprit=NODES), lambda: FINE),
+    "ORT113": (lambda: CompileOutcome(status="timed-out", message="m", culprit=NODES), lambda: FINE),
+    "ORT114": (lambda: replace(FINE, cpu_nodes=NODES), lambda: FINE),
     "ORT115": (lambda: TimeBudget(most_us=5.0, estimate=SLOW), lambda: TimeBudget(most_us=9.0, estimate=SLOW)),
     "ORT116": (
         lambda: TimeBudget(most_us=9.0, estimate=replace(SLOW, instead_of="sm8650")),
@@ -238,7 +240,7 @@ CASES: dict[str, Any] = {
     "ORT120": (lambda: BAD, lambda: GOOD),
     "ORT121": (lambda: NumericScope(not_run="no time"), lambda: GOOD),
     "ORT130": (lambda: replace(PACKAGE, provider_options={}), lambda: PACKAGE),
-    "ORT131": (lambda: replace(PACKAGE, unknown_options=("vtcm",)), lambda: PACKAGE),
+    "ORT131": (lambda: replace(PACKAGE, unknown_options=("vtcm", "arch")), lambda: PACKAGE),
     "ORT132": (lambda: replace(PACKAGE, context={"soc_model": 0}), lambda: PACKAGE),
     "ORT140": (
         lambda: EnvironmentScope(installed=None, planned=WHEEL),

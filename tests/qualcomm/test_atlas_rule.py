@@ -1,5 +1,6 @@
 """The rule that reads the atlas: which node a row is about, what is said of it, and what a row is."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 
 from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity
-from deploykit_qualcomm.atlas.rows import KernelVerdict, Row, atlas_rows, costs, verdict_of
+from deploykit_qualcomm.atlas.rows import Row, atlas_rows, costs, verdict_of
 from rule_cases import check_pairs
 from tables import each_row
+from told import check_file
 
 Case = Mapping[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
@@ -110,29 +112,16 @@ def test_a_row_with_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
         atlas_rows(tmp_path)
 
 
-def judged(op: str, kind: str, *, most: float, usual: float, share: float = 0.0, odd: int = 0) -> KernelVerdict:
+def judged(words: str) -> list[str]:
+    """Of ``Relu > Add u8 most=1 usual=1``: the verdict on a deviation of operators in a row; share and odd are 0."""
+    *ops, kind, rest = re.split(r" > | (?=u8|u16|float)|(?<=u8) |(?<=u16) |(?<=float) ", words)
+    numbers = {name: float(value) for name, value in (word.split("=") for word in rest.split())}
     span = {"u8": 255.0, "u16": 65535.0, "float": 2048.0}[kind]
-    return verdict_of([op], kind, most=most, usual=usual, span=span, share=share, odd=odd)
+    return [str(verdict_of(ops, kind, **{"span": span, "share": 0.0, **numbers}))]  # type: ignore[arg-type]
 
 
 def test_steps_are_judged_by_what_the_operator_costs() -> None:
-    assert judged("Relu", "u8", most=1.0, usual=1.0) is KernelVerdict.RIGHT
-    assert judged("Relu", "u8", most=200.0, usual=150.0, share=0.4) is KernelVerdict.WRONG
-    assert judged("Relu", "u16", most=300.0, usual=250.0) is KernelVerdict.NARROWED
-    assert judged("Relu", "u16", most=70.0, usual=63.0) is KernelVerdict.RIGHT, "a quarter of a step of 8 bits"
-    assert judged("Relu", "u16", most=20000.0, usual=1.0, share=0.001) is KernelVerdict.WRONG
-    assert judged("Relu", "u16", most=2000.0, usual=1.0, share=0.006) is KernelVerdict.WRONG, "few, and often"
-    assert judged("Relu", "u16", most=2000.0, usual=1.0, share=0.004) is KernelVerdict.RIGHT
-    assert judged("Relu", "float", most=1.0, usual=0.5, odd=1) is KernelVerdict.WRONG
-    # All forms of a Softplus are off by more than a step of 8 bits: that makes none of them right.
-    assert judged("Softplus", "u16", most=381.0, usual=380.0) is KernelVerdict.NARROWED
+    check_file(Path(__file__).with_name("verdicts.told"), judged)
     dearest = max((one for one in costs().values() if one.type == "u16" and one.most < 64), key=lambda one: one.most)
-    most, usual = 3 * dearest.most, 3 * dearest.usual
-    assert judged(dearest.op, "u16", most=most, usual=usual) is KernelVerdict.RIGHT
-    assert judged("Relu", "u16", most=most, usual=usual) is not KernelVerdict.RIGHT
-
-
-def test_a_value_next_to_an_edge_may_fall_to_its_other_side() -> None:
-    assert judged("Round", "u16", most=40000.0, usual=1.0, share=0.01) is KernelVerdict.RIGHT
-    assert judged("Round", "u16", most=40000.0, usual=40000.0, share=0.1) is KernelVerdict.WRONG
-    assert judged("Add", "u16", most=40000.0, usual=1.0, share=0.01) is KernelVerdict.WRONG
+    most = f"u16 most={3 * dearest.most} usual={3 * dearest.usual}"
+    assert judged(f"{dearest.op} {most}") == ["right"] != judged(f"Relu {most}")

@@ -1,15 +1,15 @@
 """Qualcomm's probes on machines that are made for the test: SDK folders of scripts, and answers of programs."""
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from deploykit.backend.probes import CheckLine, Surroundings
 from deploykit.system.processes import ProgramEnd, run
 from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks, probe_wheel
-from tables import each_row
+from told import check_told
 
 TOOLS = "bin/x86_64-linux-clang"
 
@@ -47,113 +47,90 @@ def around(
     )
 
 
-def by_kind(lines: list[CheckLine]) -> dict[str, CheckLine]:
-    return {line.id.partition(":")[0]: line for line in lines}
+# How a tool answers a call for its help.
+BODIES = {
+    "A tool that starts": "echo usage",
+    "One that calls that an error": "echo usage >&2; exit 125",
+    "One that the shell cannot start": "echo ' no permission ' >&2; echo; exit 126",
+    "One that says nothing": "kill -6 $$",
+    "One without its library": "echo 'x: error while loading shared libraries: libc++.so.1' >&2; exit 1",
+    "One without its Python": "echo 'qnn: python3.10: not found' >&2; exit 127",
+    "One without a module": "echo \"ModuleNotFoundError: No module named 'yaml'\" >&2; exit 1",
+    "Its places": "echo $QNN_SDK_ROOT $QAIRT_SDK_ROOT $PYTHONPATH $LD_LIBRARY_PATH | sed 's#[^ ]*/sdk#sdk#g'; exit 126",
+}
+NO_LIBRARY = "OSError: libatomic.so.1: cannot open shared object file: No such file or directory"
+LOADS = {
+    "A pair that loads": completed(0, '{"registered": true}'),
+    "A pair that does not": completed(1, "OrtEp has invalid ort_version_supported=0"),
+    "A pair that is not registered": completed(0, '{"registered": false}'),
+    "A pair that dies": completed(-11),
+    "A pair without a library": completed(1, NO_LIBRARY),
+    "A pair without another one": completed(1, NO_LIBRARY.replace("libatomic", "libother"), ""),
+    "A pair whose library is none": completed(1, "Unable to load backend, error: libQnnHtp.so: invalid ELF header"),
+}
+DEVICES = {
+    "A device": completed(0, "List", "8a1b\tdevice"),
+    "Two devices": completed(0, "List", "8a1b\tdevice", "9c\tdevice "),
+    "A device beside one that is off": completed(0, "List", "a\toffline", "b\tdevice"),
+    "A device that does not trust": completed(0, "List", "8a1b\tunauthorized", "b\toffline"),
+    "No device": completed(0, "List"),
+    "An adb that fails": completed(1, "a\tdevice"),
+}
 
 
-def named(folder: Path, **roots: Path) -> Surroundings:
-    return around(folder, env={name: str(root) for name, root in roots.items()}, programs=("python3.10",))
+def test_what_is_said_of_machines(tmp_path: Path) -> None:
+    told = dict[str, list[str]]()
 
+    def look(
+        title: str, probe: Callable[[Surroundings], Iterable[CheckLine]], *, only: str = "", **machine: Any
+    ) -> None:
+        """All that is said, without this machine's folders, and without pairs that later wheels add to."""
+        lines = (line for line in probe(around(tmp_path, **machine)) if line.id.startswith(only))
+        said = (f"{one.id} {one.state}: {one.detail}; next: {one.next}; {json.dumps(one.facts)}" for one in lines)
+        told[title] = [re.sub(r"to work: .*; {", "to work: ...; {", one.replace(str(tmp_path), "$PWD")) for one in said]
 
-def test_no_sdk_is_no_problem_and_one_whose_tools_start_is_told_with_its_release(tmp_path: Path) -> None:
-    (line,) = probe_sdks(around(tmp_path))
-    assert (line.id, line.state) == ("qairt", "absent") and "QAIRT_SDK_ROOT" in line.next
-    root = sdk(tmp_path / "any-name", tools={"qnn-net-run": "echo usage"}, version="2.33.0.250327")
-    lines = by_kind(list(probe_sdks(named(tmp_path, QAIRT_SDK_ROOT=root))))
-    assert lines["qairt"].facts == {"root": str(root), "version": "2.33.0.250327"}
-    assert lines["qairt"].state == lines["tools"].state == lines["python"].state == "ok"
-    assert lines["tools"].detail == f"1 of 6 host tools start; missing: {', '.join(lines['tools'].facts['missing'])}"
-    assert lines["python"].detail == "the converters of 2.33.0.250327 need Python 3.10; found: 3.10"
-
-
-@each_row(
-    ("body", "state", "word"),
-    ("echo usage >&2; exit 1", "ok", "1 of 6"),
-    ("echo 'x: error while loading shared libraries: libc++.so.1' >&2; exit 127", "problem", "libc++"),
-    ("echo 'qnn: python3.10: not found' >&2; exit 127", "problem", "python3.10"),
-    ("echo \"ModuleNotFoundError: No module named 'yaml'\" >&2; exit 1", "problem", "yaml"),
-)
-def test_what_counts_as_starting(tmp_path: Path, body: str, state: str, word: str) -> None:
-    root = sdk(tmp_path / "s", tools={"qairt-converter": body}, version="2.47.0")
-    line = by_kind(list(probe_sdks(around(tmp_path, env={"QNN_SDK_ROOT": str(root)}))))["tools"]
-    assert line.state == state and word in line.detail
-
-
-def test_two_variables_name_one_sdk_or_disagree(tmp_path: Path) -> None:
-    first = sdk(tmp_path / "opt/qcom/aistack/qairt/2.37.0.250724", tools={"qnn-net-run": "true"})
-    lines = list(probe_sdks(named(tmp_path, QAIRT_SDK_ROOT=first, QNN_SDK_ROOT=first)))
-    assert sum(line.id.startswith("qairt:") for line in lines) == 1 and "qairt-variables" not in by_kind(lines)
-    second = sdk(tmp_path / "b", tools={"qnn-net-run": "true"}, version="2.33.0")
-    lines = list(probe_sdks(named(tmp_path, QAIRT_SDK_ROOT=first, QNN_SDK_ROOT=second)))
-    assert by_kind(lines)["qairt-variables"].state == "problem"
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "word"),
-    [("gone", None, "no folder"), ("sdk", "", "tells a version"), ("sdk", "99.0.0", "99.0.0")],
-)
-def test_roots_that_are_no_sdk(tmp_path: Path, name: str, version: str | None, word: str) -> None:
-    root = tmp_path / name
-    if version is not None:
-        sdk(root, tools={}, version=version)
-    line = next(
-        line for line in probe_sdks(around(tmp_path, env={"QAIRT_SDK_ROOT": str(root)})) if line.id.startswith("qairt:")
+    look("No SDK", probe_sdks)
+    for number, (title, body) in enumerate(BODIES.items()):
+        root = sdk(tmp_path / f"sdk{number}", tools={"qairt-converter": body, "qnn-net-run": "true"}, version="2.47.0")
+        only = "tools" if number else ""
+        env = {"QNN_SDK_ROOT": str(root), "PYTHONPATH": "/own"}
+        look(title, probe_sdks, only=only, env=env, programs=("python3.10",))
+    for version in ("", "v2.33.0.250327", "99.0.0", "2.52"):
+        root = sdk(tmp_path / f"version{version}", tools={}, version=version)
+        look(f"The version {version or '(none)'}", probe_sdks, env={"SNPE_ROOT": str(root)})
+    look("A variable that names nothing", probe_sdks, env={"QAIRT_SDK_ROOT": str(tmp_path / "gone")})
+    # What lies in the usual folders is found; where a variable names it, too, it is one.
+    first, second = sdk(tmp_path / "opt/qcom/aistack/qairt/2.37.0.250724", tools={}), str(tmp_path / "sdk0")
+    (tmp_path / "opt/qcom/aistack/qairt/2.38.0").mkdir()
+    look("A usual folder", probe_sdks)
+    look(
+        "Two variables for one",
+        probe_sdks,
+        only="qairt",
+        env={"QAIRT_SDK_ROOT": str(first), "QNN_SDK_ROOT": str(first)},
     )
-    assert line.state == "problem" and word in line.detail and line.next
+    look("Two variables for two", probe_sdks, only="qairt", env={"QAIRT_SDK_ROOT": str(first), "QNN_SDK_ROOT": second})
+    look("No NDK", probe_ndk)
+    look("An NDK among the programs", probe_ndk, programs=("ndk-build", "clang++"))
+    look("An NDK that is gone", probe_ndk, env={"ANDROID_NDK": str(tmp_path / "gone")}, programs=("ndk-build",))
+    look("An NDK by its folder", probe_ndk, env={"ANDROID_NDK_HOME": str(tmp_path)})
+    look("No adb", probe_adb)
+    for title, end in DEVICES.items():
+        look(title, probe_adb, programs=("adb",), answer=lambda argv, end=end, **_: end)
+    for title, end in LOADS.items():
+        look(title, probe_wheel, answer=wheel_machine(end))
+    look("A wheel that no table has", probe_wheel, answer=wheel_machine(LOADS["A pair that loads"], "9.9.0"))
+    look("No wheel", probe_wheel, answer=lambda argv, **_: completed("onnxruntime-qnn" in argv[-1], "1.28.0"))
+    look("No runtime", probe_wheel, answer=lambda argv, **_: completed("onnxruntime'" in argv[-1], "2.7.0"))
+    check_told(Path(__file__).with_name("machines.told"), told)
 
 
-def test_ndk_and_clang(tmp_path: Path) -> None:
-    def told(**machine: Any) -> list[tuple[str, str, str]]:
-        return [(line.id, line.state, line.detail) for line in probe_ndk(around(tmp_path, **machine))]
-
-    no_clang = ("clang", "absent", "no clang++")
-    assert told() == [("ndk", "absent", "no Android NDK (ANDROID_NDK_ROOT, ndk-build)"), no_clang]
-    assert told(programs=("ndk-build", "clang++")) == [("ndk", "ok", "/bin/ndk-build"), ("clang", "ok", "/bin/clang++")]
-    gone = str(tmp_path / "gone")
-    assert told(env={"ANDROID_NDK": gone}) == [("ndk", "problem", f"ANDROID_NDK names {gone}, no folder"), no_clang]
-    assert told(env={"ANDROID_NDK_HOME": str(tmp_path)}) == [("ndk", "ok", str(tmp_path)), no_clang]
-
-
-@each_row(
-    ("end", "told"),
-    (completed(0, "List", "8a1b\tdevice"), ("ok", "devices: 8a1b", "", {"devices": ["8a1b"]})),
-    (completed(0, "List", "a\toffline", "b\tdevice"), ("ok", "devices: b", "", {"devices": ["b"]})),
-    (
-        completed(0, "List", "8a1b\tunauthorized"),
-        ("problem", "8a1b is unauthorized", "unlock the device and allow debugging", {"devices": []}),
-    ),
-    (completed(0, "List"), ("absent", "no device", "connect one, with debugging switched on", {"devices": []})),
-    (completed(1, "a\tdevice"), ("problem", "/bin/adb ends with 1", "run it by hand", {})),
-)
-def test_adb(tmp_path: Path, end: ProgramEnd, told: tuple[Any, ...]) -> None:
-    (line,) = probe_adb(around(tmp_path, programs=("adb",), answer=lambda argv, **_: end))
-    assert (line.state, line.detail, line.next, line.facts) == told
-    assert next(iter(probe_adb(around(tmp_path)))).state == "absent"
-
-
-def wheel_machine(registers: ProgramEnd) -> Callable[..., ProgramEnd]:
-    """Answers the questions for versions with 1.28.0 and 2.3.0, and the attempt to load with what is given."""
+def wheel_machine(registers: ProgramEnd, wheel: str = "2.3.0") -> Callable[..., ProgramEnd]:
+    """Answers the questions for versions with 1.28.0 and this, and the attempt to load with what is given."""
 
     def answer(argv: tuple[str, ...], **_: object) -> ProgramEnd:
         if "importlib.metadata" not in argv[-1]:
             return registers
-        return completed(0, "2.3.0" if "onnxruntime-qnn" in argv[-1] else "1.28.0")
+        return completed(0, wheel if "onnxruntime-qnn" in argv[-1] else "1.28.0")
 
     return answer
-
-
-NO_LIBRARY = "OSError: libatomic.so.1: cannot open shared object file: No such file or directory"
-
-
-@each_row(
-    ("end", "told"),
-    (completed(0, '{"registered": true}'), ""),
-    (completed(1, "OrtEp has invalid ort_version_supported=0"), "seen to work"),
-    (completed(1, '{"registered": false}'), "seen to work"),
-    (completed(-11), "seen to work"),
-    (completed(1, NO_LIBRARY), "apt-get install libatomic1"),
-)
-def test_a_pair_that_does_not_load_is_answered_with_one_that_does(end: ProgramEnd, told: str, tmp_path: Path) -> None:
-    (line,) = probe_wheel(around(tmp_path, answer=wheel_machine(end)))
-    assert line.state == ("problem" if told else "ok") and told in line.next
-    assert told or line.facts == {"onnxruntime": "1.28.0", "onnxruntime_qnn": "2.3.0", "sdk": "2.47.0"}

@@ -137,7 +137,7 @@ class _KernelGraph:
         counts = [math.prod(_dims(value)) for value in floats]
         dense = max((math.ceil(_GRID_POINTS / max(count, 1)) for count in counts), default=1)
         dense = 1 if sum(counts) > _MOST_ELEMENTS else min(dense, _MOST_DENSE)
-        why = "" if self._ends.input else "it has no input"
+        why = ""
         if sum(math.prod(_dims(value)) for value in (*self._ends.input, *self._ends.output)) > _MOST_GIVEN:
             why = f"it reads and makes more than {_MOST_GIVEN:,} values"
         given: dict[str, list[Numbers]] = {}

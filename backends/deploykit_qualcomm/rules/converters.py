@@ -238,7 +238,7 @@ def check_sums(plan: Float16Plan) -> Iterator[Found]:
     for site in sites:
         (name,) = site.tensors
         node = plan.situation.facts.producer_of(name)
-        if node is not None and max(map(abs, proven.get(name, (math.inf,)))) > LARGEST_FLOAT16:
+        if node is not None and max(map(abs, proven[name])) > LARGEST_FLOAT16:
             yield at_node(node, f"the sum is in float16, and {site.why} only then")
 
 
