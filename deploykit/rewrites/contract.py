@@ -181,8 +181,8 @@ class ModelLook(GraphView):
         return sorted(int(axis) % rank for axis in given)
 
 
-# The operator set since which a list of the operator (axes, sizes, pads) is its second input and no attribute.
-LIST_IS_AN_INPUT = {"Pad": 11, "Split": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13, "ReduceMean": 18}
+# The operator set since which a list of the operator (axes, sizes) is its second input and no attribute.
+LIST_IS_AN_INPUT = {"Split": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13, "ReduceMean": 18}
 
 
 class NodeSteps:

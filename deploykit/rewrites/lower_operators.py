@@ -540,7 +540,8 @@ class _Taps:
         for window in windows:
             source = self._flat(source, window.axis)
             if not window.exists.all():
-                source = to.listed("Pad", source, "pads", [0, 0, 0, 0, 1, 0], to.graph.fresh(f"{source}_padded"))
+                pads = to.store(f"{source}_padded_pads", [0, 0, 0, 0, 1, 0])
+                source = to.add("Pad", [source, pads], f"{source}_padded")
             source = self._combined("Sum", source, window, np.where(window.exists, window.places, window.size))
             along = (window.exists | (window.padded & counted)).sum(axis=1)
             number = number[..., None] * along.astype(np.float32)

@@ -211,7 +211,7 @@ def _joins(graph: ModelLook) -> MatchResult:
         if node.op_type != "Concat":
             continue
         magnitudes = [max(map(abs, bounds.get(name, ANYTHING))) for name in node.input]
-        known = all(math.isfinite(value) and value > 0 for value in magnitudes)
+        known = all(map(math.isfinite, magnitudes))
         if len(set(node.input)) < 2 or (known and max(magnitudes) <= _ALIKE * min(magnitudes)):
             refusals.append(NearMiss((label(node),), "its parts have like ranges"))
         else:

@@ -67,6 +67,9 @@ for registry in (NOTED, AGAIN):
     registry.rule("BAD001", "bad", "error")(lambda _: ())
 
 
+CORES = ("force", "no_way")
+
+
 class Careless(StubBackend):
     """Everything that a backend can get wrong before it has seen a model."""
 
@@ -85,7 +88,8 @@ class Careless(StubBackend):
 
     def options(self) -> tuple[OptionSpec, ...]:
         effort = OptionSpec("effort", "choice", help="h", default="high", choices=("low",))
-        return (OptionSpec("no_Way", "flag", help=""), effort, OptionSpec("parts", "flag", help="h"))
+        core = (OptionSpec(CORES[0], "flag", help="h"), OptionSpec(CORES[1], "choice", help="h"))
+        return (OptionSpec("no_Way", "flag", help=""), effort, OptionSpec("parts", "flag", help="h"), *core)
 
     def registries(self) -> tuple[Registry[Any], ...]:
         return NOTED, AGAIN
@@ -114,6 +118,11 @@ def test_a_careless_backend_is_told_all_that_is_wrong(tmp_path: Path, monkeypatc
         "option no_Way: a help text is needed, and choices for a choice only",
         "option effort: the default is wrong: --effort high: one of low is expected",
         "option parts: another backend has it as integer; take another name",
+        *[
+            f"option {name}: lower case with underscores, without no_, and no name of the core's"
+            for name in ("force", "no_way")
+        ],
+        "option no_way: a help text is needed, and choices for a choice only",
         *["rule BAD001: what, why, fix and sources are all needed"] * 2,
         "rule BAD001: twice",
     ]

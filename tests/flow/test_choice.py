@@ -16,18 +16,23 @@ import pytest
 
 import deploykit
 from deploykit.accuracy.samples.sizes import PinnedInput
+from deploykit.accuracy.simulate.simulation import fit_judge, settled
 from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.requests import Mixed
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
+from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.flow.choose import ChosenWay, choose_way
+from deploykit.flow.choose import ChosenWay, choose_way, run_of
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
+from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from rule_cases import check_pairs
+from tables import each_row
 from text_models import text_model
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
@@ -141,6 +146,17 @@ def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
     made = chosen(str(tmp_path / "gap.encodings"))
     assert made.filled is not None and list(made.filled.concluded) == [gap]
     assert gap in made.concluded and not made.open_tensors
+
+
+@each_row(("encodings", "mixed"), (W8A16, "auto"), ("w8a8.v0.6.1.encodings", "auto"), (OMIT, "segments"))
+def test_what_was_chosen_runs_as_it_was_judged(encodings: str, mixed: str) -> None:
+    """With what the host runs behind it, and float segments in float16."""
+    made = chosen(encodings, mixed)
+    assert made.samples is not None and made.prepared is not None
+    model = load_model(DETR / "model.onnx")
+    facts = collect_facts(model)
+    judge = fit_judge(model.proto, facts, read_placed(DETR / encodings, facts), made.samples).judge
+    assert settled(judge.compare(run_of(made, judge.feeds)), made.samples.label) == made.prepared.verdict
 
 
 def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:

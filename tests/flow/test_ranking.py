@@ -1,6 +1,8 @@
 """The choice among ways: a pure function of simulated numbers, and the same on the real detector's encodings."""
 
 import math
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +24,7 @@ from deploykit.flow.ways import Ground, Way
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from tables import each_row
+from told import check_file
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
@@ -60,12 +63,12 @@ def test_someone_wins_everyone_hears_why_in_any_order(ways: list[Way], reference
 EVERY_KIND = MixedSupport(kinds=frozenset({"integer", "fallback", "segments"}))
 
 
-def _ground(variant: str, **options: Any) -> Ground:
-    """On the recorded inputs, as somebody would give them."""
+def _ground(variant: str, *, made_up: bool = False, **options: Any) -> Ground:
+    """On the recorded inputs, as somebody would give them; ``made_up``: as if nobody had."""
     with np.load(DETR / f"{variant.rsplit('.v', 1)[0]}.io.npz") as data:
         numbers = sorted({key.split(":")[0] for key in data.files if key.startswith("input.")})
         feeds = [{k.split(":", 1)[1]: data[k] for k in data.files if k.startswith(f"{n}:")} for n in numbers]
-    given = {name: InputSource(label=Label.GIVEN, why="given") for name in feeds[0]}
+    given = {name: InputSource(label=Label.ARBITRARY if made_up else Label.GIVEN, why="") for name in feeds[0]}
     model = load_model(DETR / "model.onnx")
     facts = collect_facts(model)
     encodings = place(read_encodings(DETR / f"{variant}.encodings"), facts)
@@ -96,6 +99,33 @@ def test_the_detector_needs_no_float16_and_is_no_worse_than_aimets_simulation(va
     assert prepared.way.overall_db >= reference.overall_db - 0.05
 
 
+def tried(question: str) -> Iterator[str]:
+    """``VARIANT, made up | kinds, =how sure, !without one, safe | --mixed | --no-rewrite | --rewrite``."""
+    variant, able, mixed, banned, asked = map(str.strip, question.split("|"))
+    words = able.replace(" safe", "").split()
+    sure = dict(word.split("=") for word in words if "=" in word)
+    support = MixedSupport(
+        kinds=frozenset(word.partition("=")[0] for word in words if not word.startswith("!")),
+        safe=" safe" in able,
+        without={word[1:]: "no compiler" for word in words if word.startswith("!")},
+        confidence={kind: Confidence(word) for kind, word in sure.items()},
+    )
+    ground = _ground(variant.partition(",")[0], made_up="," in variant, banned=banned.split(), asked=asked.split())
+    news: list[str] = []
+    found = explore(ground, support, mixed=mixed, tell=news.append)
+    yield f"{', '.join(news)}; {'a tail' if found.winner and found.winner.tail else 'no tail'}"
+    for row in found.choice.to_json():
+        why = re.sub(r"\d+\.\d dB", "... dB", row["why"])
+        yield f"{'* ' * row['won']}{row['id']} ({row['confidence']}): {why}"
+        if row["id"] in {way.way.id for way in found.built}:
+            counts = [f"{row[name]} {name}" for name in ("float16_tensors", "borders", "segments")]
+            yield f"    {', '.join((*counts, *row['rewrites']))}; {row['right']}"
+
+
+def test_what_is_tried_in_which_order_and_said_of_each_way() -> None:
+    check_file(Path(__file__).with_name("explored.told"), tried)
+
+
 AS_IS, REWRITE, CUT = at(10.0, "as-is"), at(77.0, intrusion=1), at(78.5, "cut", intrusion=3)
 FALLBACK = at(76.0, "fallback", "fallback", float16_tensors=5, borders=6, confidence=Confidence.REPORTED)
 SEGMENTS = at(74.0, "segments", "segments", segments=3, borders=5, confidence=Confidence.OBSERVED)
@@ -118,6 +148,15 @@ SEGMENTS = at(74.0, "segments", "segments", segments=3, borders=5, confidence=Co
     ((at(77.0, intrusion=1), at(75.0, "cut", intrusion=3)), 60, False, "rewrite"),
     ((at(80.01, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "rewrite"),
     ((at(79.99, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "cut"),
+    # What is right goes before what is not; a hundredth of the detections is no difference between wrong ones.
+    ((at(79.0, right=False), at(70.0, "cut", intrusion=3, right=True)), 60, False, "cut"),
+    ((at(70.0, kept=0.791), at(71.0, "cut", kept=0.8, intrusion=3)), 60, False, "rewrite"),
+    ((at(70.0, kept=0.789), at(71.0, "cut", kept=0.8, intrusion=3)), 60, False, "cut"),
+    # What is safe comes before a small loss, and only the SDK's own mix is.
+    ((at(67.0), FALLBACK, SEGMENTS), 70, True, "fallback"),
+    ((at(67.0), SEGMENTS), 70, True, "rewrite"),
+    ((at(60.0), FALLBACK, replace(SEGMENTS, unavailable="no")), 70, False, "fallback"),
+    ((at(75.0, "b"), at(75.5, "a")), 60, False, "a"),
 )
 def test_which_way_wins(ways: tuple[Way, ...], reference: float, safe: bool, winner: str) -> None:
     choice = choose(ways, reference_db=reference, sdk_mixes_safely=safe)
@@ -156,8 +195,12 @@ def test_a_reference_that_is_wrong_is_no_measure(db: float, proven: bool) -> Non
 
 
 def test_where_nobody_meant_float16_unjudged_ways_stay_integer() -> None:
-    choice = choose((AS_IS, FALLBACK, SEGMENTS), sdk_mixes_safely=True, means_floats=False)
-    assert choice.winner is AS_IS
+    rewritten = at(1.0, rewrites=("fold",), intrusion=1)
+    for ways in ((AS_IS, FALLBACK, SEGMENTS), (AS_IS, rewritten, FALLBACK)):
+        choice = choose(ways, sdk_mixes_safely=True, means_floats=False)
+        assert choice.winner is ways[rewritten in ways] and choice.verdicts[choice.winner.id] == (
+            "not judged; the file means no float16, and every range follows from what it says"
+        )
 
 
 @each_row(

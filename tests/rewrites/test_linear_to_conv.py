@@ -143,15 +143,3 @@ REST = NUMBERS.keys() - {"one", "half"}
 )
 def test_a_hardswish(body: str, left: str) -> None:
     check(written(body), "fuse-hardswish", left.split())
-
-
-def test_the_grid_before_a_factor_holds_the_same_integers() -> None:
-    model = written(f"{ERF.format('Div (x, root2)')}  y = Mul (x, gate)")
-    grid = Affine(bits=16, signed=False, scale=np.asarray(0.004), zero_point=np.asarray(80.0))
-    names = ("x", "scaled", "erf", "gate", "root2", "one", "y")
-    entries = EncodingSet(version="2.0.0", entries={name: Encoding(name=name, value=grid) for name in names})
-    done = rewrite(model, entries, ["fuse-gelu"], [FEED])
-    assert done.encodings is not None and done.encodings.entries.keys() == {"x", "y", "y_plain", "y_factor"}
-    plain = done.encodings.entries["y_plain"].value
-    assert isinstance(plain, Affine) and (float(plain.scale), float(plain.zero_point)) == (0.002, 80.0)
-    assert not done.open
