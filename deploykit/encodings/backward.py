@@ -207,7 +207,7 @@ def _clue(
     if node.op_type == "HardSwish":
         words = f"above 3 {label} is its value, below -3 it is 0"
         return Clue(interval=(-3.0, max(made[1], 3.0)), words=words, encloses=False)
-    if node.op_type in ("Add", "Div", "Mul", "Sub") and len(node.input) == 2 and node.input[0] != node.input[1]:
+    if node.op_type in ("Add", "Div", "Mul", "Sub") and len(node.input) == 2:
         return _of_pair(graph, node, position, known, encodings)
     return None
 

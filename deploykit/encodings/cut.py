@@ -335,10 +335,10 @@ def _part(walk: _Walk, first: int, last: int, number: int, types: dict[str, Valu
     kept = [name for name in asked if name in made or (first == 0 and name not in walk.made)]
     later = [name for name in made if walk.last_read.get(name, -1) >= last and name not in kept]
     where = {name: index for index, node in enumerate(graph.nodes) for name in node.output}
-    todo = [name for index in positions for name in _read(graph.nodes[index])]
+    todo = [*kept, *(name for index in positions for name in _read(graph.nodes[index]))]
     while todo:
         name = todo.pop()
-        if name in walk.entering and name in where and where[name] not in positions:
+        if name in walk.entering | {*kept} and name in where and where[name] not in positions:
             positions.add(where[name])
             todo += graph.nodes[where[name]].input
     model = part_of(graph, positions, [*kept, *later], name=f"{graph.model.graph.name}_{number}", types=types)

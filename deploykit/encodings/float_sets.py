@@ -280,7 +280,7 @@ def _has_type(facts: GraphFacts, tensor: TensorFact) -> bool:
         return False  # computed from stored values while the graph is built
     # Parameters of a BatchNormalization count as settings too: they are folded while the graph is built.
     return not all(
-        is_setting(node, tensor.name) or (node.op_type == "BatchNormalization" and tensor.name in node.inputs[1:])
+        is_setting(node, tensor.name) or node.op_type == "BatchNormalization"
         for node in facts.consumers_of(tensor.name)
     )
 
@@ -314,7 +314,7 @@ def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
     entry = None
     while entry is None and maker is not None and maker.inputs and has(maker, Trait.AIMET_COPIES):
         entry, maker = encodings.get(maker.inputs[0]), facts.producer_of(maker.inputs[0])
-    return entry is not None and not isinstance(entry.value, Float)
+    return entry is not None
 
 
 def _is_bias(facts: GraphFacts, name: str) -> bool:
@@ -322,7 +322,7 @@ def _is_bias(facts: GraphFacts, name: str) -> bool:
     readers = _readers(facts, name) if facts.is_stored(name) else []
     for node, used in readers:
         roles = ROLES.get(node.op_type, {})
-        if BIAS in roles.values():
+        if roles:
             if any(roles.get(index) != BIAS for index, read in enumerate(node.inputs) if read == used):
                 return False
             continue
@@ -406,7 +406,7 @@ def collect_coverage(facts: GraphFacts, encodings: EncodingSet) -> dict[str, Cov
             return status.FUSED
         if name in moved:
             return status.MOVEMENT
-        served = floats and fact.is_weight and readers and all(map(makes_float, readers))
+        served = fact.is_weight and readers and all(map(makes_float, readers))
         return status.FLOAT16 if name in float_copies or served else status.MISSING
 
     return {fact.name: status_of(fact) for fact in facts.tensors.values() if fact.consumers or fact.is_output}

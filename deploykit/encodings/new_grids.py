@@ -51,7 +51,7 @@ def affine_for_range(low: float, high: float, kind: GridKind) -> Affine:
         zero = float(middle)
     else:
         scale = max((high - low) / steps, _SMALLEST_SCALE)
-        zero = float(min(max(round(-low / scale), 0), steps) + lowest)
+        zero = float(round(-low / scale) + lowest)
     return Affine(
         bits=kind.bits,
         signed=kind.signed,

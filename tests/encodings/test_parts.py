@@ -10,9 +10,10 @@ from onnx import ModelProto
 
 import deploykit
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.cut import cut_alike, large_weights
+from deploykit.encodings.cut import cut_alike, cut_model, large_weights
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import PackageError, UsageError
+from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import load_weights
 from sample_models.feeds import random_feeds
@@ -96,6 +97,19 @@ def test_where_chains_are_cut(
         assert ["".join(sorted(set(part.weights) - {"e"})) for part in parts] == expected
 
 
+def test_parts_say_of_themselves_what_the_whole_does() -> None:
+    model = text_model("float[4] x", "a = own.F (x)  b = Neg (a)  c = Relu (b)  y = Exp (c)", "float[4] y", opset=18)
+    model.ir_version, model.producer_name = 9, "somebody"
+    model.opset_import.add(domain="own", version=3)
+    model.functions.add(name="F", domain="own", input=["p"], output=["q"]).node.add(op_type="Neg")
+    model.graph.value_info.add(name="a").type.tensor_type.elem_type = 1
+    said = [("a", "b"), ("c",)]
+    for part, known in zip(cut_model(model, [2, 3]), said, strict=True):
+        assert (part.ir_version, part.producer_name) == (9, "somebody")
+        assert (list(part.opset_import), list(part.functions)) == (list(model.opset_import), list(model.functions))
+        assert set(names(part.graph.value_info)) <= {*known} - {*names(part.graph.output)}
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
@@ -133,6 +147,8 @@ def test_the_files_run_one_after_the_other_with_the_entries_of_their_tensors(pla
     (crossing,) = set(decode[0].outputs) & set(decode[1].inputs)
     assert len(kept) == 2 and crossing in kept[0] and crossing in kept[1]
     assert kept[0].keys() | kept[1].keys() == read_encodings(encodings).entries.keys()
+    for entries, report in zip(kept, decode, strict=True):
+        assert entries.keys() <= collect_facts(load_model(report.model)).tensors.keys()
     with pytest.raises(UsageError) as caught:  # the folder is there now
         deploykit.split(both, tmp_path / "parts", parts=2)
     check_whole(__file__, "parts exist", caught.value, tmp_path)
@@ -148,3 +164,6 @@ def test_what_cannot_be_written_leaves_nothing(plain: Path, tmp_path: Path) -> N
         deploykit.split([model] * 2, tmp_path / "parts", parts=2)
     check_whole(__file__, "two models", caught.value)
     assert list(tmp_path.iterdir()) == []
+    onnx.save(chain("ab"), tmp_path / "m.onnx")  # with no weights beside it the parts have none either
+    deploykit.split([tmp_path / "m.onnx"], tmp_path / "parts", parts=2)
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == {"m_1.onnx", "m_2.onnx"}

@@ -49,6 +49,7 @@ def shown(entry: Encoding) -> str:
     words = [f"{entry.name} {entry.dtype}", scale, f"from {zero}"]
     words += ["symmetric"] if value.symmetric else []
     words += [] if value.axis is None else [f"along {value.axis}"]
+    words += [] if value.block_size is None else [f"in blocks of {value.block_size} along {value.block_axis}"]
     return " ".join([*words, *(["parameter"] if entry.is_param else [])])
 
 
@@ -59,7 +60,11 @@ def listed(label: str, names: Iterable[object]) -> Iterator[str]:
 
 
 def inferred(asked: Asked) -> Iterator[str]:
-    found = infer_entries(asked.proto, asked.facts, asked.encodings, asked.words)
+    """Of some tensors, with what is proven of others (``a=0..1``)."""
+    pairs = [word.partition("=")[::2] for word in asked.words]
+    proven = {name: tuple(map(float, ends.split(".."))) for name, ends in pairs if ends}
+    wanted = [name for name, ends in pairs if not ends]
+    found = infer_entries(asked.proto, asked.facts, asked.encodings, wanted, proven=proven)  # type: ignore[arg-type]
     for made in found.concluded.values():
         more = [*(["copies " + made.copies] if made.copies else []), *(["wide"] if made.wide else [])]
         more += ["partial"] if made.partial else []

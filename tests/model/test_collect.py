@@ -209,7 +209,7 @@ CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
     "DK002": (model(COUNTED), model()),
     "DK003": (model(f"c = Constant <value = bool {{1}}> ()  y = If (c) <{BRANCHES}>"), model()),
     "DK004": (without_opset(), model()),
-    "DK005": (model(opset=9000), model()),
+    "DK005": (model(opset=9000), model(opset=onnx.defs.onnx_opset_version())),
     "DK006": (functional("y = own.Own (x)"), functional("y = Relu (x)")),
     "DK007": (without_opset(), model()),
     "DK008": (

@@ -22,6 +22,7 @@ from deploykit.model.nodes import changed_operators, label, raise_opset
 from deploykit.model.parameters import integer_type, parameter_uses, quantizer_of, stored_behind_pairs
 from deploykit.model.patterns import (
     FusedBlock,
+    casts_of_indices,
     dynamically_quantized,
     find_blocks,
     fusions,
@@ -65,6 +66,9 @@ def patterns(asked: Asked) -> Iterator[str]:
         yield f"{one.node.label} repeats {one.operand} {one.given} to {one.shape}"
     quantized = sorted(dynamically_quantized(facts))
     yield from [f"dynamically quantized: {', '.join(quantized)}"] if quantized else []
+    for name in facts.tensors:
+        if casts := casts_of_indices(facts, name):
+            yield f"{name} holds indices for {', '.join(node.label for node in casts)}"
 
 
 def tensors(asked: Asked) -> Iterator[str]:
@@ -88,7 +92,8 @@ def tensors(asked: Asked) -> Iterator[str]:
 
 def findings(asked: Asked) -> Iterator[str]:
     for one in RULES.run(asked.facts):
-        yield f"{one.severity} {one.code} {one.subject.name}: {one.message}"
+        open_ = "" if one.claim is None else " (tools can tell)"
+        yield f"{one.severity} {one.code} {one.subject.name}: {one.message}{open_}"
         yield f"    {one.hint}"
 
 
@@ -120,7 +125,8 @@ def quantizer(asked: Asked) -> Iterator[str]:
 def bounds(asked: Asked) -> Iterator[str]:
     given = {entry.name: entry.value.ends for entry in asked.encodings if hasattr(entry.value, "ends")}
     found = graph_bounds(GraphCopy(asked.proto), given)
-    yield from (f"{name}: {low:.4g} .. {high:.4g}" for name, (low, high) in found.items() if name not in given)
+    names = [name for name in asked.facts.tensors if name in found and name not in given]
+    yield from ("{}: {:.4g} .. {:.4g}".format(name, *found[name]) for name in names)
 
 
 def declared(model: ModelProto) -> Iterator[str]:

@@ -8,8 +8,9 @@
 
 A line with ``(`` at its beginning is a graph in ONNX's text form, after the number of its operator set where that is
 not 17; why it is refused is said there and then. ``with`` gives entries: a range (uint16, where no type is said),
-scales (with the axis of several, ``@?`` where nobody knows it), a cast, a tensor that is listed as float. After a
-change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
+scales (with the axis of several, ``@?`` where nobody knows it), a cast, a tensor that is listed as float. Behind a
+value: ``symmetric``, ``parameter``, ``zero=3``, and ``block=2@0`` with rows that ``;`` ends. After a change that is
+wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
 """
 
 import os
@@ -24,7 +25,7 @@ import pytest
 from onnx import ModelProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8
 from deploykit.errors import InputError
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
@@ -97,25 +98,39 @@ def entries(text: str) -> EncodingSet:
     """The entries behind ``with``."""
     made, listed = dict[str, Encoding](), set[str]()
     for row in filter(None, text.split(", ")):
-        tensor, _, value = row.partition(" ")
+        tensor, *value = row.split()
         name, _, kind = tensor.partition(":")
         dtype, _, axis = (kind or "uint16").partition("@")
         if kind == "listed":
             listed.add(name)
             continue
+        said = dict(word.partition("=")[::2] for word in value[1:])
+        symmetric, is_param = "symmetric" in said, True if "parameter" in said else None
         found = re.fullmatch(r"(u?)int(\d+)", dtype)
         if found is None:
-            made[name] = Encoding(name=name, value=Float(dtype=dtype))
+            cast = Float8(dtype=dtype, scale=np.asarray(float(value[0]))) if value else Float(dtype=dtype)
+            made[name] = Encoding(name=name, value=cast, is_param=is_param)
             continue
         bits, signed = int(found[2]), not found[1]
-        if ".." in value:
-            low, high = map(float, value.split(".."))
-            grid = affine_for_range(low, high, GridKind(bits=bits, signed=signed))
+        if ".." in value[0]:
+            low, high = map(float, value[0].split(".."))
+            grid = affine_for_range(low, high, GridKind(bits=bits, signed=signed, symmetric=symmetric))
         else:
-            scale = np.asarray([*map(float, value.split("/"))] if axis else float(value))
+            rows = [[*map(float, each.split("/"))] for each in value[0].split(";")]
+            scale = np.asarray(rows if "block" in said else rows[0] if axis else rows[0][0])
             known = axis != "?"
             along = int(axis) if axis and known else None
-            zero = np.zeros_like(scale)
-            grid = Affine(bits=bits, signed=signed, scale=scale, zero_point=zero, axis=along, placed=known)
-        made[name] = Encoding(name=name, value=grid)
+            size, _, block_axis = said.get("block", "").partition("@")
+            grid = Affine(
+                bits=bits,
+                signed=signed,
+                scale=scale,
+                zero_point=np.full_like(scale, float(said.get("zero", 0))),
+                symmetric=symmetric or None,
+                axis=along,
+                block_axis=int(block_axis) if size else None,
+                block_size=int(size) if size else None,
+                placed=known,
+            )
+        made[name] = Encoding(name=name, value=grid, is_param=is_param)
     return EncodingSet(version="1.0.0", entries=made, float_tensors=frozenset(listed), source="w.encodings")
