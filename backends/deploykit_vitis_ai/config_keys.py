@@ -258,7 +258,7 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
             chosen.beyond.append((row.name, value, ", ".join(row.values)))
         chosen.vaiml[row.name] = typed
     elif (option := next((row for row in rows(ProviderOption) if row.name == key), None)) is not None:
-        if option.status == "superseded" or product not in option.products:
+        if product not in option.products:
             raise UsageError(
                 f"--option {option.name}: not an option of this product",
                 why=f"{option.status or 'known'} for {', '.join(option.products)}; {option.note}".rstrip("; "),

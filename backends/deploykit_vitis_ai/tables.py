@@ -220,7 +220,6 @@ class Product(Sourced):
     provider_target: str = ""
     config_device: bool = False
     configured: tuple[str, ...] = ()
-    dynamic_batch: tuple[str, ...] = ()
     cpu_only: tuple[str, ...] = ()
     power_of_two_only: bool = False
     integer_options_since: str = ""

@@ -82,9 +82,12 @@ def of_body(body: str) -> GraphFacts:
     ("Conv_b:Add_e", {1, 2, 4}, True),  # past c
     ("Conv_b:Neg_d", {1, 3}, False),
     ("Sigmoid_c:Neg_d", {1, 3}, True),  # nothing leads from c to d
+    ("Relu_a:Mul_g", {0, 6}, False),  # what is computed of constants alone is no way in
 )
 def test_a_region_is_closed_where_every_way_in_passes_a_start(region: str, nodes: set[int], leaks: bool) -> None:
-    facts = of_body("a = Relu (x) b = Conv (a, w) c = Sigmoid (a) d = Neg (b) e = Add (b, c)")
+    facts = of_body(
+        "a = Relu (x) b = Conv (a, w) c = Sigmoid (a) d = Neg (b) e = Add (b, c) f = Abs (s) g = Mul (a, f)"
+    )
     (found,) = resolve_exclusions(facts, (), (region,)).regions
     assert bool(found.leaks) is leaks and (leaks or found.nodes == nodes)
 
@@ -113,6 +116,9 @@ def test_a_normalization_goes_with_the_convolution_that_it_is_folded_into_and_wi
     ),
     ("a = Conv (x, w) b = Relu (a)", (), {"a": "int8", "b": "int8"}),
     ("a = Conv (x, w) b = Sigmoid (a)", {0}, {"a": "int8", "b": "int8"}),
+    # Of an input one reader that quantizes is enough.
+    ("a = Relu (x) b = Conv (x, w)", (), {"a": "int8", "b": "int8"}),
+    ("a = Relu (x) b = Conv (x, w)", {1}, {"a": "float32", "b": "float32"}),
     # A value that is read in both forms is not spoken about.
     ("a = Conv (x, w) b = Sigmoid (a) c = Relu (a)", {0}, {"a": None}),
 )

@@ -101,18 +101,14 @@ def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
     """An input has a dimension that is not a number.
 
     On gen 2 the whole model then runs on the CPU, or the compiler crashes in lowering; Ryzen AI compiles dynamic
-    batches for BF16 only, since 1.6.
+    batches for BF16 only, since 1.6. A batch that is open is 1 here.
 
     Fix: Fix the input shapes when you export the model (batch 1).
     """
-    dynamic_batch_allowed = draft.precision in draft.product.dynamic_batch
     for name in draft.facts.inputs:
         fact = draft.facts.tensors[name]
         if not fact.is_static:
-            only_batch = fact.shape is not None and all(isinstance(dim, int) for dim in fact.shape[1:])
-            severity = Severity.WARNING if dynamic_batch_allowed and only_batch else Severity.ERROR
-            message = f"input {name!r} has shape {list(fact.shape or ())}"
-            yield Found("tensor", name, message, severity=severity)
+            yield Found("tensor", name, f"input {name!r} has shape {list(fact.shape or ())}")
 
 
 _PAIRS_SINCE = 10  # ONNX's QuantizeLinear and DequantizeLinear
