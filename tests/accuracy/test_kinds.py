@@ -27,15 +27,24 @@ STORED: dict[str, Any] = {
     "wide": np.ones((1, 30), np.float32),
     "narrow": np.ones((1, 20), np.float32),
     "larger": [1.0, 1.0, 4.0, 4.0],
+    "maps": np.asarray([1, 3, 8, 8]),
+    "tall": np.ones((64, 30), np.float32),
+    "four": np.ones((3, 4), np.float32),
     **{f"w{n}x{k}": np.ones((n, 3, k, k), np.float32) for n in (3, 5, 17, 19) for k in (1, 3)},
 }
 
 
 def _answer(question: str) -> list[str]:
-    """``inputs; body``, and ``; outputs`` where there are others than y: what each is, and what are detections."""
-    given, body, *made = question.split("; ")
+    """``inputs; body``, and ``; outputs`` where there are others than y: what each is, and what are detections.
+
+    ``opset 12: `` before it is another operator set than 17.
+    """
+    version, _, rest = question.rpartition(": ")
+    given, body, *made = rest.split("; ")
     stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
-    facts = facts_of(shape_inference.infer_shapes(text_model(given, body, *made, **stored)))
+    facts = facts_of(
+        shape_inference.infer_shapes(text_model(given, body, *made, opset=int(version[6:] or 17), **stored))
+    )
     lines = []
     for piece in (piece for output in facts.outputs for piece in pieces_of(facts, output)):
         classes = "" if piece.class_axis is None else f", classes along axis {piece.class_axis}"

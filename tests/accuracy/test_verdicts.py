@@ -303,12 +303,8 @@ def test_what_each_output_loses_starts_with_the_words_of_its_task() -> None:
         ("w", "the output has other rows (w rows: 0.1 where at least 0.5 is asked)", [numbers[3]]),
     ]
     told = verdict.to_json()
-    for broken in (
-        {},
-        {**told, "numbers": [{}]},
-        {**told, "outputs": None},
-        {**told, "numbers": [{"measure": "x", "part": ""}]},
-    ):
+    numberless: list[Any] = [{"numbers": [{}]}, {"outputs": None}, {"numbers": [{"measure": "x", "part": ""}]}]
+    for broken in ({}, *({**told, **spoilt} for spoilt in numberless)):
         with pytest.raises(InputError, match="not a verdict"):
             Verdict.from_json(broken)
 

@@ -285,10 +285,8 @@ def test_what_is_kept_of_samples() -> None:
     about = {"label": "given", "count": 5, "inputs": inputs}
     assert kept.data is not None
     assert hashlib.sha256(kept.data).hexdigest() == "d69133cc284d43cff92e72e996537d42878ab4ee118d3a678ed362f15f2e29f6"
-    assert (
-        hashlib.sha256(json.dumps(kept.hashes).encode()).hexdigest()
-        == "5ea61dd8f4f426c12e19f2413b27fcd35cf2d0d5932b1c99170fa41d0f5566ed"
-    )
+    hashes = hashlib.sha256(json.dumps(kept.hashes).encode()).hexdigest()
+    assert hashes == "5ea61dd8f4f426c12e19f2413b27fcd35cf2d0d5932b1c99170fa41d0f5566ed"
     assert kept.to_json() == {**about, "recorded": 5, "why_not": "", "sha256": [*kept.hashes]}
     why = "samples are private: only their hashes are kept"
     assert private.data is None
