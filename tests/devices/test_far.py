@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from deploykit.backend.on_device import DeviceFile, DeviceRequest, Place
 from deploykit.backend.plugins import load_backend
 from deploykit.backend.status import Correctness, Right
 from deploykit.devices.places import DeviceRow
+from deploykit.devices.profiles import Origins, read_session_profile
 from deploykit.devices.record import OutputBeside, RunRecord
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
@@ -60,13 +62,8 @@ def test_a_run_there_is_judged_measured_and_recorded(
     told = (record.package, record.backend, record.target, record.where, record.started, record.power)
     assert told == (digest, "qnn-htp", "sm8650", "device", "at once", "saver")
     assert str(record.right) == "yes, on 8 recorded samples against float: 8 of 8 classes equal"
-    assert (record.emulator, record.units, record.operators, record.estimate, record.against) == (
-        None,
-        {},
-        (),
-        (),
-        None,
-    )
+    more = (record.emulator, record.units, record.operators, record.estimate, record.against)
+    assert more == (None, {}, (), (), None)
     assert record.outputs == (
         OutputBeside(output="y", device_db=record.outputs[0].device_db, emulator_db=None, beside_db=None),
     )
@@ -75,14 +72,8 @@ def test_a_run_there_is_judged_measured_and_recorded(
     assert record.libraries.keys() == {"onnxruntime", "python"}
     (request,) = asked
     assert (request.power, request.iterations, request.warmup, request.seconds) == ("saver", 9, 1, 5.0)
-    entry: dict[str, Any] = {
-        "id": "0001",
-        "device": "SM8650 Android 15 aarch64",
-        "serial": serial,
-        "where": "device",
-        "emulator": None,
-    }
-    entry |= {"parts": [], "median_us": record.latency.median_us, "p90_us": record.latency.p90_us}
+    entry: dict[str, Any] = {"id": "0001", "device": "SM8650 Android 15 aarch64", "serial": serial, "where": "device"}
+    entry |= {"emulator": None, "parts": [], "median_us": record.latency.median_us, "p90_us": record.latency.p90_us}
     (row,) = manifest["runs"]
     assert {name: row[name] for name in entry} == entry
     kept = json.loads((plain / row["record"]).read_text("utf-8"))
@@ -116,13 +107,8 @@ def test_a_program_that_fails_there_is_diagnosed(
     error = "[ ERROR ] <E> DspTransport.openSession qnn_open failed, 0x0000000e, prio 100"
     _plays(monkeypatch, sources / "net.onnx", says=f"echo began; echo '{error}'; exit 14")
     report = deploykit.run(plain, on="adb", python=sys.executable)
-    assert (report.record, report.path, report.status, report.said, report.exit_status) == (
-        None,
-        "",
-        14,
-        ("began", error),
-        5,
-    )
+    told = (report.record, report.path, report.status, report.said, report.exit_status)
+    assert told == (None, "", 14, ("began", error), 5)
     assert report.diagnosis is not None and report.diagnosis.errors
     assert report.to_json()["log"] == ["began", error] and "runs" not in read_manifest(plain)
     _plays(monkeypatch, sources / "net.onnx", says="echo x > outputs.npz; echo y > result.json")
@@ -154,6 +140,7 @@ def test_a_cable_that_is_pulled_leaves_nothing_that_hinders_the_next_run(
     assert "runs" not in read_manifest(plain_package)
 
 
+PROFILE = Path(__file__).parents[1] / "data/profiles/session.json"
 PLACE = Place(kind="adb", system="Android", machine="aarch64", folder="/x", soc="S", python="/bin/python")
 REQUEST = DeviceRequest(feeds=[{"x": np.ones(2)}, {"x": np.zeros(2)}], place=PLACE, seconds=7.0, iterations=3, warmup=2)
 
@@ -168,15 +155,8 @@ def test_the_job_of_a_session(tmp_path: Path) -> None:
     )
     assert [file.path for file in job.files] == ["m.onnx", "runner.py", "job.json", "inputs.npz"]
     sources = {file.path: file.source for file in job.files}
-    wanted = {
-        "model": "m.onnx",
-        "provider": "NPU",
-        "iterations": 3,
-        "warmup": 2,
-        "seconds": 7.0,
-        "profile": True,
-        "samples": 2,
-    }
+    wanted = {"model": "m.onnx", "provider": "NPU", "samples": 2}
+    wanted |= {"iterations": 3, "warmup": 2, "seconds": 7.0, "profile": True}
     assert json.loads(bytes(sources["job.json"])) == wanted
     (tmp_path / "inputs.npz").write_bytes(bytes(sources["inputs.npz"]))
     with np.load(tmp_path / "inputs.npz") as stored:
@@ -214,22 +194,18 @@ def test_results_of_a_session(result: dict[str, Any], outputs: dict[str, Any], f
         with pytest.raises(ToolError, match="S Android aarch64: sent results that cannot be read"):
             session_results(REQUEST, tmp_path)
         return
+    shutil.copyfile(PROFILE, tmp_path / "session_profile.json")
+    known, units = Origins(nodes={}), {"QNNExecutionProvider": "NPU"}
+    told_too = session_results(REQUEST, tmp_path, known, npu="QNNExecutionProvider").operators
+    assert told_too == read_session_profile(PROFILE, known, units) and told_too[0].on == "NPU"
     found = session_results(REQUEST, tmp_path)
     assert [list(one) for one in found.outputs] == [[key[2:] for key in outputs if key[0] == at] for at in "01"]
     assert (found.latencies_us, found.init_us, found.libraries) == ((5.0, 6.5), 9.0, {"onnxruntime": "1.5"})
     assert (found.peak_mb, found.operators) == (told["peak_mb"], ())
 
 
-RECORD = RunRecord(
-    package="p",
-    backend="b",
-    target="t",
-    device=PLACE,
-    where="device",
-    started="",
-    power="",
-    right=Correctness(state=Right.YES),
-)
+WORDS: Any = {"package": "p", "backend": "b", "target": "t", "where": "device", "started": "", "power": ""}
+RECORD = RunRecord(**WORDS, device=PLACE, right=Correctness(state=Right.YES))
 
 
 @each_row(
@@ -254,11 +230,8 @@ def test_a_device_parts_from_its_emulator_by_more_than_three_decibels() -> None:
         (9.0, None, False),
     ):
         assert OutputBeside(output="y", device_db=device, emulator_db=emulator, beside_db=None).parts is parts
-    assert [replace(RECORD, where=where).times_mean_something for where in ("device", "emulator", "simulated")] == [
-        True,
-        False,
-        False,
-    ]
+    for where in ("device", "emulator", "simulated"):
+        assert replace(RECORD, where=where).times_mean_something is (where == "device")
 
 
 def test_what_a_row_of_a_device_asks_for() -> None:

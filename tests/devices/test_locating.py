@@ -20,7 +20,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.devices import locating
 from deploykit.devices.places import DeviceRow, draft_device
-from deploykit.errors import InputError
+from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.devices import device_of_id, qualcomm_device, qualcomm_devices
@@ -70,6 +70,16 @@ def test_the_first_operator_that_differs_there_is_named(packaged: Path, monkeypa
     found = locating.locate_on(packaged, row, make, print, **asked).first
     assert found is not None and found.node in ("/layer1/0/conv2/Conv", "/layer1/layer1.0/Add")
     assert all(view.sqnr_db > 60 for view in found.inputs)
+
+
+def test_what_cannot_be_asked_of_a_device(packaged: Path, tmp_path: Path) -> None:
+    asked: Any = {"row": DeviceRow(at="local"), "tell": print, "threshold_db": 20.0, "samples": None}
+    with pytest.raises(ToolError, match="the model with more outputs cannot be packaged"):
+        locating.locate_on(packaged, make=lambda *_: None, **asked)
+    two = shutil.copytree(packaged, tmp_path / "two")
+    shutil.copyfile(two / "model/model.onnx", two / "model/tail.onnx")
+    with pytest.raises(UsageError, match="is run in pieces"):
+        locating.locate_on(two, make=make, **asked)
 
 
 @pytest.mark.heavy

@@ -161,13 +161,8 @@ def test_the_report_says_where_device_and_emulator_differ(found: dict[str, Any],
     here = {**run, "id": "0002", "where": "emulator"}
     manifest = {"files": {}, "runs": [run, here], "status": {"right": "yes", "where": "emulator", "compiled": "yes"}}
     page = with_runs("<title>✓ m</title><!-- runs on devices --><!-- end of runs -->rest", manifest)
-    assert (
-        told in page
-        and "Run 0001 " in page
-        and "Run 0002 " in page
-        and "The emulator had said: yes." in page
-        and page.endswith("rest")
-    )
+    assert all(words in page for words in (told, "Run 0001 ", "Run 0002 ", "The emulator had said: yes."))
+    assert page.endswith("rest")
     assert page.startswith("<title>✗ m" if found["right"] == "no" else "<title>? m")
     assert with_runs("a page of one's own", manifest) == ""
 
@@ -283,3 +278,6 @@ def test_a_board_is_given_the_compiled_model_and_its_cache(sources: Path, tmp_pa
     asked = json.loads(bytes(paths["job.json"]))
     assert asked["provider"] == "VitisAIExecutionProvider" and asked["options"]["cache_key"] == "net"
     assert backend.device_job(out, manifest, replace(request, place=replace(place, kind="local"))) is None
+    (out / "artifacts" / "cache" / "net").rename(tmp_path / "net")
+    (out / "artifacts" / "cache" / "net.rai").write_bytes(b"0")
+    assert backend.device_job(out, manifest, request) is not None, "all in one file"

@@ -44,12 +44,8 @@ def test_what_is_pushed_run_and_pulled(tmp_path: Path) -> None:
         place = visit.place
         root, _, name = place.folder.rpartition("/runs/")
         assert (place.kind, place.system, place.machine) == ("local", os.uname().sysname, os.uname().machine)
-        assert (place.release, place.python, place.abi, visit.held) == (
-            os.uname().release,
-            "/usr/bin/sh",
-            "",
-            frozenset(),
-        )
+        told_too = (place.release, place.python, place.abi, visit.held)
+        assert told_too == (os.uname().release, "/usr/bin/sh", "", frozenset())
         assert root == str(tmp_path / "device") and f"-{os.getpid()}-" in name and len(place.serial) == 12
         assert place.free_bytes and place.free_bytes % 1024 == 0
         ended = visit.run(JOB, tmp_path)
