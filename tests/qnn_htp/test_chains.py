@@ -17,10 +17,12 @@ import pytest
 
 import deploykit
 from deploykit.backend.on_device import DeviceJob, DeviceRequest, Place
+from deploykit.devices.profiles import origins_of
 from deploykit.errors import ToolError
 from deploykit.flow.pipeline import Packaged
 from deploykit.packages.manifests import read_manifest
 from deploykit_qnn_htp import backend
+from deploykit_qualcomm.profiles import read_profile_csv
 from qairt_folder import with_device_parts
 from text_models import text_model
 
@@ -28,6 +30,7 @@ MakeSdk = Callable[..., Path]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 Arrays = dict[str, npt.NDArray[Any]]
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
+PROFILES = DETR.parents[1] / "profiles"
 NAMES = ("segment_0_quantized", "segment_1_float", "segment_2_quantized")
 INNER = "/decoder/enc_bbox_head/layers/0/Add_output_0"
 """Made by the first segment, read by the float one."""
@@ -264,6 +267,7 @@ def test_one_graph_is_run_for_its_times_and_for_its_profile(one_graph: Path, sdk
 def test_what_is_not_measured_is_run_once(one_graph: Path, sdk: Path) -> None:
     plain = job_of(one_graph, iterations=0, place=replace(HERE, kind="ssh"))
     assert (plain.argv, plain.optional, plain.started) == (("sh", "-c", RUN.format("output")), (), "")
+    assert job_of(one_graph, place=replace(HERE, machine="arm64")).results == plain.results
     few = job_of(one_graph, warmup=0, iterations=1, profile=False)
     told = f"{RUN.format('output')} --num_inferences 2 --keep_num_outputs 2 --profiling_level basic"
     assert (few.argv[2], few.optional) == (told, ("output/qnn-profiling-data_0.log",))
@@ -283,6 +287,16 @@ def test_the_outputs_of_a_run_are_those_of_the_model(one_graph: Path, sdk: Path,
         {"y": [[1, 2, 3, 4]]},
     ]
     assert (made.latencies_us, made.init_us, made.operators) == ((), None, ())
+    viewer = sdk / "bin/x86_64-linux-clang/qnn-profile-viewer"
+    viewer.write_text(f'#!/bin/sh\ncp {PROFILES}/context.csv "$4"\n')
+    viewer.chmod(0o755)
+    for folder in ("output", "nodes"):
+        (tmp_path / "ran" / folder).mkdir(exist_ok=True)
+        (tmp_path / "ran" / folder / "qnn-profiling-data_0.log").write_bytes(b"log")
+    seen = read_profile_csv(PROFILES / "context.csv", origins_of(one_graph / "model/m.onnx"))
+    for warmup, times in ((1, seen.execute_us[1:]), (9, seen.execute_us)):
+        timed = backend.device_results(one_graph, replace(request, warmup=warmup), tmp_path / "ran")
+        assert (timed.latencies_us, timed.init_us, timed.operators) == (times, seen.init_us, seen.operators)
     told = [f"libQnn{name}.so" for name in ("System", "HtpNetRunExtensions", "HtpV75Stub", "HtpV75Skel")]
     none = dict.fromkeys(("qnn-net-run", "libQnnHtp.so"), "")
     assert made.libraries == none | dict.fromkeys(told, "2.33.0.250327")

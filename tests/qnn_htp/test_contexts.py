@@ -12,7 +12,7 @@ import pytest
 
 import deploykit
 from deploykit.encodings.files import convert_encodings
-from deploykit.errors import UsageError
+from deploykit.errors import InputError, UsageError
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.devices import capability
 from sample_models.shared_weights import write_graphs
@@ -78,7 +78,8 @@ def test_it_builds_and_is_verified(package: Path, make_sdk: MakeSdk, run_script:
     assert "built: artifacts/prefill_1_ctx.bin, artifacts/prefill_2_ctx.bin" in done.stderr
     assert (place / "artifacts/prefill_2_ctx.bin").is_file()
     assert deploykit.verify(package).ok
-    assert not (package / "scripts/run_on_device.sh").exists()  # a cache has to be handed on: an application does that
+    # A cache has to be handed on: an application does that.
+    assert sorted(path.name for path in (package / "scripts").iterdir()) == ["build.sh", "check_types.py"]
 
 
 def test_parts_of_one_graph_are_chained(decoder: Path, tmp_path: Path) -> None:
@@ -129,6 +130,8 @@ def test_a_graph_of_other_weights_is_refused(decoder: Path, tmp_path: Path) -> N
         shutil.copy(decoder / name, tmp_path / name)
     same = deploykit.plan(**request(decoder, also=tmp_path / "decode.onnx"))
     assert len(same.details or ()) == 2  # another file with the same values is the same
+    with pytest.raises(InputError, match=r"another file of this package is called weights\.data"):
+        deploykit.package(**request(decoder, also=tmp_path / "decode.onnx"), out=tmp_path / "out")
     shutil.copy(decoder / "decode.onnx", tmp_path / "prefill.onnx")
     with pytest.raises(UsageError, match="both graphs are called prefill"):
         deploykit.plan(**request(decoder, also=tmp_path / "prefill.onnx"))

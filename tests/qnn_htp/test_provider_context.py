@@ -88,6 +88,8 @@ def test_it_is_taken_by_itself_where_nothing_else_is_left_and_the_chip_is_right(
         assert any(finding.code == "QNN109" and finding.handled for finding in made.findings)
     else:
         assert rejected[ROUTE] == ("QNN295",)
+        codes = {finding.code for finding in made.findings}
+        assert "QNN109" in codes and "QNN295" not in codes, "those of the route that is best"
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,8 @@ def test_the_package_holds_everything_for_a_windows_machine(for_arm: Path) -> No
         *("config/run_config.json", "config/htp_run.json", "scripts/compile.py", "scripts/build.ps1"),
         *("scripts/build.sh", "scripts/run_on_device.sh", "scripts/github-actions/compile.yml"),
     } <= files
-    assert not any(file.startswith(("encodings/", "calibration/")) for file in files)
+    prepared = ("encodings/", "calibration/", "config/backend_config", "config/htp_prepare")
+    assert not any(file.startswith(prepared) for file in files)
     assert "onnxruntime-qnn 1.22.0" in (for_arm / "scripts/compile.py").read_text("utf-8")
     assert "--retrieve_context artifacts/model_ctx_qnn.bin" in (for_arm / "scripts/run_on_device.sh").read_text("utf-8")
 
@@ -113,6 +116,7 @@ def test_the_package_holds_everything_for_a_windows_machine(for_arm: Path) -> No
 def test_the_package_verifies_and_says_that_nothing_was_compiled(for_arm: Path) -> None:
     report = deploykit.verify(for_arm)
     assert report.ok, [check for check in report.checks if not check.ok]
+    assert {"flags-listed", "config-keys"} < {check.id for check in report.checks}
     manifest = json.loads((for_arm / "manifest.json").read_text("utf-8"))
     assert manifest["executed"] == [] and manifest["generated"] == ["compile", "emulate", "net-run"]
     assert manifest["status"]["compiled"] == "not run"

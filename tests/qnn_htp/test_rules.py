@@ -182,6 +182,10 @@ def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES)
 
 
+def test_signed_integers_have_a_kernel_beside_float16() -> None:
+    assert not list(ROUTE_RULES["QNN109"].run(route("legacy-float-fallback", with_float_operand(signed=True))))
+
+
 def test_a_plan_that_is_rejected_says_why() -> None:
     refused = deploykit.plan(
         DATA / "cnn/model.onnx",
@@ -190,7 +194,10 @@ def test_a_plan_that_is_rejected_says_why() -> None:
         encodings=DATA / "cnn/w8a8.v1.0.0.encodings",
         route="provider-context",  # type: ignore[call-arg]
     )
-    assert "QNN295" in select_route(integer()).without(refused).rejected[-1].because
+    chosen = select_route(draft("detr", "w8a16-fp16mix-omit.v0.6.1", calibration=DATA / "detr/w8a16.io.npz"))
+    rejected = chosen.without(refused).rejected
+    assert [row.id for row in rejected] == ["legacy-calibrated", "legacy-float-fallback"]
+    assert "QNN295" in rejected[-1].because
 
 
 @each_row(
