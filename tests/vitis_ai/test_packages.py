@@ -75,6 +75,8 @@ def test_packages_of_both_product_lines_verify(
     assert report.ok, [check for check in report.checks if not check.ok]
     assert packaged.executed == () and "compile" in packaged.generated
     for path in packaged.package.rglob("*"):
+        if path.parent.name == "scripts":
+            assert os.access(path, os.X_OK) is (path.suffix != ".ps1")
         if path.suffix in (".json", ".py", ".sh", ".md", ".html"):
             assert str(DATA) not in path.read_text("utf-8")
 
@@ -92,7 +94,8 @@ def test_damage_is_found(make: Callable[..., Packaged], tmp_path: Path) -> None:
     packaged = make("vek385", "vint8", copy=tmp_path)
     assert packaged.package is not None
     session = read(packaged, "config/session.json")
-    session["provider_options"]["cache_key"] = "other"
+    session["provider_options"] |= {"cache_key": "other", "config_file": "config/lost.json"}
+    session["not_for_production"] = True
     (packaged.package / "config/session.json").write_text(json.dumps(session))
     recipe = read(packaged, "config/quantize.json")
     recipe["attributes"] = {"enable_npu_cnn": False, "exclude_nodes": ["a"]}
@@ -100,8 +103,9 @@ def test_damage_is_found(make: Callable[..., Packaged], tmp_path: Path) -> None:
     (packaged.package / "config/quantize.json").write_text(json.dumps(recipe))
     (packaged.package / "scripts/run.py").write_text("def broken(:\n")
     checks = backend.verify(packaged.package, {}).checks
-    bad = {check.id for check in checks if not check.ok}
-    assert bad == {"cache-key", "quark-options", "quark-mandatory", "calibration-files", "script-syntax"}
+    bad = [check.id for check in checks if not check.ok]
+    files = ["cache-key", "random-data-marked", "provider-files"]
+    assert bad == [*files, "script-syntax", "quark-options", "quark-mandatory", "calibration-files"]
     assert "exclude_nodes" in next(check.detail for check in checks if check.id == "quark-options")
 
 
@@ -196,5 +200,6 @@ def test_without_the_toolchain_the_package_says_that_nothing_ran(
     (finding,) = [finding for finding in packaged.findings if finding.code == "VAI301"]
     assert finding.hint == "deploykit toolchain install quark==0.12.post1"
     assert packaged.package is not None and not (packaged.package / RESULT).exists()
+    assert "toolchain" not in make("vek385", "bf16", compile=None, calibration=None).status.right.why
     right = make("vek385", "bf16", compile=None).status.right
     assert str(right.state) == "not judged" and "toolchain install quark==0.12.post1" in right.why

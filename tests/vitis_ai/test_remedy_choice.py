@@ -44,6 +44,7 @@ def lost(share: float, *kept: int, db: float = 40.0) -> QuantizedQuality:
 
 
 WRONG, RIGHT = lost(0.9), lost(0.0)
+OPEN = replace(WRONG, verdict=replace(WRONG.verdict, right=None, overall_db=2.0))
 Choose: TypeAlias = Callable[..., tuple[SearchResult, list[Any]]]
 
 
@@ -67,8 +68,9 @@ def choose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Choose:
         left: Iterator[Seen] = iter(seen[1:])
         recipes: list[Any] = []
 
-        def measure(_environment: object, copy: Path, *_rest: object, **_named: object) -> Measured:
+        def measure(_environment: object, copy: Path, *_rest: object, trial: bool) -> Measured:
             recipe = json.loads((copy / configs.RECIPE).read_text())
+            assert trial is (recipe["precision"] != "bf16"), "an imitation is never asked for again"
             recipes.append(recipe["attributes"].get("nodes_to_exclude", recipe["precision"]))
             judged = next(left)
             if judged is None:
@@ -100,6 +102,7 @@ def instead_of(made: SearchResult) -> Instead:
     ([RIGHT], {"precision": "vint8"}, ["RIGHT"], None),
     ([lost(0.0, 500)], {"precision": "vint8"}, ["RIGHT"], None),
     ([None], {"precision": "vint8"}, ["NOT JUDGED"], None),
+    ([OPEN], {"precision": "vint8"}, ["NOT JUDGED"], None),
     ([WRONG], {"precision": "vint8", "exclude_node": ("/post/Sub",)}, ["WRONG"], None),
     ([WRONG], {"precision": "vint8", "exclude_nothing": True}, ["WRONG"], None),
     # ``auto``: a part before a wider format, every format that the device has, cheapest first.
@@ -113,6 +116,8 @@ def instead_of(made: SearchResult) -> Instead:
     ([WRONG] * 4 + [RIGHT], {"target": "strix"}, [*["wrong"] * 4, "RIGHT"], "a16w8"),
     # A goal is more than right: decibels, all detections, those on samples that the quantizer did not see.
     ([*[lost(0, db=2.0)] * 3, lost(0.0, db=31.0)], {"goal": "sqnr>=30"}, ["right", "right", "right", "RIGHT"], "bf16"),
+    ([OPEN], {}, ["NOT JUDGED"], None),
+    ([OPEN, OPEN, OPEN, lost(0.0, db=31.0)], {"goal": "sqnr>=30"}, [*["not judged"] * 3, "RIGHT"], "bf16"),
     ([lost(0.0, kept) for kept in (800, 960, 900, 970)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
     ([lost(0.0, 980, kept) for kept in (94, 93, 93, 96)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
     ([lost(0.0, kept) for kept in (700, 800, 900, 850)], {}, ["right", "right", "RIGHT", "right"], "vint8"),
@@ -165,6 +170,9 @@ def test_what_auto_found_is_made_again_as_it_was_measured(choose: Choose) -> Non
     wider, recipes = choose((WRONG, lost(0.4), WRONG, lost(0.01)))
     right = instead_of(wider).right
     assert right is not None and right.state is Right.YES and recipes[2:] == ["bf16"]
+    assert instead_of(wider).request.adapter_options == {"exclude_nothing": True, "hold_out": True}
+    named = instead_of(choose((WRONG, RIGHT), target="strix", exclude_node=("/post/Sub",))[0]).request
+    assert named.adapter_options == {"exclude_node": ("/post/Sub",), "hold_out": True} and named.precision == "a8w8"
     assert choose((*[WRONG] * 4, RIGHT), target="strix")[1][2:] == ["a8w8", "a16w8"]
     kept, _ = choose(tuple(lost(0.0, kept) for kept in (800, 960, 900, 970)))
     assert "97.0% of 1000 detections kept" in kept.outcome.trials[-1].outcome
@@ -183,7 +191,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Execution]:
     def execute(measure: Callable[..., Measured] | None = None, *, state: str = "ready", **asked: Any) -> Execution:
         size = SimpleNamespace(disk_mb=2460, minutes=5)
         ready = SimpleNamespace(
-            state=lambda with_size: SimpleNamespace(state=state if not with_size else ""), spec=size
+            state=lambda with_size: SimpleNamespace(state=state if not with_size else ""), spec=size, require=refuse
         )
         monkeypatch.setattr(execution, "quark_environment", lambda _name: ready)
         monkeypatch.setattr(execution, "measure", measure)
@@ -192,6 +200,10 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Execution]:
         return execution.execute(MODEL.parent, details, None, aids)  # type: ignore[arg-type]
 
     return execute
+
+
+def refuse() -> None:
+    raise ToolError("it is not installed")
 
 
 def test_endless_equalization_is_left_out_if_not_asked_for(executed: Callable[..., Execution]) -> None:
@@ -221,6 +233,9 @@ def test_without_the_quantizer_nothing_runs(
     )
     assert [finding.message.partition(" ")[2] for finding in made.findings] == ([] if unsure is None else [told])
     assert (made.executed, made.outputs, made.record, made.right, made.instead) == ((), (), {}, None, None)
+    if precision != "bf16":
+        with pytest.raises(ToolError, match="not installed"):
+            executed(state="absent", precision=precision, compile=True)
 
 
 def test_what_a_run_made_is_on_record(executed: Callable[..., Execution]) -> None:
@@ -242,20 +257,23 @@ def test_what_a_run_made_is_on_record(executed: Callable[..., Execution]) -> Non
 
 
 def test_both_models_are_compared_sample_by_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same outputs of both; one of the three samples was not calibrated with."""
+    """One of the three samples was not calibrated with, and is a tenth too large."""
 
     def quark(*_given: object, compare: Path, trial: bool, **_named: object) -> QuarkRun:
         for side in ("baseline", "candidate"):
             (compare / side).mkdir()
-            for number, name in enumerate(("held_out_000", "seen_000", "seen_001")):
-                np.savez(compare / side / f"{name}.npz", output0=np.full((1, 8, 64), 0.1 + number, np.float32))
+            for name in ("a", "held_out_000", "seen_001"):
+                values = np.linspace(0.1, 1, 512, dtype=np.float32).reshape(1, 8, 64)
+                off = 1.1 if (side, name) == ("candidate", "held_out_000") else 1
+                np.savez(compare / side / f"{name}.npz", output0=values * np.float32(off))
         return QuarkRun(output="m.onnx", result={"trial": trial}, log=Path("log"), seconds=1.0)
 
     monkeypatch.setattr(search, "run_quark", quark)
     made = search.measure(None, Path(), prepared(precision="vint8").draft, print, trial=True)  # type: ignore[arg-type]
     assert made.run.result == {"trial": True} and made.quality is not None and made.comparison is not None
     assert made.quality.samples == 3 and made.quality.unseen is not None and made.quality.unseen.samples == 1
-    assert made.comparison.outputs["output0"].summary()["min_cosine"] == pytest.approx(1)
+    found = (made.comparison.outputs["output0"].summary()["min_sqnr_db"], made.quality.unseen.verdict.overall_db)
+    assert (*found, made.quality.verdict.overall_db) == pytest.approx((20, 20, 20 + 10 * np.log10(3)), abs=1e-3)
 
 
 @each_row(
