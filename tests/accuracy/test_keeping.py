@@ -1,20 +1,21 @@
 """Which detections are kept, what boxes are made of, and the file of a picture."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import shape_inference
 
-from deploykit.accuracy.judge.detections import Detections, count_kept, read_both
+from deploykit.accuracy.judge.detections import Detections, count_kept, read_both, read_detections
 from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.verdict import Context, KeptCount
 from deploykit.model.collect import facts_of
 from deploykit.report.detections import png
-from tables import each_row
 from text_models import text_model
+from told import check_file, verdict_lines
 
 
 def side(boxes: object, scores: object, labels: object, *, classes: int = 5) -> Detections:
@@ -67,29 +68,48 @@ def test_each_detection_has_one_partner_of_its_class_that_overlaps_by_half() -> 
     assert count_kept([(flat, flat)]) is None, "their form is not known"
 
 
-@each_row(
-    ("image", "sizes", "scale", "off", "limit"),
-    ("float[1,3,320,640]", None, 1, "2 px", 8),  # pixels, of the image's longer side
-    ("float[1,160,320,3]", None, 1, "2 px", 4),
-    ("float[1,8]", None, 1, "2 px", 8),  # no image: 640 are taken
-    ("float[1,3,320,320]", None, 1 / 320, "2 px", 4),  # parts of the image
-    ("float[1,3,320,320]", [[1280.0, 640.0]], 1, "2 px", 16),  # pixels of the size that is fed
-    ("float[1,3,320,320]", [[1.5, 1.5]], 1 / 320, "2 px", 4),  # which is no size
-)
-def test_boxes_are_off_in_pixels_of_their_image(image: str, sizes: Any, scale: float, off: str, limit: float) -> None:
-    """The limit of 8 pixels of 640 goes with the longer side."""
+def _weighed(question: str) -> list[str]:
+    """An image, what is done to both sides, to the candidate alone, and the sizes that are fed."""
+    image, both, candidate, sizes = question.split("; ")
     given = f"{image} image, float[1,40,4] b, float[1,40,3] s, float[1,2] size"
     body = "f = Concat<axis=1>(size, size) boxes = Mul(b, f) scores = Sigmoid(s)"
     facts = facts_of(shape_inference.infer_shapes(text_model(given, body, "boxes, scores")))
     rng = np.random.default_rng(0)
     corner = rng.uniform(0, 200, (1, 40, 2))
-    boxes, scores = np.concatenate([corner, corner + 100], 2), rng.uniform(0.3, 0.9, (1, 40, 3))
-    one, two = ({"boxes": (boxes + more) * scale, "scores": scores} for more in (0, 2))
-    feeds = [] if sizes is None else [{"size": np.asarray(sizes)}]
-    number = next(
-        n for n in judge_outputs(facts, Context(label="given"), [one], [two], feeds).numbers if n.limit.unit == "px"
-    )
-    assert (f"{number.value:.6g} px", number.limit.value) == (off, limit)
+    one = {"boxes": np.concatenate([corner, corner + 100], 2), "scores": rng.uniform(0.3, 0.9, (1, 40, 3))}
+    exec(both, {}, one)
+    two = {name: value.copy() for name, value in one.items()}
+    exec(candidate, {}, two)
+    exec(sizes, {}, feed := dict[str, Any]())
+    feeds = [{name: np.asarray(value) for name, value in feed.items()}] if feed else []
+    return verdict_lines(judge_outputs(facts, Context(label="given"), [one], [two], feeds))
+
+
+def test_detections_are_weighed_in_pixels_of_their_image_and_by_their_best_score() -> None:
+    """The limit of 8 pixels of 640 goes with the longer side."""
+    check_file(Path(__file__).with_name("weighed.told"), _weighed)
+
+
+def _read(question: str) -> list[str]:
+    """Pieces as ``name shape``, with ``axis:start:stop`` for a part; ``logits`` are scores, ``!`` makes one a NaN."""
+    pieces, values = dict[str, Piece](), dict[str, np.ndarray]()
+    for name, shape, *cut in (part.split(" ") for part in question.split("; ")):
+        sizes = [int(size) for size in shape.rstrip("!").split(",")]
+        array = np.arange(np.prod(sizes)) * 5 % 16 / 8
+        array[1:2] = np.nan if "!" in shape else array[1:2]
+        axis, start, stop = map(int, cut[0].split(":")) if cut else (None, 0, 0)
+        output, kind = "out" if cut else name, OutputKind("logits" if name == "logits" else "scores")
+        values.setdefault(output, array.reshape(sizes))
+        pieces[name.replace("logits", "scores")] = Piece(output=output, kind=kind, axis=axis, start=start, stop=stop)
+    found = read_detections(DetectionSet(**pieces), values)
+    if found is None:
+        return ["do not fit"]
+    rows = zip(found.boxes.tolist(), found.scores, found.labels, found.margins, strict=True)
+    return [f"{found.classes} of {box}: {score:.4g}, class {label} by {by:.4g}" for box, score, label, by in rows]
+
+
+def test_rows_are_read_out_of_any_layout() -> None:
+    check_file(Path(__file__).with_name("layouts_of_boxes.told"), _read)
 
 
 def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:

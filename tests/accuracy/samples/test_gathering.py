@@ -7,7 +7,7 @@ import re
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -270,6 +270,17 @@ def test_an_array_with_bytes_behind_it_is_refused(tmp_path: Path) -> None:
         stream.write(b"more")
     with pytest.raises(InputError, match="cut off or damaged"):
         read_arrays(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_large_array_is_mapped_and_a_small_one_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Literal["C", "F"]
+) -> None:
+    np.save(tmp_path / "x.npy", kept := np.arange(6.0).reshape((2, 3), order=order))
+    for most, kind in ((47, np.memmap), (48, np.ndarray)):
+        monkeypatch.setattr(arrays, "_MAPPED", most)
+        read = read_arrays(tmp_path / "x.npy")[""]
+        assert type(read) is kind and read.tolist() == kept.tolist()
 
 
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
