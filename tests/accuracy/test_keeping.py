@@ -92,7 +92,7 @@ def test_detections_are_weighed_in_pixels_of_their_image_and_by_their_best_score
 
 def _read(question: str) -> list[str]:
     """Pieces as ``name shape``, with ``axis:start:stop`` for a part; ``logits`` are scores, ``!`` makes one a NaN."""
-    pieces, values = dict[str, Piece](), dict[str, np.ndarray]()
+    pieces, values = dict[str, Any](), dict[str, np.ndarray]()
     for name, shape, *cut in (part.split(" ") for part in question.split("; ")):
         sizes = [int(size) for size in shape.rstrip("!").split(",")]
         array = np.arange(np.prod(sizes)) * 5 % 16 / 8
