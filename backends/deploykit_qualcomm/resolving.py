@@ -330,13 +330,10 @@ def resolve_sdk(
 def resolve_target(device: Device | str, sdk: str | None, backend: str, *, source: Tables | None = None) -> Target:
     """The target: a device (or its name) under the table that answers for ``sdk``, with everything found about both.
 
-    Raises UnknownTargetError for an unknown device or version, or a device that the backend does not serve.
+    Raises UnknownTargetError for an unknown device or version.
     """
     shelf = source or tables()
     found = qualcomm_device(device, shelf.data) if isinstance(device, str) else device
-    if backend not in found.backends:
-        served = ", ".join(found.backends) or "none"
-        raise UnknownTargetError(f"{found.id}: the backend {backend} does not serve it", why=f"its backends: {served}")
     table, findings = resolve_sdk(sdk, uses_tools=backend != "ort-qnn", source=shelf)
     target = Target(device=found, backend=backend, requested=sdk or "", sdk=table, findings=findings)
     return replace(target, findings=(*findings, *TARGET_RULES.run(target)))

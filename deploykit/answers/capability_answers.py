@@ -115,7 +115,7 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
     """The rows in whose feature, tool, backend or spellings every word occurs, best match first.
 
     Whole words beat parts of words. A row under an old name brings the rows of the right one with it. Where no name
-    matches, the notes are searched.
+    matches, the notes are searched for the whole words.
     """
     everything = tuple(rows)
     phrases = [phrase for phrase in map(_normal, words) if phrase]
@@ -131,7 +131,7 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
                 return tuple(found)
             right = (row for row in everything if (row.backend, row.feature) in wanted)
             return tuple(dict.fromkeys((*found, *right)))
-    return tuple(row for row in everything if _part(_normal(row.note), phrases))
+    return tuple(row for row in everything if _whole(f" {_normal(row.note)} ", phrases))
 
 
 def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[ReleaseDifference, ...]:

@@ -111,8 +111,11 @@ def device_of_id(name: str, backends: Iterable[AnyBackend]) -> Device | None:
 
 def device_named(name: str, backend: AnyBackend | None = None) -> Device:
     """One device of a backend, or of any, by id, alias, name or marketing name; UnknownTargetError with the nearest."""
-    found = device_of_id(name, load_backends() if backend is None else (backend,))
-    return found or find_device(all_devices() if backend is None else backend.devices(), name)
+    found = device_of_id(name, load_backends() if backend is None else (backend,)) or find_device(all_devices(), name)
+    if backend is not None and backend.id not in found.backends:
+        why = f"its backends: {', '.join(found.backends) or 'none'}"
+        raise UnknownTargetError(f"{found.id}: the backend {backend.id} does not serve it", why=why)
+    return found
 
 
 def catalog_of(backends: Iterable[AnyBackend]) -> Catalog:

@@ -8,7 +8,7 @@ from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.cli.frame import Group
 from deploykit.cli.options import flag, option
 from deploykit.cli.terminal import emit, progress, table
-from deploykit.errors import UsageError
+from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.system.environments import environment_of, toolchains_root
 from deploykit.system.installing import install, remove
 from deploykit.system.specs import ToolchainSpec, select
@@ -91,4 +91,8 @@ def _asked(name: str | None, target: str | None, sdk: str | None) -> ToolchainSp
         raise UsageError(f"--target {device.id}: packaging for it wants no toolchain", next="leave --target out")
     if name is None and len(specs) > 1:
         raise UsageError(f"--target {device.id}: several", next=f"name one: {', '.join(spec.id for spec in specs)}")
-    return specs[0] if name is None else select(specs, name)
+    try:
+        return specs[0] if name is None else select(specs, name)
+    except UnknownTargetError:
+        offered = ", ".join(spec.id for spec in specs)
+        raise UnknownTargetError(f"--target {device.id}: packaging for it wants {offered}, not {name}") from None

@@ -154,7 +154,7 @@ def apply_encodings(
     """Write ``model`` with the encodings of a file as QuantizeLinear and DequantizeLinear nodes.
 
     ``bias``: see ``insert_qdq``. ``signed`` keeps signed activation grids. Raises InputError for a model that has Q/DQ
-    already and UsageError for an existing output.
+    already and PackageError for an existing output.
     """
     _refuse_existing(output, force=force)
     with blaming(model):
@@ -201,7 +201,7 @@ def data_of(output: Path) -> Path:
 def _refuse_existing(output: Path, *, force: bool) -> None:
     for path in (output, data_of(output)):
         if os.path.lexists(path) and not force:
-            raise UsageError(f"{path}: exists already", next="choose another name, or use --force")
+            raise PackageError(f"{path}: exists and was kept", next="name another file, or replace it with --force")
 
 
 def _write(model: ModelProto, output: Path) -> None:

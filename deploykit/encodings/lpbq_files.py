@@ -85,17 +85,17 @@ class _LeftError(Exception):
 def convert_file(source: Path, target: Path, *, refined: bool = False, force: bool = False) -> LpbqReport:
     """Convert every weight that qualifies and write the model; ``refined`` re-rounds the integers to the new scales.
 
-    Raises InputError for a model without block-quantized weights, UsageError for an existing target.
+    Raises InputError for a model without block-quantized weights, PackageError for an existing target.
     """
     if target.exists() and not force:
-        raise UsageError(f"{target}: exists already", next="choose another name, or use --force")
+        raise PackageError(f"{target}: exists and was kept", next="name another file, or replace it with --force")
     if target.exists() and os.path.samefile(source, target):  # noqa: PTH121
         raise UsageError(f"{target}: is the model itself", next="choose another name")
     if not target.parent.is_dir():
         raise PackageError(f"{target.parent}: no such folder", next="create the folder first, or name another one")
     data = data_of(target)
     if os.path.lexists(data) and not force:
-        raise UsageError(f"{data}: exists already", why="large weights go there", next="choose another name")
+        raise PackageError(f"{data}: exists and was kept", why="large weights go there", next="name another file")
     model = load_model(source)
     if data.exists() and any(data.samefile(external.path) for external in model.external):
         raise UsageError(f"{data}: holds weights of the model itself", next="choose another name")

@@ -43,10 +43,10 @@ def split_files(models: Sequence[Path], out: Path, *, parts: int, encodings: Pat
     """Cut every model alike and write ``NAME_1.onnx``, …; external weights of a number lie in ``part_NUMBER.data``.
 
     ``encodings`` are for all models; each part gets its own file of them, of the same version. Raises UsageError for
-    what cannot be cut and for a folder that exists, InputError for files that are none.
+    what cannot be cut, PackageError for a folder that exists, InputError for files that are none.
     """
     if os.path.lexists(out):
-        raise UsageError(f"{out}: exists already", next="choose another folder")
+        raise PackageError(f"{out}: exists and was kept", next="name another folder")
     if not out.absolute().parent.is_dir():
         raise PackageError(f"{out.parent}: no such folder", next="create the folder first, or name another one")
     read = [load_model(path) for path in models]

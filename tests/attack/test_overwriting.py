@@ -94,9 +94,9 @@ def test_weights_beside_a_model_are_not_replaced_unasked(tmp_path: Path) -> None
     data = tmp_path / "out.onnx.data"
     data.write_text("mine")
     blocks = AIMET / "mlp" / "bq-w4a16.qdq.onnx"
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(PackageError, match="exists and was kept"):
         convert_file(blocks, tmp_path / "out.onnx")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(PackageError, match="exists and was kept"):
         apply_encodings(MODEL, AIMET / "cnn" / "w8a8.v1.0.0.encodings", tmp_path / "out.onnx")
     onnx.save(onnx.load(blocks), tmp_path / "m.onnx", save_as_external_data=True, location=data.name, size_threshold=0)
     before = content(tmp_path)

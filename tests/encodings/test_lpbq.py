@@ -14,7 +14,7 @@ from deploykit.encodings.lpbq import lpbq_encodings
 from deploykit.encodings.lpbq_files import WeightReport, convert_file
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.errors import UsageError
+from deploykit.errors import PackageError
 from deploykit.model.load import load_model
 from deploykit.model.weights import integer_tensor
 from tables import each_row
@@ -115,7 +115,7 @@ def test_external_data_is_streamed_and_memory_stays_small(tmp_path: Path) -> Non
     assert report.converted == 1
     # As much as two layers in float32; the bound of the specification adds 200 MB.
     assert peak < 2 * 2048 * 1024 * 4
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(PackageError, match="exists and was kept"):
         (tmp_path / "out.onnx").unlink()
         convert_file(tmp_path / "big.onnx", tmp_path / "out.onnx")
     assert convert_file(tmp_path / "big.onnx", tmp_path / "out.onnx", refined=True, force=True).converted == 1

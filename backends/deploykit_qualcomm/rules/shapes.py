@@ -124,7 +124,7 @@ def check_row(situation: Situation) -> Iterator[Found]:
         if needed > megabytes << 20:
             yield at_node(
                 node,
-                f"a row of {length} elements needs {needed / (1 << 20):.1f} MB, the VTCM has {megabytes} MB",
+                f"a row of {length} elements needs {needed:,} bytes, the VTCM has {megabytes << 20:,}",
                 sources=row.source,
                 claim=claim_of(row),
                 bytes=needed,
