@@ -376,9 +376,8 @@ class _Collector:
         if len(self.seen.error_lines) >= _MOST_ERROR_LINES:
             self.seen.overlooked |= trouble == "failure"
             return None
-        above = block.before(index)
         self.seen.error_lines[key] = ErrorLine(
-            line=block.number(index), text=text, before=above, trouble=trouble, count=0
+            line=block.number(index), text=text, before=block.before(index), trouble=trouble, count=0
         )
         return self.seen.error_lines[key]
 

@@ -59,9 +59,14 @@ class Event:
 
     def to_json(self) -> dict[str, object]:
         """The published shape, without what the line does not say."""
-        told = {"level": self.level, "tool": self.tool, "stage": self.stage, "where": self.where}
-        codes = {"codes": list(self.codes)} if self.codes else {}
-        return {"line": self.line, **{key: text for key, text in told.items() if text}, **codes, **self.parts}
+        told = {
+            "level": self.level,
+            "tool": self.tool,
+            "stage": self.stage,
+            "where": self.where,
+            "codes": [*self.codes],
+        }
+        return {"line": self.line, **{key: value for key, value in told.items() if value}, **self.parts}
 
 
 def event_of(line: ErrorLine, catalog: Catalog) -> Event:
@@ -77,7 +82,7 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
         tool=tool.id,
         stage=tool.stage,
         where=where,
-        codes=tuple(dict.fromkeys(number for number, _ in codes_of(text))),
+        codes=tuple(dict(codes_of(text))),
         parts=parts,
     )
 

@@ -36,8 +36,11 @@ class Block:
         return self.first + index - self.start
 
     def before(self, index: int) -> tuple[str, ...]:
-        """The texts of the lines above one."""
-        return tuple(text_around(line, 0) for line in self.lines[max(0, index - CONTEXT_LINES) : index])
+        """The texts of the lines above one; of a crash of Python, whose frames follow it, those below, nearest last."""
+        near = self.lines[max(0, index - CONTEXT_LINES) : index]
+        if self.lines[index].startswith(b"Fatal Python error"):
+            near = self.lines[index + 1 : index + CONTEXT_LINES][::-1]
+        return tuple(text_around(line, 0) for line in near)
 
 
 def text_around(line: bytes, position: int, *, limit: int = _LINES_OF_SCREEN) -> str:
@@ -57,7 +60,7 @@ def blocks(stream: IO[bytes]) -> Iterator[Block]:
     held: list[bytes] = []  # context before, then lines that wait
     start, first, size = 0, 1, 0
     for data in _whole_lines(stream):
-        fresh = (data.replace(b"\r\n", b"\n") if b"\r" in data else data).split(b"\n")
+        fresh = data.replace(b"\r\n", b"\n").split(b"\n")
         if data.endswith(b"\n"):
             fresh.pop()
         held += fresh
@@ -100,4 +103,4 @@ def _clean(data: bytes) -> bytes:
         data = _ANSI.sub(b"", data)
     if b"\xe2\x80" in data:
         data = _CURLY.sub(lambda curly: b"'" if curly[1] in b"\x98\x99" else b'"', data)
-    return data.replace(b"\x00", b"") if b"\x00" in data else data
+    return data.replace(b"\x00", b"")

@@ -67,7 +67,8 @@ _FAILURE = re.compile(
     r"""(?-i:\bERR\b|\[ERR|\bE\])|\b(?:(?:error|fatal|critical|panic)s?|panicked)\b|<E>|\[[EF]:
     |\w(?:Error|Exception|Failure|_error|_exception|_failed|_failure)\b|\bfail(?:s|ed|ing|ure|ures)?\b
     |\bFAIL(?:ED|URE)?_|_(?:FAIL|ERROR|FAILED|FAILURE)\b
-    |traceback|\bexceptions?\b|\babort(?:ed|ing)?\b|core\ dumped|segmentation|\b(?:page|bus|general|access)\ fault|\bkilled\b
+    |traceback|\bexceptions?\b|\babort(?:ed|ing)?\b|core\ dumped|segmentation|\bkilled\b
+    |\b(?:page|bus|general|access)\ fault
     |illegal\ (?:hardware\ )?instruction|\bcan(?:not|'t|\ not)\b|\b(?:could|does|did)(?:\ not|n't)\b|unable\ to
     |undefined(?:\ (?:symbol|reference)|:\ )|(?:was|is|were)\ not\ (?:found|selected)|\bno\ such\b|not\ found\b
     |(?:permission|access)\ (?:is\ )?denied|avc:\ +denied|\brefused\b|timed\ out|\btimeout\b|\bassert(?:ion)?\b
