@@ -399,8 +399,6 @@ def _raise_layers(model: Path, out: Path | None, *, force: bool, **asked: Any) -
         lines.append(f"raised to {raised.best.wide}: {', '.join(raised.best.layers) or 'nothing'}")
         if not raised.met:
             lines.append(f"no number of layers in {raised.best.wide} reaches {raised.goal}: this is the best")
-        if str(found.sensitivity.samples.label) == "arbitrary":
-            lines.append("the inputs are made up: these numbers are no evidence")
         return "\n".join([*lines, *([] if out is None else [f"written to {out}"])])
 
     emit(found, text)

@@ -128,8 +128,9 @@ def test_a_tool_that_fails_is_diagnosed_by_its_own_log(
     monkeypatch.setenv("QAIRT_SDK_ROOT", sdk_of(tmp_path, made, "echo \"KeyError: 'param_encodings'\"; exit 1"))
     capsys.readouterr()
     assert run(cli, ["build", str(made), "--json"]) == 5
-    causes = json.loads(capsys.readouterr().out)["diagnosis"]["causes"]
-    assert causes[0]["id"] == "keyerror-param-encodings"
+    shown = capsys.readouterr()
+    causes = json.loads(shown.out)["diagnosis"]["causes"]
+    assert causes[0]["id"] == "keyerror-param-encodings" and not shown.err
     assert f"next: deploykit diagnose {made}/logs/" in (made / "logs/build.log").read_text()
 
 

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from deploykit.accuracy.judge.verdict import KeptCount
 from deploykit.accuracy.latency import Estimate
+from deploykit.accuracy.samples.gathering import Samples
+from deploykit.accuracy.search.goals import Reached, parse_goal
+from deploykit.accuracy.search.locate import Culprit, Divergence, Located, TensorView
 from deploykit.answers.binaries import BinaryReport, Runtime
 from deploykit.backend.backend import Check
 from deploykit.backend.probes import CheckLine
@@ -18,6 +22,8 @@ from deploykit.cli.frame import run
 from deploykit.cli.package import package_text
 from deploykit.errors import ToolError
 from deploykit.findings import Confidence, Severity
+from deploykit.flow.candidates import SimulatedLadder
+from deploykit.flow.ladder import Ladder, LadderRung
 from deploykit.flow.pipeline import CompilerTrial
 from deploykit.flow.quantizing.command import Quantization
 from deploykit.packages.building import BuildReport
@@ -127,6 +133,22 @@ PACKAGES: dict[str, Callable[[], str]] = {
     "packaged, refused": lambda: packaged(status=replace(REFUSED, right=LATER)),
     "not packaged": lambda: packaged(package=None, findings=(LONG, WARNING, DONE)),
 }
+KEPT = Reached(right=True, metric=0.123456789, detections=KeptCount(wanted=(30, 30), made=(30, 31), kept=(30, 28)))
+RUNGS = (
+    LadderRung(precision="w8a8", reached=KEPT, time_us=1234.0),
+    LadderRung(precision="w4a8", missing="it failed"),
+    LadderRung(precision="w8a16", reached=replace(KEPT, detections=KeptCount(wanted=(9,), made=(9,), kept=(9,)))),
+    LadderRung(precision="w16a16", reached=KEPT, time_us=1.0, runs_here=False),
+)
+LADDER = Ladder(goal=parse_goal("kept>=80%"), rungs=RUNGS, advice=None, steps=(), chosen=None, why="so it is")
+WALKED = SimulatedLadder(
+    ladder=LADDER, samples=Samples(feeds=({},) * 4, of_inputs={}), seen=3, measured=1, held_out=True, findings=(NOTE,)
+)
+VIEW = TensorView(name="a", sqnr_db=float("-inf"), left_range=(0, 1.5), reordered=True, lost=0.25)
+PART = Divergence(node="n", op_type="Add", output=VIEW, inputs=(), culprit=Culprit(tensor="c", value=1e9))
+LOCATED = Located(
+    first=PART, outputs=(VIEW,), rounds=2, compared=3, hidden=("h",), threshold_db=20.0, exhausted=True
+)
 SPEC = SimpleNamespace(id="kit==1.0", name="kit", version="1.0", summary="it makes things", disk_mb=900)
 STATES = {
     "kit": ToolchainState(spec=SPEC, path=OUT, state="ready", detail="", size_mb=800),  # type: ignore[arg-type]
@@ -146,7 +168,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
     def answered(name: str, value: Any, *words: str) -> list[str]:
         """What a command prints where this is what it is answered, with the status."""
-        monkeypatch.setattr(name, lambda *_, **__: value)
+        monkeypatch.setattr(name, lambda *_, **how: value(how) if callable(value) else value)
         status = run(cli, list(words))
         shown = capsys.readouterr()
         return [*(shown.out + shown.err).splitlines(), f"status {status}"]
@@ -173,6 +195,14 @@ def test_what_is_printed(answered: Callable[..., list[str]], monkeypatch: pytest
     ):
         done = replace(BUILT, status=status, done=() if status else BUILT.done)
         told[f"build: {name}"] = answered("deploykit.api.build", done, "build", "out", *more)
+    told["a ladder that counts detections"] = answered("deploykit.api.ladder", WALKED, "accuracy", "ladder", "m.onnx")
+    parting = ("accuracy", "locate", "out", "--on", "local", "--samples", "3", "--threshold", "35")
+    told["where two runs part"] = answered("deploykit.api.locate_on", LOCATED, *parting)
+    told["what a device is asked"] = answered(
+        "deploykit.api.locate_on",
+        lambda how: replace(LOCATED, first=None, rounds=how["samples"], threshold_db=how["threshold_db"]),
+        *parting,
+    )
     quantizing = ("quantize", "m.onnx", "--target", "a b", "--calibration", "d", "-o", "out")
     for name, made in {
         "quantized": QUANTIZED,
