@@ -68,7 +68,10 @@ def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> Non
     assert status == int(not value["ok"]) == int(any(line["state"] == "problem" for line in lines.values()))
 
 
-def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(FAILURE)
     argv = [sys.executable, "-m", "deploykit.cli.mcp"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as server:
         assert server.stdin is not None and server.stdout is not None
@@ -87,12 +90,14 @@ def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(capsys: pyt
         send("notifications/initialized")
         tools = ask("tools/list")["tools"]
         answer = ask("tools/call", name="compat", arguments={"feature": "encodings-2.0.0", "sdk": "2.33"})
+        no = ask("tools/call", name="diagnose", arguments={"log": str(tmp_path / "log")})
         error = ask("tools/call", name="check", arguments={"model": "nowhere.onnx", "target": "sm8650"})
         put.close()
     assert {tool["name"] for tool in tools} == set(READING)
     assert all(tool["annotations"] == {"readOnlyHint": True, "openWorldHint": False} for tool in tools)
     assert run(cli, ["compat", "encodings-2.0.0", "--sdk", "2.33", "--json"]) == 0
     assert json.loads(answer["content"][0]["text"]) == json.loads(capsys.readouterr().out) and not answer["isError"]
+    assert not no["isError"] and json.loads(no["content"][0]["text"])["conclusion"] == "failed"
     assert error["isError"] and json.loads(error["content"][0]["text"])["error"]["exit_status"] == 3
 
 

@@ -185,6 +185,14 @@ def test_what_is_printed(answered: Callable[..., list[str]], monkeypatch: pytest
     asked = ("compat", "compilers", "m.onnx", "--target", "a")
     told["compilers"] = answered("deploykit.flow.pipeline.try_compilers", TRIALS, *asked)
     told["compilers of which none takes it"] = answered("deploykit.flow.pipeline.try_compilers", TRIALS[:1], *asked)
+    trials = [SimpleNamespace(sdk=one, state="no", blocking=("DK1",), open=()) for one in ("1.0", "2.0")]
+    for name, still_open in (("no release takes", ()), ("no release is known to take", ("DK2",))):
+        trials[1] = SimpleNamespace(**{**vars(trials[1]), "open": still_open})
+        lowest = SimpleNamespace(trials=trials, lowest=None, backend="b", target="a")
+        told[name] = answered("deploykit.flow.pipeline.lowest_sdk", lowest, "compat", "--model=m.onnx", "--target=a")
+    both = [SimpleNamespace(**vars(PACKAGED), exit_status=status) for status in (0, 1)]
+    asked = ("package", "m.onnx", "--target=a", "--target=b", "-o", "out")
+    told["packages of which one is refused"] = answered("deploykit.flow.pipeline.make_packages", both, *asked)
     for name, verified in VERIFIED.items():
         told[name] = answered("deploykit.api.verify", verified, "verify", "out")
     for name, status, more in (

@@ -5,6 +5,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,10 @@ def test_no_weight_path_or_name_of_anybody_is_in_it(numbered: bool, tmp_path: Pa
         "reading /Users/mustermann/secret/net.onnx for Erika@example.org on LAB-SEVEN\n"
         "C:\\Users\\erika\\net.onnx, ~/secret/net.onnx, \\\\server\\share\\net.onnx, 192.168.3.4, mustermann\n"
     )
-    pack_bundle(model, tmp_path / "case.zip", logs=[log], asked={"note": "see /Users/erika/x"}, numbered=numbered)
+    table = tmp_path / "encodings"
+    table.write_text('{"version": "1.0.0", "made": ["at /Users/secret/net"], "activation_encodings": []}')
+    more = {"logs": [log], "asked": {"note": "see /Users/erika/x"}, "encodings": table}
+    pack_bundle(model, tmp_path / "case.zip", numbered=numbered, **more)
     with zipfile.ZipFile(tmp_path / "case.zip") as archive:
         names = archive.namelist()
         held = b"\n".join([*map(archive.read, names), *map(str.encode, names)])
@@ -116,15 +120,15 @@ def test_no_weight_path_or_name_of_anybody_is_in_it(numbered: bool, tmp_path: Pa
 
 
 def test_names_stay_in_logs_and_encodings_or_become_the_same_numbers(tmp_path: Path) -> None:
-    model, encodings = AIMET / "cnn/model.onnx", AIMET / "cnn/w8a8.v1.0.0.encodings"
+    model, tables = AIMET / "cnn/model.onnx", [AIMET / f"cnn/w8a8.v{version}.encodings" for version in ("1.0.0", "0.6.1")]
     place, name = next(
         (place, node.output[0])
         for place, node in enumerate(onnx.load(model).graph.node)
-        if node.output[0] in read_encodings(encodings).entries and "/" in node.output[0]
+        if node.output[0] in read_encodings(tables[0]).entries and "/" in node.output[0]
     )
     (tmp_path / "log").write_text(f"at {name}: wrong\nin {name.rpartition('/')[0]} and {name.replace('/', '_')}\n")
-    for numbered in (False, True):
-        case = tmp_path / f"case{numbered}"
+    for numbered, encodings in product((False, True), tables):
+        case = tmp_path / f"case{numbered}{encodings.stem}"
         packed = pack_bundle(
             model, case.with_suffix(".zip"), encodings=encodings, logs=[tmp_path / "log"], numbered=numbered
         )

@@ -85,6 +85,12 @@ def test_times_of_whole_seconds_are_trusted_later(monkeypatch: pytest.MonkeyPatc
     assert not Look.at(status).settled
     monkeypatch.setattr(time, "time_ns", lambda: (second + 3) * 10**9)
     assert Look.at(status).settled
+    times.st_mtime_ns = (second + 2) * 10**9  # written after the last other change
+    assert not Look.at(status).settled
+    times.st_mtime_ns, times.st_ctime_ns = 0, (second + 3) * 10**9 - 100_000_001
+    assert Look.at(status).settled, "a clock that tells more than hundredths is trusted after a tenth"
+    times.st_ctime_ns += 1
+    assert not Look.at(status).settled
 
 
 def test_a_package_tampered_with_before_it_is_checked_does_not_verify(tmp_path: Path) -> None:
