@@ -72,7 +72,7 @@ def command(clear_cache: bool) -> int:
         word = click.style(f"{line.state:<8}", fg=_COLORS[line.state], bold=line.state == "problem")
         return f"{word} {line.id}: {line.detail}{advice}"
 
-    told = [*map(text_of, lines), f"{problems} problems" if problems else "no problem"]
+    told = [*map(text_of, lines), f"{problems} problem{'s' * (problems > 1)}" if problems else "no problem"]
     emit({"ok": not problems, "lines": lines}, "\n".join(told))
     return int(problems > 0)
 

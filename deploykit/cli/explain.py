@@ -55,7 +55,7 @@ def command(what: str, backend: str | None, sdk: str, target: str, time_limit: f
     path = Path(what)
     if path.is_dir() or path.name == "manifest.json":
         told = api.explain(path.parent if path.name == "manifest.json" else path)
-        emit(told, lambda: _text(told, path))
+        emit(told, lambda: _text(told))
         return 0
     if path.suffix in _BINARIES or path.name.endswith("_ctx.onnx") or backend or sdk or target:
         return emit_binary(path, backend=backend, runtime=sdk, target=target, time_limit=time_limit)
@@ -90,8 +90,6 @@ def _explain_file(path: Path, time_limit: float) -> int:
     try:
         found = show_encodings(path, model=None, names=(), arrays=False)
     except DeploykitError as first:
-        if path.suffix in (".json", ".encodings"):
-            raise
         try:
             return emit_binary(path, backend=None, runtime="", target="", time_limit=time_limit)
         except DeploykitError:
@@ -100,7 +98,7 @@ def _explain_file(path: Path, time_limit: float) -> int:
     return 0
 
 
-def _text(told: Explanation, folder: Path) -> str:
+def _text(told: Explanation) -> str:
     def wrapped(text: str, indent: str = "") -> list[str]:
         width, more = columns(100), f"{indent}  "
         return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=more, break_on_hyphens=False)
@@ -108,7 +106,7 @@ def _text(told: Explanation, folder: Path) -> str:
     word = click.style(str(told.shipping.word), fg=_COLORS[told.shipping.word], bold=True)
     lines = [click.style(plain(told.title), bold=True), *wrapped(f"{word}: {plain(told.shipping.why)}")]
     lines += wrapped(f"evidence: {plain(told.shipping.evidence)}") if told.shipping.evidence else []
-    lines += wrapped(f"next: {plain(told.shipping.next.replace('PACKAGE', str(folder)))}") if told.shipping.next else []
+    lines += wrapped(f"next: {plain(told.shipping.next)}") if told.shipping.next else []
     for chapter in told.chapters:
         lines += ["", click.style(chapter.title, bold=True)]
         lines += [line for text in chapter.lines for line in wrapped(plain(text), "  ")]

@@ -62,9 +62,10 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
     if packaged.package is None:
         errors = [findings_text(findings)] if is_all else _asking(findings, _MOST_LINES - 1, "-v lists them")
         return "\n".join([click.style("no package was written", fg="red", bold=True), *errors])
-    told = shipping(packaged.status, findings, folder or packaged.package)
+    folder = folder or packaged.package
+    told = shipping(packaged.status, findings, folder)
     color = {"ship it": "green", "do not ship it": "red"}.get(str(told.word), "yellow")
-    plan, route, folder = packaged.plan, packaged.plan.route, folder or packaged.package
+    plan, route = packaged.plan, packaged.plan.route
     assert route is not None
     # Why in full stands beside the fact that it is about.
     why = told.why
@@ -84,7 +85,7 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
     else:
         said = _asking(findings, _MOST_LINES - len(lines) - 2 - told.next.count("; "), "-v and report.html list them")
     if told.next and f"next: {told.next}" not in "\n".join(said):  # the finding that it answers may say it
-        ways = told.next.replace("PACKAGE", str(folder)).replace("; ", ";\n           ")
+        ways = told.next.replace("; ", ";\n           ")
         ending.insert(-1, f"next       {ways}")
     return "\n".join([*lines, *said, *ending])
 

@@ -184,7 +184,9 @@ def test_what_is_printed(answered: Callable[..., list[str]], monkeypatch: pytest
         told[name] = answered("deploykit.answers.binaries.report_binary", report, "explain", "m.bin")
     asked = ("compat", "compilers", "m.onnx", "--target", "a")
     told["compilers"] = answered("deploykit.flow.pipeline.try_compilers", TRIALS, *asked)
-    told["compilers of which none takes it"] = answered("deploykit.flow.pipeline.try_compilers", TRIALS[:1], *asked)
+    wrong = replace(TRIALS[1], status=replace(GOOD, right=replace(RIGHT, state=Right.NO)))
+    refused = (TRIALS[0], wrong)
+    told["compilers of which none is right"] = answered("deploykit.flow.pipeline.try_compilers", refused, *asked)
     trials = [SimpleNamespace(sdk=one, state="no", blocking=("DK1",), open=()) for one in ("1.0", "2.0")]
     for name, still_open in (("no release takes", ()), ("no release is known to take", ("DK2",))):
         trials[1] = SimpleNamespace(**{**vars(trials[1]), "open": still_open})
@@ -253,5 +255,6 @@ def test_what_doctor_says(answered: Callable[..., list[str]], monkeypatch: pytes
     monkeypatch.setattr("deploykit.cli.doctor.backend_ids", tuple)
     monkeypatch.setattr("deploykit.cli.doctor.known_toolchains", tuple)
     told["a machine with nothing"] = answered("deploykit.cli.doctor.examine", LINES[:2], "doctor")
+    told["a machine with one problem"] = answered("deploykit.cli.doctor.examine", LINES[2:], "doctor")
     told["what was kept"] = answered("deploykit.cli.doctor.clear", kept, "doctor", "--clear-cache")
     check_told(Path(__file__).with_name("doctor.told"), told)
