@@ -81,12 +81,6 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(cli.list_commands(None)) <= set(COMMANDS)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("args", [["--json", "targets", "sm8650"], ["targets", "--json", "sm8650"]])
-def test_global_options_stand_before_and_after_the_command(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, args) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == 1
-
-
 def test_letters_that_a_terminal_lacks_are_no_reason_to_fail() -> None:
     settings = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
     argv = [sys.executable, "-m", "deploykit", "package", "--help"]

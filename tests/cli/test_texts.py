@@ -15,11 +15,16 @@ from deploykit.accuracy.search.goals import Reached, parse_goal
 from deploykit.accuracy.search.locate import Culprit, Divergence, Located, TensorView
 from deploykit.answers.binaries import BinaryReport, Runtime
 from deploykit.backend.backend import Check
+from deploykit.backend.on_device import MeasuredOperator, Place
 from deploykit.backend.probes import CheckLine
 from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.package import package_text
+from deploykit.devices.measure import faster, summarize
+from deploykit.devices.profiles import EstimateRow
+from deploykit.devices.record import RunRecord
+from deploykit.devices.run import RunReport
 from deploykit.errors import ToolError
 from deploykit.findings import Confidence, Severity
 from deploykit.flow.candidates import SimulatedLadder
@@ -146,9 +151,18 @@ WALKED = SimulatedLadder(
 )
 VIEW = TensorView(name="a", sqnr_db=float("-inf"), left_range=(0, 1.5), reordered=True, lost=0.25)
 PART = Divergence(node="n", op_type="Add", output=VIEW, inputs=(), culprit=Culprit(tensor="c", value=1e9))
-LOCATED = Located(
-    first=PART, outputs=(VIEW,), rounds=2, compared=3, hidden=("h",), threshold_db=20.0, exhausted=True
-)
+LOCATED = Located(first=PART, outputs=(VIEW,), rounds=2, compared=3, hidden=("h",), threshold_db=20.0, exhausted=True)
+SPENT = [MeasuredOperator(node=node, raw="r\x1b", value=9e3 + len(node), unit="cycles") for node in ("a", "", "bc")]
+TIMES: Any = {"device": Place(kind="adb", system="Linux", machine="arm", folder="/f\x1b", temperature=39.6)}
+TIMES |= {"init_us": 1234.56e3, "peak_mb": 2048.4, "temperature_after": 41.4, "latency": summarize([1e3, 2e3, 1e3])}
+TIMES |= {"estimate": (EstimateRow(node="a", cycles=1, share=0, estimated_cycles=5e4, estimated_share=0),)}
+TIMES |= {"budget": {"held": False, "p90_us": 1500.0}, "against": faster([1e3], [2e3])}
+ASKED: Any = {"package": "p", "backend": "ort-qnn", "target": "t", "started": "", "power": "", "right": RIGHT}
+RUNS_THERE = {
+    "device": RunRecord(**ASKED, **TIMES, where="device", units={"NPU": 3, "CPU": 1}, operators=(*SPENT, *SPENT)),
+    "emulator": RunRecord(**ASKED, **TIMES, where="emulator", emulator=RIGHT),
+    "simulated": RunRecord(**ASKED, where="simulated", device=replace(TIMES["device"], temperature=None)),
+}
 SPEC = SimpleNamespace(id="kit==1.0", name="kit", version="1.0", summary="it makes things", disk_mb=900)
 STATES = {
     "kit": ToolchainState(spec=SPEC, path=OUT, state="ready", detail="", size_mb=800),  # type: ignore[arg-type]
@@ -213,6 +227,9 @@ def test_what_is_printed(answered: Callable[..., list[str]], monkeypatch: pytest
         lambda how: replace(LOCATED, first=None, rounds=how["samples"], threshold_db=how["threshold_db"]),
         *parting,
     )
+    for name, record in RUNS_THERE.items():
+        ran = RunReport(record=replace(record, **({"budget": None} if name == "emulator" else {})), path="runs/1.json")
+        told[f"a run: {name}"] = answered("deploykit.api.run", ran, "run", "p", "--on", "adb")
     quantizing = ("quantize", "m.onnx", "--target", "a b", "--calibration", "d", "-o", "out")
     for name, made in {
         "quantized": QUANTIZED,

@@ -120,7 +120,7 @@ def test_no_weight_path_or_name_of_anybody_is_in_it(numbered: bool, tmp_path: Pa
 
 
 def test_names_stay_in_logs_and_encodings_or_become_the_same_numbers(tmp_path: Path) -> None:
-    model, tables = AIMET / "cnn/model.onnx", [AIMET / f"cnn/w8a8.v{version}.encodings" for version in ("1.0.0", "0.6.1")]
+    model, *tables = (AIMET / "cnn" / name for name in ("model.onnx", "w8a8.v1.0.0.encodings", "w8a8.v0.6.1.encodings"))
     place, name = next(
         (place, node.output[0])
         for place, node in enumerate(onnx.load(model).graph.node)

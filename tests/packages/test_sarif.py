@@ -9,13 +9,7 @@ import jsonschema
 from deploykit.answers.rule_pages import all_rules
 from deploykit.findings import Finding, Severity, exit_status
 from deploykit.flow.rules import core_registries
-from deploykit.report.for_ci import (
-    apply_baseline,
-    apply_severity_overrides,
-    read_baseline,
-    to_sarif,
-    write_baseline_file,
-)
+from deploykit.report.for_ci import apply_baseline, read_baseline, to_sarif, write_baseline_file
 from made_findings import a_finding
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "sarif" / "sarif-schema-2.1.0.json").read_text("utf-8"))
@@ -50,10 +44,3 @@ def test_accepted_findings_no_longer_block(tmp_path: Path) -> None:
     assert exit_status([first]) == 0 and exit_status([first, second]) == 1
     assert apply_baseline([a_finding(code="DK902")], baseline)[0].handled is None
     assert apply_baseline([a_finding(handled="rewritten")], baseline)[0].handled == "rewritten"
-
-
-def test_overrides_by_code() -> None:
-    typed = ["dk901=warning", "DK902=off"]
-    changed = apply_severity_overrides([a_finding(), a_finding(code="DK902"), a_finding(code="DK903")], typed)
-    assert [(one.code, one.severity) for one in changed] == [("DK901", Severity.WARNING), ("DK903", Severity.ERROR)]
-    assert apply_severity_overrides([a_finding()], ["DK901=off"]) == ()
