@@ -69,22 +69,6 @@ def test_the_published_schema_takes_what_is_read() -> None:
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
 
-def cell(name: str, *, right: str = "yes", status: int = 0, db: float = 40.0, **more: Any) -> CellResult:
-    number = {"measure": "sqnr", "unit": "dB", "value": db}
-    outcome = {"status": {"right": right, "compiled": more.pop("compiled", "not run"), "numbers": [number]}}
-    return CellResult(cell=name, key="k", exit_status=status, outcome=outcome, **more)
-
-
-def results(*cells: CellResult, not_run: tuple[str, ...] = ()) -> Results:
-    ids = [*(one.cell for one in cells), *not_run]
-    return Results(
-        models=tuple(dict.fromkeys(name.partition("/")[0] for name in ids)),
-        targets=tuple(dict.fromkeys(name.partition("/")[2] for name in ids)),
-        cells=cells,
-        not_run=not_run,
-    )
-
-
 def test_whatever_file_of_a_cell_changes_its_key_does(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("data/a.npz", "data/inner/b.npz", "more.onnx")]
     for file in files:
@@ -98,11 +82,13 @@ def test_whatever_file_of_a_cell_changes_its_key_does(tmp_path: Path) -> None:
 
 
 def test_names_and_words_of_strangers_stay_text() -> None:
-    bad = cell("a/b", status=1, error={"what": "<script>alert(1)</script>\x00\x1b[31m", "why": "", "next": ""})
-    page = render_matrix(results(bad), "<b>file</b>")
+    error = {"what": "<script>alert(1)</script>\x00\x1b[31m", "why": "", "next": ""}
+    bad = CellResult(cell="a/b", key="", exit_status=1, error=error)
+    results = Results(models=("a",), targets=("b",), cells=(bad,), not_run=())
+    page = render_matrix(results, "<b>file</b>")
     assert page.count("<script>") == 1, "its own"
     assert "\x1b" not in page and "<b>file" not in page
-    assert "\x00" not in junit_of(results(bad), "file")
+    assert "\x00" not in junit_of(results, "file")
 
 
 def test_names_of_models_in_a_folder_become_keys_and_what_is_no_model_is_told(tmp_path: Path) -> None:

@@ -99,12 +99,16 @@ def test_no_weight_path_or_name_of_anybody_is_in_it(numbered: bool, tmp_path: Pa
         "C:\\Users\\erika\\net.onnx, ~/secret/net.onnx, \\\\server\\share\\net.onnx, 192.168.3.4, mustermann\n"
     )
     table = tmp_path / "encodings"
-    table.write_text('{"version": "1.0.0", "made": ["at /Users/secret/net"], "activation_encodings": []}')
+    table.write_text(
+        '{"version": "1.0.0", "made": ["at /Users/secret/net"], "activation_encodings": [{"name": "stranger"}]}'
+    )
     more = {"logs": [log], "asked": {"note": "see /Users/erika/x"}, "encodings": table}
     pack_bundle(model, tmp_path / "case.zip", numbered=numbered, **more)
     with zipfile.ZipFile(tmp_path / "case.zip") as archive:
         names = archive.namelist()
         held = b"\n".join([*map(archive.read, names), *map(str.encode, names)])
+        assert max(one.file_size for one in archive.infolist()) == 300 * 40 * 4, "ones for the largest of the weights"
+    assert (b"stranger" in held) is not numbered
     few = numpy_helper.to_array(onnx.load(model).graph.sparse_initializer[0].values)
     assert few[:1].tobytes() not in held
     for word in (b"erika", b"mustermann", b"lab-seven", b"/Users", b"secret", b"server", b"192.168"):

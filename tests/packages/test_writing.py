@@ -23,7 +23,7 @@ from deploykit.packages.manifests import (
     read_manifest,
     sealed,
 )
-from deploykit.packages.placing import RESULTS, check_place, tidy
+from deploykit.packages.placing import RESULTS, SealedKind, check_place, publish_results, tidy
 from deploykit.packages.verifying import verify_integrity, verify_package
 from deploykit.packages.writing import PackageWriter, clear_left, record_run
 from sample_models.networks import conv_net, save_with_external_data
@@ -70,6 +70,48 @@ def test_results_that_take_hours_are_not_begun_in_an_empty_folder_without_being_
     write(tmp_path / "out", FILES[0])
     write(tmp_path / "out", FILES[1], force=True)
     assert list_files(tmp_path / "out") == ("config/a.json",) and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_only_what_deploykit_wrote_and_nobody_changed_is_replaced(tmp_path: Path) -> None:
+    def refused(name: str, why: str, **kind: SealedKind) -> None:
+        with pytest.raises(PackageError) as kept:
+            check_place(tmp_path / name, force=True, **kind)
+        assert f"{kept.value.what} {kept.value.why}".endswith(why)
+
+    with PackageWriter(tmp_path / "own") as writer:
+        writer.seal({"schema": 1})
+        writer.publish()
+    refused("own", "manifest.json (it does not say that deploykit wrote it)")
+    publish_results(tmp_path / "made", lambda folder: {"a": (folder / "file").write_text("1")}, force=False)
+    assert json.loads((tmp_path / "made/report.json").read_text())["a"] == 1
+    assert check_place(tmp_path / "made", force=True, kind=RESULTS).startswith("sha256:")
+    (tmp_path / "made/report.json").write_text((tmp_path / "made/report.json").read_text().replace("1", "2", 1))
+    refused("made", "report.json (it is not there, or was changed)", kind=RESULTS)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    refused("link", "exists and is not a folder ")
+
+
+BROKEN = "KeyError: 'param_encodings'"
+
+
+@each_row(
+    ("script", "status", "done", "causes", "said"),
+    ("cd artifacts; mkdir .stamps; touch -t 202001010000 .stamps/b; touch .stamps/a", 0, ("b", "a"), None, ()),
+    ("for n in 1 2 3 4 5 6 ' '; do echo $n; done; exit 3", 5, (), None, ("4", "5", "6")),
+    (f'echo "{BROKEN}"; exit 1', 1, (), ["keyerror-param-encodings"], ()),
+    (f'echo "{BROKEN}"; echo fine > logs/tool.log; exit 2', 5, (), [], ()),
+    (f'[ -e logs/tool.log ] && echo old && exit 2; echo "{BROKEN}" > logs/tool.log; exit 1', 5, (), None, ("old",)),
+)
+def test_what_a_build_says(
+    script: str, status: int, done: tuple[str, ...], causes: object, said: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of the last of two builds, beside what one that died has left."""
+    write(tmp_path / "out", TextFile(path="scripts/build.sh", text=f"mkdir -p artifacts\n{script}", executable=True))
+    (tmp_path / "out/logs/.build.deploykit-1").mkdir(parents=True)
+    build_package(tmp_path / "out")
+    report = build_package(tmp_path / "out")
+    found = None if report.diagnosis is None else [cause.error.id for cause in report.diagnosis.causes]
+    assert (report.exit_status, report.done, found, report.said) == (status, done, causes, said)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../out", "a/../../b", MANIFEST, ""])
@@ -167,8 +209,9 @@ def test_what_a_run_that_died_left_is_put_back_removed_or_told(tmp_path: Path) -
     write(left / "new", FILES[0])
     (left / "new/notes").touch()
     (left / "mine").touch()
+    (left / "gone").symlink_to(tmp_path)
     assert not tidy(out, told.append) and left.exists()
-    kept = f"{left}: looks as if a run that died had left it, and is kept: it holds mine, new/notes"
+    kept = f"{left}: looks as if a run that died had left it, and is kept: it holds gone, mine, new/notes"
     assert told == [*[f"{left.name}: left by a run that died, removed"] * 2, kept]
 
 
