@@ -1,6 +1,5 @@
 """What a detector that AIMET quantized loses, as the commands tell it."""
 
-import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,17 +21,6 @@ def data_of(precision: str, folder: Path) -> str:
         keys = [key for key in stored.files if key.startswith("input.")]
         np.savez(folder / "all.npz", **{key.removeprefix("input."): stored[key] for key in keys})
     return str(folder / "all.npz")
-
-
-def test_json_on_given_data_has_the_recorded_sqnr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["--json", "accuracy", "simulate", DETR, "--encodings", W8A16, "--data", data_of("w8a16", tmp_path)]
-    assert run(cli, call) == 0
-    value = json.loads(capsys.readouterr().out)
-    assert value["sqnr_db"] == pytest.approx(10.21, abs=0.01)
-    assert (value["samples"], value["data"]) == (2, "given")
-    assert [output["name"] for output in value["outputs"]] == ["detections"]
-    assert run(cli, [*call, "--samples", "1"]) == 0
-    assert json.loads(capsys.readouterr().out)["samples"] == 1
 
 
 def test_limits_of_the_verdict_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

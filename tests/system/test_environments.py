@@ -168,13 +168,6 @@ def test_a_bad_specification_is_answered_with_its_key(tmp_path: Path) -> None:
         Stage(id="a", packages=("x", "y"), hashes=("ab",))
 
 
-def test_the_command_line_lists_and_removes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["--json", "toolchain", "list"]) == 0
-    assert '"state": "absent"' in capsys.readouterr().out
-    assert run(cli, ["toolchain", "remove", "quark"]) == 0
-    assert "was not installed" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
