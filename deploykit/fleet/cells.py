@@ -207,11 +207,9 @@ class Keys:
 
     def key(self, cell: Cell) -> str:
         """The key of one cell; InputError where an input cannot be read. Where files lie is no part of it."""
-        request = request_to_json(cell.request)
         roles = dict(_by_role(cell.request, self._external(cell.request.model)))
         facts = {
-            "request": {name: value for name, value in request.items() if name not in roles and name != "inputs"},
-            "inputs": [text for text in cell.request.inputs if _file_of(text) is None],
+            "request": request_to_json(moved(cell.request, lambda _: Path())),
             "names": {role: [path.name for path in paths] for role, paths in roles.items()},
             "files": {role: list(map(self._digest, paths)) for role, paths in roles.items()},
             "tools": self._tools,

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from deploykit import api
-from deploykit.errors import ToolError
 from deploykit.fleet.results import CellVerdict, Results
 
 pytestmark = pytest.mark.heavy
@@ -86,21 +85,3 @@ def test_a_killed_worker_and_one_with_too_little_memory_cost_nothing(
 def _cells_made(dask_worker: Any) -> int:
     """How many tasks of ours a worker has done; Dask gives the worker to an argument of this name."""
     return sum("make_on_worker" in str(key) for key in dask_worker.state.tasks)
-
-
-def test_a_model_that_no_worker_has_the_memory_for_is_said(distributed: Any, fleet: Path, tmp_path: Path) -> None:
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=True, memory_limit="300MiB", dashboard_address="127.0.0.1:0"
-    ) as small:
-        address = str(small.scheduler_address).removeprefix("tcp://")
-        results = api.matrix(fleet, out=tmp_path / "out", executor=f"dask://{address}")
-    assert {cell.verdict for cell in results.cells} == {CellVerdict.FAILED}
-    assert "no worker has the memory" in results.cells[0].why
-
-
-@pytest.mark.usefixtures("distributed")
-def test_no_scheduler_is_said(fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploykit.fleet.cluster._CONNECT_SECONDS", 1)
-    with pytest.raises(ToolError) as caught:
-        api.matrix(fleet, out=tmp_path / "out", executor="dask://127.0.0.1:9")
-    assert "no scheduler answers" in caught.value.what

@@ -4,11 +4,12 @@ import json
 import shutil
 import sys
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 
 from deploykit import api
 from deploykit.backend.requests import CORE_OPTIONS, Request
@@ -16,6 +17,7 @@ from deploykit.fleet.cells import Cell, Keys, cells_of, moved, request_from_json
 from deploykit.fleet.description import Shared, read_file, schema
 from deploykit.fleet.pages import junit_of, render_matrix
 from deploykit.fleet.results import CellResult, Results
+from sample_models.networks import conv_net, save_with_external_data
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) { y = Relu (x) }'
 BASE = '[models.a]\npath = "a.onnx"\n[models.b]\npath = "b.onnx"\n[targets.phone]\ndevice = "sm8650"\n'
@@ -57,7 +59,10 @@ options = {vtcm_mb = 8}
     assert cell.request.inputs == ("size=64", f"mask={tmp_path / 'mask.npy'}")
     again = request_from_json(json.loads(json.dumps(request_to_json(cell.request))))
     assert again == cell.request
-    assert moved(cell.request, lambda path: Path("/x") / path.name).inputs == ("size=64", "mask=/x/mask.npy")
+    asked = replace(cell.request, adapter_options={"also": Path("a/b.onnx"), "dlc": True})
+    there = moved(asked, lambda path: Path("/x") / path.name)
+    assert there.inputs == ("size=64", "mask=/x/mask.npy") and there.calibration == Path("/x/own")
+    assert there.adapter_options == {"also": Path("/x/b.onnx"), "dlc": True}
 
 
 def test_the_published_schema_takes_what_is_read() -> None:
@@ -69,16 +74,31 @@ def test_the_published_schema_takes_what_is_read() -> None:
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
 
-def test_whatever_file_of_a_cell_changes_its_key_does(tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("data/a.npz", "data/inner/b.npz", "more.onnx")]
-    for file in files:
-        file.parent.mkdir(exist_ok=True, parents=True)
-        file.write_bytes(b"1")
-    more: Any = {"calibration": tmp_path / "data", "adapter_options": {"also": tmp_path / "more.onnx"}}
-    request = Request(model=AIMET / "cnn/model.onnx", target="sm8650", **more)
-    asked = Cell(id="cnn/phone", model="cnn", target="phone", request=request)
-    keys = {Keys().key(asked)} | {Keys().key(asked) for file in files if file.write_bytes(b"2")}
-    assert len(keys) == 4 and Keys().key(asked) in keys
+def test_whatever_a_cell_is_made_of_changes_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("data/a.npz", "data/inner/b.npz", "more.onnx", "e", "f", "r", "x.npz", "here/weights.bin")
+    (tmp_path / "here").mkdir()
+    model = save_with_external_data(conv_net(), tmp_path / "here/m.onnx")
+    whole = (tmp_path / "here/weights.bin").read_bytes()
+
+    def asked(folder: Path, **changed: Any) -> str:
+        paths = dict(zip(("calibration", "encodings", "float_tensors", "references"), "defr", strict=True))
+        more: Any = {role: folder / name.replace("d", "data") for role, name in paths.items()}
+        more |= {"inputs": (f"x={folder / 'x.npz'}", "y=1"), "adapter_options": {"also": folder / "more.onnx"}}
+        request = Request(**{"model": folder / model.relative_to(tmp_path), "target": "sm8650", **more, **changed})
+        return Keys().key(Cell(id="cnn/phone", model="cnn", target="phone", request=request))
+
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(whole)
+    keys = [
+        asked(tmp_path),
+        *(asked(tmp_path) for name in names if (tmp_path / name).write_bytes(whole[:-1] + name[:1].encode())),
+    ]
+    assert asked(shutil.copytree(tmp_path, tmp_path / "copy")) == keys[-1], "where files lie is no part of it"
+    inputs = [("y=2",), ("y=1",), (f"x={tmp_path / 'x.npz'}",), (f"y={tmp_path / 'x.npz'}",)]
+    keys += [asked(tmp_path, **change) for change in ({"sdk": "2.33"}, *({"inputs": one} for one in inputs))]
+    monkeypatch.setattr("deploykit.fleet.cells.tool_versions", dict)
+    assert len({*keys, asked(tmp_path)}) == len(names) + 7
 
 
 def test_names_and_words_of_strangers_stay_text() -> None:
@@ -96,5 +116,5 @@ def test_names_of_models_in_a_folder_become_keys_and_what_is_no_model_is_told(tm
     shutil.copyfile(AIMET / "cnn" / "model.onnx", tmp_path / f"{weird}.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff")
     file, scouted = api.init(tmp_path, targets=["sm8650"])
-    assert [name for name, _ in scouted.skipped] == ["bad.onnx"]
+    assert [name for name, _ in scouted.skipped] == ["bad.onnx"] and "# left out: bad.onnx: " in file.read_text("utf-8")
     assert {name: model.path for name, model in read_file(file).models.items()} == {"weird-n-me": f"{weird}.onnx"}
