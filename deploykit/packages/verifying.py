@@ -186,7 +186,7 @@ def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | No
             odd.append(path)
     # A folder may have become a link while its files were read.
     links = sorted({*links, *linked(list_files(package))})
-    beside = sorted(found - files.keys() - set(BUILD_FOLDERS))  # which may be there without anything in them
+    beside = sorted(found - files.keys())
     unrecorded = [path for path in beside if f"{path}/".startswith(BUILD_FOLDERS) and not path.endswith("/")]
     extra = [path for path in beside if not path.startswith(BUILD_FOLDERS)]
     extra += unrecorded if strict else []

@@ -79,8 +79,10 @@ def test_only_what_deploykit_wrote_and_nobody_changed_is_replaced(tmp_path: Path
         assert f"{kept.value.what} {kept.value.why}".endswith(why)
 
     with PackageWriter(tmp_path / "own") as writer:
+        (writer.folder / "made").touch()
+        writer.record_outputs()
         writer.seal({"schema": 1})
-        writer.publish()
+        assert json.loads(writer.publish().read_text())["files"]["made"]["origin"] == "executed"
     refused("own", "manifest.json (it does not say that deploykit wrote it)")
     publish_results(tmp_path / "made", lambda folder: {"a": (folder / "file").write_text("1")}, force=False)
     assert json.loads((tmp_path / "made/report.json").read_text())["a"] == 1
@@ -157,6 +159,7 @@ def test_what_a_device_is_given_is_all_but_logs_records_and_the_page() -> None:
 @each_row(
     ("change", "bad"),
     (lambda out: (out / "config/a.json").chmod(0o755), ("files-modes", "may run, or no longer, unlike recorded")),
+    (lambda out: (out / "config/a.json").chmod(0o645), ("files-modes", "may run, or no longer, unlike recorded")),
     (lambda out: (out / "config/a.json").chmod(0o2644), ("files-modes", "may run, or no longer, unlike recorded")),
     (lambda out: (out / "empty").mkdir(), ("files-no-extra", "not in the manifest")),
     (lambda out: (out / "logs").mkdir(), ()),

@@ -430,9 +430,8 @@ class Verdict(Published):
     def words(self) -> str:
         """The loss in the words of the task: ``584 of 600 detections kept``; decibels where nothing better is known."""
         told = [number.words for number in self.numbers if number.words]
-        return "; ".join(dict.fromkeys(told)) or (
-            "no difference" if math.isinf(self.overall_db) else f"{self.overall_db:.1f} dB"
-        )
+        known = "" if math.isnan(self.overall_db) else f"{self.overall_db:.1f} dB"
+        return "; ".join(dict.fromkeys(told)) or ("no difference" if math.isinf(self.overall_db) else known)
 
     def lost_outputs(self) -> Iterator[tuple[str, str, list[JudgedNumber]]]:
         """Each output that misses limits, two losses in words at most, the task's own first, and all the numbers."""
@@ -474,8 +473,9 @@ class Verdict(Published):
         numbers = tuple(n if of is None else _beside(n, of) for n, of in pairs)
         right, reason = decide(numbers, self.oddities, self.broken)
         excused = next((n for n in numbers if n.passes and not n.limit.holds(n.value)), None)
-        told = "" if quantization.words == self.words else f": {quantization.words}"
-        cost = f"the encodings by themselves{told or ' come to the same'}"
+        words = quantization.words
+        told = "" if words == self.words else f": {words}"
+        cost = words and f"the encodings by themselves{told or ' come to the same'}"
         if right and excused is not None:
             if not excused.words:
                 unit = f" {excused.limit.unit}" if excused.limit.unit else ""
