@@ -66,7 +66,7 @@ def remove(spec: ToolchainSpec) -> bool:
 
 
 def _check_machine(spec: ToolchainSpec, path: Path) -> None:
-    if spec.needs_cxx and find_cxx() is None:
+    if spec.needs_cxx and not has_cxx():
         raise ToolError(
             f"{spec.id} needs a C++ compiler and none is on the PATH",
             why="it compiles an extension the first time it is imported",
@@ -89,9 +89,9 @@ def _check_machine(spec: ToolchainSpec, path: Path) -> None:
         )
 
 
-def find_cxx() -> str | None:
-    """The C++ compiler that torch would use: ``CXX``, else c++, g++ or clang++ on the PATH."""
-    return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")))), None)
+def has_cxx() -> bool:
+    """Whether torch would find a C++ compiler: ``CXX``, c++, g++ or clang++ on the PATH."""
+    return any(map(shutil.which, filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++"))))
 
 
 def find_python(spec: ToolchainSpec) -> str:

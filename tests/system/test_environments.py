@@ -1,13 +1,18 @@
 """Environments on disk: made in stages, resumed, found broken, locked, removed. The package is a local wheel."""
 
 import fcntl
+import json
+import os
+import platform
 import re
 import sys
 import venv
 import zipfile
 from collections.abc import Sequence
+from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +23,14 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import InputError, ToolError
-from deploykit.system.environments import Environment, environment_of
+from deploykit.system.environments import environment_of
 from deploykit.system.installing import install, remove
 from deploykit.system.processes import ProgramEnd
 from deploykit.system.specs import Need, Stage, ToolchainSpec, select
 from lent_pip import lend_pip
 from stub_backend import NO_PACKAGES, a_toolchain
 from tables import each_row
+from told import check_file
 
 THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -90,6 +96,8 @@ def test_an_interrupted_installation_is_resumed_and_ends_ready(tiny: ToolchainSp
     assert (tmp_path / "runs").read_text() == "xx"
     changed = a_toolchain((tiny.stages[0], *NO_PACKAGES))
     assert environment_of(changed).state().detail == "unfinished: probe"
+    for also in ({"constraints": ("a==1",)}, {"python": ">=3.10"}):
+        assert environment_of(a_toolchain(tiny.stages, **also)).state().detail == "unfinished: package, probe"
 
     lost = next(environment_of(tiny).path.glob("venv/lib/python3*/site-packages/tinytool-1.0.dist-info"))
     lost.rename(tmp_path / "elsewhere")
@@ -129,30 +137,17 @@ def test_the_second_of_two_processes_waits_and_says_so_in_a_log_too(
             environment_of(tiny).path.mkdir()
             remove(tiny)
         environment_of(tiny).path.rmdir()
-        monkeypatch.setattr("deploykit.system.folders.time.sleep", lambda _: fcntl.flock(held, fcntl.LOCK_UN))
+        waits = iter((fcntl.LOCK_EX, fcntl.LOCK_UN))
+        monkeypatch.setattr("deploykit.system.folders.time.sleep", lambda _: fcntl.flock(held, next(waits)))
         assert run(cli, ["toolchain", "install", "tiny"]) == 0
     assert environment_of(tiny).state().state == "ready"
     told = "tiny==1.0: another process is installing or removing it; waiting"
     assert capsys.readouterr().err.count(told) == 1
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [({"needs_cxx": True}, r"C\+\+"), ({"python": "<3.5"}, r"needs Python <3\.5"), ({"disk_mb": 10**9}, "MiB")],
-)
-def test_what_this_machine_lacks_is_said_before_anything_is_made(
-    asked: dict[str, object], told: str, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(ToolError, match=told):
-        install(a_toolchain((Stage(id="a"),), **asked), silent)
-    assert not root.exists()
-
-
 def test_choosing_a_version() -> None:
-    known = [a_toolchain((Stage(id="a"),), version=version) for version in ("0.9", "0.11.2", "0.12.post1")]
-    wanted = {"tiny": "0.12.post1", "tiny==0.11.2": "0.11.2", "tiny<0.11": "0.9", "tiny-0.11": "0.11.2"}
+    known = [a_toolchain((Stage(id="a"),), version=version) for version in ("0.9", "0.11.10", "0.11.2", "0.12.post1")]
+    wanted = {"TINY": "0.12.post1", "tiny==0.11.2": "0.11.2", "tiny<0.11": "0.9", "tiny-0.11": "0.11.10"}
     assert {word: select(known, word).version for word in wanted} == wanted
 
 
@@ -252,78 +247,69 @@ def entries(lock: str) -> dict[str, str]:
     return {pin.lower(): hashes for pin, _, hashes in (line.partition(" ") for line in lines if line[:1] != "#")}
 
 
-class Pip:
-    """Stands in for what runs in an environment: keeps what it is asked, and ends as told, else well."""
-
-    def __init__(self, *ends: int) -> None:
-        self.ends, self.asked = list(ends), list[str]()
-
-    def __call__(self, inside: Environment, arguments: Sequence[str], **_how: object) -> ProgramEnd:
-        self.asked.append(" ".join(arguments).replace(str(inside.path), "HERE"))
-        tail = ("collecting", "ERROR: no match", "error: really", "")
-        return ProgramEnd(argv=(), returncode=self.ends.pop(0) if self.ends else 0, tail=tail, seconds=0.0)
+STAGE = {"id": "s", "packages": ("a", "b==2")}
+MACHINE: dict[str, Any] = {"ends": (), "has": (), "free": 1000, "index": True, "kind": "linux-x86_64", "made": True}
 
 
-PIP = "-m pip --disable-pip-version-check install --progress-bar off"
-PINNED = f"{PIP} --constraint HERE/constraints.txt a b==2"
-NEAR = f"{PIP} --no-deps --retries 0 --timeout 15 --index-url https://near a b==2"
-LOCK = f"{PIP} --no-compile --require-hashes --no-deps --requirement files/x.lock"
-EXACT = f"{PIP} --no-deps --require-hashes --only-binary=:all: --requirement HERE/exact.txt"
-NEWS = "did not deliver; the usual index follows and may bring a larger build"
+def test_what_is_run_and_told_where_one_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``key=value`` of a stage, of its toolchain, or of the machine: programs that it ``has``, how those ``ends``."""
+    (tmp_path / "x.lock").touch()
+    spoken = {THIS_PYTHON: "MINOR", platform.python_version(): "THIS", sys.executable: "PYTHON"}
 
+    def answer(question: str) -> list[str]:
+        for text, word in spoken.items():
+            question = question.replace(word, text)
+        given = {key: json.loads(value) for key, _, value in (word.partition("=") for word in question.split())}
+        on = {key: given.pop(key, usual) for key, usual in MACHINE.items()} | {"lost": given.pop("lost", "")}
+        stage = Stage(**STAGE | {field.name: given.pop(field.name) for field in fields(Stage) if field.name in given})
+        heard, ends = list[str](), list(on["ends"])
 
-@each_row(
-    ("given", "ends", "own_only", "asked", "news"),
-    ({}, (), False, [PINNED], []),
-    ({"prefer_index": "https://near"}, (), False, [NEAR, PINNED], []),
-    ({"prefer_index": "https://near"}, (1,), False, [NEAR, PINNED], [f"https://near {NEWS}"]),
-    ({"prefer_index": "https://near"}, (), True, [PINNED], []),
-    ({"packages": ("a",), "hashes": ("ab", "cd")}, (), False, [EXACT], []),
-    ({"lock": "x.lock", "lock_python": (THIS_PYTHON,), "else_index": "https://more"}, (), False, [LOCK], []),
-    (
-        {"lock": "x.lock", "lock_python": (THIS_PYTHON,), "else_index": "https://more"},
-        (1,),
-        False,
-        [LOCK, f"{LOCK} --extra-index-url https://more"],
-        ["the usual index has not all of it; https://more is asked as well"],
-    ),
-    ({"run": ("-c", "{root}/x {files}")}, (), False, [PINNED, "-c HERE/x files"], []),
-)
-def test_what_pip_is_asked_for(
-    given: dict[str, Any], ends: tuple[int, ...], own_only: bool, asked: list[str], news: list[str], tmp_path: Path
-) -> None:
-    pip, told, stage = Pip(*ends), list[str](), Stage(**{"id": "s", "packages": ("a", "b==2"), **given})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))
-        patch.setenv("DEPLOYKIT_NO_EXTRA_INDEX", "1" * own_only)
-        patch.setattr(Environment, "run", lambda inside, arguments, **how: pip(inside, arguments, **how))
-        patch.setattr(Environment, "_digest", lambda *_given: "same")
-        place = environment_of(a_toolchain((stage,), files="files", constraints=("a==1", "c==3")))
-        for path in ("venv/bin", f"venv/lib/python{THIS_PYTHON}", "stages"):
+        def ran(arguments: Sequence[str], **_how: object) -> ProgramEnd:
+            heard.append(" ".join(arguments))
+            end, tail = ends.pop(0) if ends else 0, ("ERROR: one", "error: two", " Error: three", "error: four", "")
+            return ProgramEnd(argv=(), returncode=end % 9, tail=tail * (end != 8), seconds=0.0, timed_out=end == 9)
+
+        patches: dict[Any, Any] = {"shutil.which": lambda name: f"/bin/{name}" if name in on["has"] else None}
+        patches |= {"shutil.disk_usage": lambda _: SimpleNamespace(free=on["free"] << 20)}
+        patches |= {"sysconfig.get_platform": lambda: on["kind"], "deploykit.system.installing.run": ran}
+        inside = {"run": lambda _, arguments, **how: ran(arguments, **how), "trouble": lambda _: on["lost"]}
+        patches |= {f"deploykit.system.environments.Environment.{name}": value for name, value in inside.items()}
+        for name, value in patches.items():
+            monkeypatch.setattr(name, value)
+        monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / str(abs(hash(question)))))
+        monkeypatch.setenv("DEPLOYKIT_NO_EXTRA_INDEX", "" if on["index"] else "1")
+        place = environment_of(
+            a_toolchain((stage,), **{"constraints": ("a==1", "c==3"), "files": str(tmp_path), **given})
+        )
+        for path in ("venv/bin", f"venv/lib/python{THIS_PYTHON}", "stages") if on["made"] else ():
             (place.path / path).mkdir(parents=True)
-        place.python.touch()
-        (place.path / "stages/venv.done").touch()
-        patch.setattr(Environment, "trouble", lambda _inside: "")
-        install(place.spec, told.append)
-        assert place.finished(stage)
-    assert (pip.asked, told) == (asked, ["tiny==1.0 [1/1] s", *news])
-    if PINNED in asked:
-        assert (place.path / "constraints.txt").read_text() == "a==1\nc==3\n"
-    if EXACT in asked:
-        assert (place.path / "exact.txt").read_text() == "a --hash=sha256:ab --hash=sha256:cd"
+            (place.path / "stages/venv.done").touch() if path == "stages" else (place.path / "venv/bin/python").touch()
+        try:
+            install(place.spec, lambda line: heard.append(f"told: {line}"))
+            heard.append("finished" if place.finished(stage) else "not finished")
+        except ToolError as error:
+            heard += str(error).splitlines()
+        heard += [f"{path.name}: {path.read_text()!r}" for path in sorted(place.path.glob("*.txt"))]
+        for text, word in {str(place.path): "HERE", str(place.path.parent.parent): "THERE", **spoken}.items():
+            heard = [line.replace(text, word) for line in heard]
+        return heard
+
+    check_file(Path(__file__).with_name("installing.told"), answer)
 
 
-def test_a_stage_that_fails_is_told_with_its_errors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, pip = environment_of(a_toolchain((Stage(id="s", run=("-c", "x")),))), Pip(3)
-    monkeypatch.setattr(Environment, "run", lambda inside, arguments, **how: pip(inside, arguments, **how))
-    monkeypatch.setattr("deploykit.system.installing._make_venv", lambda *_given: place.path.mkdir(parents=True))
-    with pytest.raises(ToolError) as failed:
-        install(place.spec, silent)
-    assert (failed.value.what, failed.value.why, failed.value.next) == (
-        "tiny==1.0 [1/1] s: ended with status 3",
-        "ERROR: no match | error: really",
-        f"read {place.path / 'install.log'}; the same command goes on where this one stopped",
-    )
+def test_a_program_inside_sees_only_what_is_installed_and_its_folder_is_measured(root: Path) -> None:
+    place = environment_of(a_toolchain())
+    place.python.parent.mkdir(parents=True)
+    place.python.write_text('#!/bin/sh\necho "$PYTHONSAFEPATH $PYTHONNOUSERSITE $PYTHONPATH $(pwd) $*"\n')
+    place.python.chmod(0o755)
+    (place.path / "large").write_bytes(os.urandom(3 << 20))
+    assert [place.run(("-c", "x"), cwd=cwd).tail for cwd in (None, root)] == [
+        (f"1 1  {there} -c x",) for there in (place.path, root)
+    ]
+    assert (place.state().size_mb, place.state(with_size=False).size_mb) == (3, 0)
+
+
+def test_one_that_is_not_there_is_asked_for(root: Path) -> None:
     with pytest.raises(ToolError) as absent:
         environment_of(a_toolchain(version="2.0")).require()
     assert (absent.value.what, absent.value.why, absent.value.next) == (

@@ -135,8 +135,12 @@ def test_a_folder_of_a_process_goes_with_it_and_one_of_a_dead_process_is_found(t
         assert found == left and list(abandoned(tmp_path, "out")) == []
     with holding(tmp_path / "none") as alone:
         assert not alone
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+        assert list(abandoned(tmp_path, "out")) == [], "it is somebody else's"
+    (tmp_path / ".scratch.deploykit-1").mkdir()
     with scratch(tmp_path) as one:
-        assert one.is_dir()
+        assert one.is_dir() and not (tmp_path / ".scratch.deploykit-1").exists()
     with workspace(tmp_path, "x" * 201) as short, workspace(tmp_path, "x" * 200) as whole:
         assert (len(short.name), len(whole.name)) == (60, 228)
 
@@ -169,7 +173,10 @@ def test_what_a_program_is_given_and_what_is_taken_of_it(tmp_path: Path) -> None
     assert sorted((tmp_path / "log").read_text().splitlines()) == sorted(lines)
     assert done.argv == tuple(python(code)) and done.seconds > 0 and (done.peak_rss_mb or 0) > 1
     (tmp_path / "file").write_text("stored")
-    done = run(python(code), env={"GIVEN": "b"}, given=tmp_path / "file", output=tmp_path / "output")
+    done = run(
+        python(code), env={"GIVEN": "b"}, given=tmp_path / "file", output=tmp_path / "output", log=tmp_path / "log"
+    )
+    assert (tmp_path / "log").read_text().splitlines()[2:] == ["stored"]
     assert done.tail == ("stored",) and (tmp_path / "output").read_text() == f"b {Path.cwd()}\n"
     assert run(python("import sys; print(repr(sys.stdin.read()))")).tail == ("''",)
     assert run(python("for i in range(500): print(i)")).tail == tuple(str(i) for i in range(100, 500))
@@ -183,6 +190,7 @@ def test_what_a_program_is_given_and_what_is_taken_of_it(tmp_path: Path) -> None
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="elsewhere the system tells no sizes")
 def test_a_program_that_takes_too_much_memory_is_ended() -> None:
+    assert run(python("import mmap, time; held = mmap.mmap(-1, 1 << 30); time.sleep(0.3)"), memory=200 << 20).ok
     done = run(python("import time; held = b'x' * (80 << 20); time.sleep(600)"), memory=60 << 20)
     assert (done.grown, done.timed_out, done.returncode, done.ok) == (True, False, -signal.SIGKILL, False)
 

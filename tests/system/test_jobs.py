@@ -41,10 +41,14 @@ def test_a_job_that_ended_well_is_found_again_until_a_file_changes(tmp_path: Pat
 def test_progress_is_a_bar_and_everything_else_is_only_logged(tmp_path: Path) -> None:
     told = "".join(
         f"print({json.dumps(json.dumps(line))})\n"
-        for line in ({"progress": "reading"}, {"progress": "running", "done": 5, "of": 20})
+        for line in (
+            {"progress": "reading"},
+            {"progress": "run", "done": 5, "of": 20},
+            {"progress": "end", "done": 2, "of": 2},
+        )
     )
     news = run(tmp_path, told + "print('chatter')\n" + DONE)
-    assert news == ["tool: reading", "tool: running 5/20"]
+    assert news == ["tool: reading", "tool: run 5/20", "tool: end 2/2"]
     assert "chatter" in (tmp_path / "log.txt").read_text("utf-8")
 
 
@@ -55,9 +59,11 @@ def test_progress_is_a_bar_and_everything_else_is_only_logged(tmp_path: Path) ->
     (DONE.replace("'ok': True", "'ok': False, 'error': 'no data'"), "failed", "no data"),
     (DONE.replace("'ok': True", "'ok': True, 'errors_logged': ['tool: gave up']"), "logged an error: tool: gave", ""),
     (DONE + "pathlib.Path('made').unlink()\n", "is not there", ""),
+    (DONE.replace("'outputs': {", "'outputs': {} and {"), "is not there", ""),
     (DONE.replace("write_text(json.dumps(result))", "write_text('{')"), "left no result", ""),
 )
 def test_a_failure_is_seen_in_whatever_way_it_shows(tmp_path: Path, program: str, what: str, why: str) -> None:
+    run(tmp_path, DONE)
     with pytest.raises(ToolError) as failed:
         run(tmp_path, program)
     assert what in failed.value.what and why in failed.value.why

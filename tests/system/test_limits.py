@@ -114,27 +114,16 @@ def test_a_budget_holds_inside_and_in_children(monkeypatch: pytest.MonkeyPatch) 
     assert 0 < memory_budget() <= free_memory() * 0.7
 
 
-def _machine(root: Path, *, free_kib: int, groups: str = "") -> None:
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable:   {free_kib} kB\n", "ascii")
-    (root / "proc/self/cgroup").write_text(groups, "ascii")
-
-
-def _group(folder: Path, **numbers: object) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, number in numbers.items():
-        (folder / name.replace("__", ".")).write_text(f"{number}\n", "ascii")
-
-
 def test_the_tightest_group_counts_and_its_file_caches_are_free(tmp_path: Path) -> None:
-    _machine(tmp_path, free_kib=1000, groups="0::/a/b\n")
-    assert free_memory(tmp_path) == 1000 << 10
-    top = tmp_path / "sys/fs/cgroup"
-    _group(
-        top / "a", memory__max=600 << 10, memory__current=500 << 10, memory__stat=f"anon 1\ninactive_file {50 << 10}"
-    )
-    _group(top / "a/b", memory__max="max", memory__current=1)
-    assert free_memory(tmp_path) == 150 << 10
+    machine = {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   1000 kB", "proc/self/cgroup": "0::/a/b"}
+    group: dict[str, object] = {"a/memory.max": 600 << 10, "a/memory.current": 500 << 10, "a/b/memory.max": "max"}
+    group |= {"a/memory.stat": f"anon 1\ninactive_file {50 << 10}", "a/b/memory.current": 1}
+    groups = {f"sys/fs/cgroup/{name}": text for name, text in group.items()}
+    for texts, free in ((machine, 1000 << 10), (groups, 150 << 10)):
+        for name, text in texts.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(f"{text}\n", "ascii")
+        assert free_memory(tmp_path) == free
 
 
 PROGRAM = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.system.store import Store, cache_folder, clear, is_off, key_of, limit, rooms
+from deploykit.system.store import Store, cache_folder, clear, code_digest, is_off, key_of, limit, rooms
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,14 @@ def test_a_key_depends_on_the_content_and_on_what_was_asked() -> None:
     keys = {key_of(content, asked) for content in (b"a", b"b") for asked in ({"x": 1}, {"x": 2})}
     assert len(keys) == 4
     assert key_of(b"a", {"x": 1, "y": 2}) == key_of(b"a", {"y": 2, "x": 1})
+
+
+def test_code_and_tables_of_a_folder_have_a_digest(tmp_path: Path) -> None:
+    digests = set()
+    for number, names in enumerate(((), ("a.py",), ("b.py",), ("a.py", "b.toml"), ("a.py", "c.txt"))):
+        files(tmp_path / str(number), **dict.fromkeys(names, b"1"))
+        digests.add(code_digest(tmp_path / str(number)))
+    assert len(digests) == 4
 
 
 def test_the_users_cache_folder_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -160,6 +168,8 @@ def test_clearing_deletes_entries_and_nothing_else(folder: Path) -> None:
     foreign = [folder / "one" / "notes.json", folder / "toolchains" / "aimet" / f"{KEY}.json", folder / f"{KEY}.json"]
     for path in foreign:
         path.write_text("{}", "utf-8")
+    foreign.append(folder / "one" / f"{OTHER}.json")
+    foreign[-1].symlink_to(foreign[0])
     size = 65 + len('{"answer": 1}')  # a digest and the end of its line
     assert [room.to_json() for room in rooms()] == [
         {"kind": kind, "entries": 1, "bytes": size} for kind in ("one", "two")
