@@ -198,17 +198,16 @@ def test_what_is_printed(answered: Callable[..., list[str]], monkeypatch: pytest
         told[name] = answered("deploykit.answers.binaries.report_binary", report, "explain", "m.bin")
     asked = ("compat", "compilers", "m.onnx", "--target", "a")
     told["compilers"] = answered("deploykit.flow.pipeline.try_compilers", TRIALS, *asked)
-    wrong = replace(TRIALS[1], status=replace(GOOD, right=replace(RIGHT, state=Right.NO)))
-    refused = (TRIALS[0], wrong)
-    told["compilers of which none is right"] = answered("deploykit.flow.pipeline.try_compilers", refused, *asked)
+    bad = (TRIALS[0], replace(TRIALS[1], status=replace(GOOD, right=replace(RIGHT, state=Right.NO))))
+    told["compilers of which none is right"] = answered("deploykit.flow.pipeline.try_compilers", bad, *asked)
     trials = [SimpleNamespace(sdk=one, state="no", blocking=("DK1",), open=()) for one in ("1.0", "2.0")]
     for name, still_open in (("no release takes", ()), ("no release is known to take", ("DK2",))):
         trials[1] = SimpleNamespace(**{**vars(trials[1]), "open": still_open})
         lowest = SimpleNamespace(trials=trials, lowest=None, backend="b", target="a")
         told[name] = answered("deploykit.flow.pipeline.lowest_sdk", lowest, "compat", "--model=m.onnx", "--target=a")
     both = [SimpleNamespace(**vars(PACKAGED), exit_status=status) for status in (0, 1)]
-    asked = ("package", "m.onnx", "--target=a", "--target=b", "-o", "out")
-    told["packages of which one is refused"] = answered("deploykit.flow.pipeline.make_packages", both, *asked)
+    several = ("package", "m.onnx", "--target=a", "--target=b", "-o", "out")
+    told["packages of which one is refused"] = answered("deploykit.flow.pipeline.make_packages", both, *several)
     for name, verified in VERIFIED.items():
         told[name] = answered("deploykit.api.verify", verified, "verify", "out")
     for name, status, more in (
@@ -228,7 +227,7 @@ def test_what_is_printed(answered: Callable[..., list[str]], monkeypatch: pytest
         *parting,
     )
     for name, record in RUNS_THERE.items():
-        ran = RunReport(record=replace(record, **({"budget": None} if name == "emulator" else {})), path="runs/1.json")
+        ran = RunReport(record=record if name == "device" else replace(record, budget=None), path="runs/1.json")
         told[f"a run: {name}"] = answered("deploykit.api.run", ran, "run", "p", "--on", "adb")
     quantizing = ("quantize", "m.onnx", "--target", "a b", "--calibration", "d", "-o", "out")
     for name, made in {

@@ -96,7 +96,7 @@ def test_whatever_a_cell_is_made_of_changes_its_key(tmp_path: Path, monkeypatch:
     ]
     assert asked(shutil.copytree(tmp_path, tmp_path / "copy")) == keys[-1], "where files lie is no part of it"
     inputs = [("y=2",), ("y=1",), (f"x={tmp_path / 'x.npz'}",), (f"y={tmp_path / 'x.npz'}",)]
-    keys += [asked(tmp_path, **change) for change in ({"sdk": "2.33"}, *({"inputs": one} for one in inputs))]
+    keys += [asked(tmp_path, sdk="2.33"), *(asked(tmp_path, inputs=one) for one in inputs)]
     monkeypatch.setattr("deploykit.fleet.cells.tool_versions", dict)
     assert len({*keys, asked(tmp_path)}) == len(names) + 7
 

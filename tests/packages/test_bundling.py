@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -98,11 +99,10 @@ def test_no_weight_path_or_name_of_anybody_is_in_it(numbered: bool, tmp_path: Pa
         "reading /Users/mustermann/secret/net.onnx for Erika@example.org on LAB-SEVEN\n"
         "C:\\Users\\erika\\net.onnx, ~/secret/net.onnx, \\\\server\\share\\net.onnx, 192.168.3.4, mustermann\n"
     )
-    table = tmp_path / "encodings"
-    table.write_text(
+    (table := tmp_path / "encodings").write_text(
         '{"version": "1.0.0", "made": ["at /Users/secret/net"], "activation_encodings": [{"name": "stranger"}]}'
     )
-    more = {"logs": [log], "asked": {"note": "see /Users/erika/x"}, "encodings": table}
+    more: Any = {"logs": [log], "asked": {"note": "see /Users/erika/x"}, "encodings": table}
     pack_bundle(model, tmp_path / "case.zip", numbered=numbered, **more)
     with zipfile.ZipFile(tmp_path / "case.zip") as archive:
         names = archive.namelist()

@@ -23,7 +23,7 @@ from deploykit.packages.manifests import (
     read_manifest,
     sealed,
 )
-from deploykit.packages.placing import RESULTS, SealedKind, check_place, publish_results, tidy
+from deploykit.packages.placing import PACKAGES, RESULTS, SealedKind, check_place, publish_results, tidy
 from deploykit.packages.verifying import verify_integrity, verify_package
 from deploykit.packages.writing import PackageWriter, clear_left, record_run
 from sample_models.networks import conv_net, save_with_external_data
@@ -73,9 +73,9 @@ def test_results_that_take_hours_are_not_begun_in_an_empty_folder_without_being_
 
 
 def test_only_what_deploykit_wrote_and_nobody_changed_is_replaced(tmp_path: Path) -> None:
-    def refused(name: str, why: str, **kind: SealedKind) -> None:
+    def refused(name: str, why: str, kind: SealedKind = PACKAGES) -> None:
         with pytest.raises(PackageError) as kept:
-            check_place(tmp_path / name, force=True, **kind)
+            check_place(tmp_path / name, force=True, kind=kind)
         assert f"{kept.value.what} {kept.value.why}".endswith(why)
 
     with PackageWriter(tmp_path / "own") as writer:
@@ -88,7 +88,7 @@ def test_only_what_deploykit_wrote_and_nobody_changed_is_replaced(tmp_path: Path
     assert json.loads((tmp_path / "made/report.json").read_text())["a"] == 1
     assert check_place(tmp_path / "made", force=True, kind=RESULTS).startswith("sha256:")
     (tmp_path / "made/report.json").write_text((tmp_path / "made/report.json").read_text().replace("1", "2", 1))
-    refused("made", "report.json (it is not there, or was changed)", kind=RESULTS)
+    refused("made", "report.json (it is not there, or was changed)", RESULTS)
     (tmp_path / "link").symlink_to(tmp_path / "own")
     refused("link", "exists and is not a folder ")
 
