@@ -1,21 +1,27 @@
 """The child process: a compilation ends in a plain outcome, whatever happens to it, and leaves no half-made files."""
 
+import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
-from deploykit.errors import InputError, ToolError
+from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system.processes import ProgramEnd
 from deploykit_ort_qnn.compiler import jobs as module
 from deploykit_ort_qnn.compiler.graphs import parse_graph, parse_schematic
 from deploykit_ort_qnn.compiler.hosts import Work
-from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, known_work, write_dlc
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both, known_work, write_dlc
 from emulator import execute_model
 from tables import each_row
+from told import check_told
 
 pytestmark = pytest.mark.usefixtures("every_compilation_runs")
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -55,16 +61,83 @@ def test_refused_nodes_are_named_and_nothing_is_left(tmp_path: Path) -> None:
     assert names(tmp_path) == {"model.onnx"}
 
 
-def test_a_time_limit_is_kept(tmp_path: Path) -> None:
-    outcome = compile_model(job_for(tmp_path, "mlp/w8a8", timeout=0.05))
-    assert outcome.status == "timed-out" and "0.05 s" in outcome.message
-    assert names(tmp_path) == {"model.onnx"}
+END = ProgramEnd(argv=(), returncode=0, tail=(), seconds=1.0, peak_rss_mb=1234.4)
+SAID = ("one", "Unsupported nodes in QNN EP: { name: n, type: Erf }")
 
 
-def test_a_provider_that_writes_no_dlc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploykit_ort_qnn.compiler.hosts.Worker.work", lambda *_: (None, {"ok": True}, ""))
-    told = write_dlc(job_for(tmp_path, "mlp/w8a16"), tmp_path / "model.dlc")
+class Worker:
+    """In the place of the process: how it ends, what it answers, and the operators that its context model has."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gives: tuple[ProgramEnd, Any, tuple[str, ...]] = (END, {"ok": True}, ())
+        self.operators: tuple[str, ...] = ("EPContext",)
+        self.asked: list[Any] = []
+        monkeypatch.setattr("deploykit_ort_qnn.compiler.hosts.Worker.work", lambda _, *given: self.work(*given))
+
+    def work(self, request: Any, root: Path, scratch: Path, timeout: float, progress: Any) -> Any:
+        self.asked.append({**request, "timeout": timeout})
+        nodes = [onnx.helper.make_node(kind, [], ["y"], name=kind) for kind in self.operators]
+        if "context" in request:
+            onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [], [])), root / request["context"])
+        for run in request.get("runs", ()):
+            made: Any = {f"{at}:y": np.full(1, at) for at in range(2 if run["provider"] == "cpu" else 1)}
+            np.savez(run["outputs"], **made)
+        return self.gives
+
+
+ENDS: dict[str, tuple[dict[str, Any], dict[str, Any] | None, str, bool]] = {
+    "It takes too long": ({"timed_out": True}, None, "", False),
+    "It dies": ({"returncode": -11}, None, "", False),
+    "It ends": ({"returncode": 3}, None, "", False),
+    "It grows": ({"grown": True}, None, "", False),
+    "It refuses": ({}, {"ok": False, "error": "no"}, "", False),
+    "It leaves a node": ({}, {"ok": True}, "Erf", False),
+    "It may leave a node": ({}, {"ok": True}, "Erf", True),
+    "It compiles all": ({}, {"ok": True}, "", False),
+}
+
+
+def test_what_a_compilation_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, told = Worker(monkeypatch), dict[str, list[str]]()
+    for number, (title, (end, answer, left, free)) in enumerate(ENDS.items()):
+        root = tmp_path / str(number)
+        root.mkdir()
+        worker.gives, worker.operators = (replace(END, **end), answer, SAID), ("EPContext", *filter(None, [left]))
+        job = job_for(root, "mlp/w8a8", allow_cpu=free, trace=free, embed=free, entries={"a.b": "1"})
+        outcome = compile_model(job)
+        asked = json.dumps(worker.asked[-1])
+        made = [f"{one.name}: {value}" for one in fields(outcome) if (value := getattr(outcome, one.name))]
+        told[title] = [*made, *([re.sub(r"\.compile-\w+", "HERE", asked)] if outcome.ok else [])]
+    check_told(Path(__file__).with_name("outcomes.told"), told)
+
+
+def test_what_fails_names_no_node_and_leaves_no_dlc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, job = Worker(monkeypatch), job_for(tmp_path, "mlp/w8a16")
+    told = write_dlc(job, tmp_path / "model.dlc")
     assert told == "the provider wrote 0 files, where one whole graph is one" and names(tmp_path) == {"model.onnx"}
+    worker.gives = END, {"ok": False, "error": "no"}, ()
+    assert (write_dlc(job, tmp_path / "model.dlc"), compile_model(job).status) == ("no", "failed")
+    worker.gives = replace(END, returncode=-6), None, ()
+    assert write_dlc(job, tmp_path / "model.dlc") == "the compiler's process died of SIGABRT"
+    (tmp_path / "model_ctx_qnn.bin").touch()
+    with pytest.raises(UsageError, match=r"model_ctx_qnn\.bin: exists already"):
+        compile_model(replace(job, context="model_ctx.onnx"))
+
+
+def test_outputs_are_those_of_the_sets_that_both_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, sets = Worker(monkeypatch), [{"x": np.zeros(1, np.float32)}] * 3
+    run = partial(execute_both, tmp_path, "m.onnx", "c.onnx", sets, options={"soc_model": "57"}, timeout=10.0)
+    made: Any = run()
+    assert made == ([{"y": 0}], [{"y": 0}])
+    asked = [(one["model"], one["provider"], one["options"], one["seconds"]) for one in worker.asked[0]["runs"]]
+    assert asked == [("m.onnx", "cpu", {}, 8.0), ("c.onnx", "npu", {"soc_model": "57"}, 8.0)]
+    for answer, where in (({"ok": False, "error": "died", "provider": "npu"}, "npu"), (None, "cpu/npu")):
+        worker.gives = replace(END, returncode=2), answer, ("a", "b", "c", "d")
+        with pytest.raises(ToolError) as caught:
+            run()
+        why = "died" if answer else "the compiler's process ended with status 2"
+        told = caught.value.what, caught.value.why, caught.value.next
+        assert told == (f"m.onnx, c.onnx: cannot be run ({where})", why, "b\nc\nd")
 
 
 def test_a_dead_worker_is_an_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

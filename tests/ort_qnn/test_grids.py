@@ -18,7 +18,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.samples import observed_ranges
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
-from deploykit_ort_qnn.forms.missing_grids import fused_grids, recurrent_biases
+from deploykit_ort_qnn.forms.missing_grids import fused_grids
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.qnn_types import step_units, whole_step
 from tables import each_row
@@ -108,43 +108,6 @@ def moved(*, kind: str = "uint8", read_twice: bool = False, behind: str = "") ->
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> {graph}')
 
 
-GRID = replace(grid(-1, 1, 8), placed=True)
-
-
-@each_row(("bits", "wanted"), (32, ()), (None, ()), (8, ("product",)))
-def test_a_product_before_an_int32_bias_gets_none(bits: int | None, wanted: tuple[str, ...]) -> None:
-    """ONNX Runtime makes one layer of MatMul and bias; a grid between them would round what that layer adds exactly."""
-    body = "product = MatMul (x, w)  y = Add (product, bias)"
-    model = text_model("float[1,4] x", body, w=np.eye(4, dtype="f4"), bias=[1.0] * 4)
-    given = encodings_of(x=GRID, w=GRID, y=GRID, **({} if bits is None else {"bias": replace(GRID, bits=bits)}))
-    completed, made = fused_grids(model, given, None)
-    assert made == wanted and completed.entries.keys() - given.entries.keys() == set(wanted)
-
-
-def acting(step: str) -> ModelProto:
-    """A Conv to ``h`` and what is one operator with it."""
-    stored: Any = {"w": np.full((4, 3, 1, 1), 0.1, "f4"), "slope": np.full((4, 1, 1), 0.25, "f4")}
-    return text_model("float[1,3,8,8] x", f"h = Conv (x, w)  y = {step}", **stored)
-
-
-def test_what_leads_to_an_activation_gets_a_grid_like_most_and_stays_float_where_that_is_stated() -> None:
-    prelu = fused_grids(acting("PRelu (h, slope)"), encodings_of(x=GRID, w=GRID, y=GRID, slope=GRID), None)
-    assert prelu[1] == ("h",) and isinstance(prelu[0].entries["h"].value, Affine)
-    model, given = acting("LeakyRelu <alpha = 0.1> (h)"), encodings_of(x=grid(-2, 6, 8), y=grid(-2, 6, 8))
-    completed, names = fused_grids(model, given, None)
-    value = value_of(completed, "h")
-    assert names == ("h",) and value.dtype == "uint8" and ends(value) == pytest.approx((-20.0, 6.0), abs=0.2)
-    assert fused_grids(model, replace(given, float_tensors=frozenset({"h"})), None)[1] == ()
-
-
-def test_without_data_an_operator_gets_all_of_its_grids_or_none() -> None:
-    body = "cube = Pow (h, three)  c = Mul (cube, k)  total = Add (h, c)  inner = Mul (total, root)"
-    body += "  tanh = Tanh (inner)  gate = Add (tanh, one)  halved = Mul (h, half)  y = Mul (halved, gate)"
-    model = text_model("float[1,8] h", body, three=3.0, k=0.044715, root=(2 / math.pi) ** 0.5, one=1.0, half=0.5)
-    given = encodings_of(y=grid(-2, 6))
-    assert fused_grids(model, given, None) == (given, ())
-
-
 @each_row(("bits", "made"), (16, {"centred", "mean", "plus", "root", "square", "variance"}), (8, set()))
 def test_the_interior_of_a_norm_gets_grids_only_where_they_can_hold_it(bits: int, made: set[str]) -> None:
     body = "mean = ReduceMean <axes = [0]> (x)  centred = Sub (x, mean)  square = Pow (centred, two)"
@@ -154,15 +117,6 @@ def test_the_interior_of_a_norm_gets_grids_only_where_they_can_hold_it(bits: int
     seen = Evidence(inputs=frozenset({"x"}), observe=lambda names: observed_ranges(model, names, feeds))
     given = encodings_of(x=grid(-2, 6, bits), y=grid(-2, 6, bits))
     assert set(fused_grids(model, given, lambda _: seen)[1]) == made
-
-
-def test_the_bias_of_a_recurrent_layer_stays_in_float() -> None:
-    """A trained VAD of LSTM was refused for it: int32 is taken only as the bias of a product."""
-    stored: Any = {n: np.full(s, 0.1, "f4") for n, s in (("w", (1, 16, 3)), ("r", (1, 16, 4)), ("b", (1, 32)))}
-    model = text_model("float[2,1,3] x", "y = LSTM <hidden_size = 4> (x, w, r, b)", **stored)
-    bias = replace(GRID, bits=32, signed=True, scale=np.asarray(1e-6))
-    left, names = recurrent_biases(model, encodings_of(x=GRID, w=GRID, b=bias, of_a_product=bias))
-    assert names == ("b",) and set(left.entries) == {"x", "w", "of_a_product"}
 
 
 def emulated(folder: Path, made: ModelProto, feed: dict[str, Any]) -> tuple[Any, Any]:

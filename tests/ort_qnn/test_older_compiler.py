@@ -26,6 +26,7 @@ from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.carriers import host_toolchain
 from deploykit_qualcomm.hosted import RunnerAnswer
 from tables import each_row
+from told import check_told
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 ZOO = AIMET.with_name("zoo")
@@ -141,28 +142,37 @@ def test_a_worker_abroad_sees_no_other_module_of_deploykit(tmp_path: Path) -> No
         bare.work({"action": "compile"}, tmp_path, tmp_path, 60.0, None)
 
 
+END = ProgramEnd(argv=(), returncode=0, tail=(), seconds=0.0)
+ANSWERS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "Nothing is taken": ("2.36", {}, False),
+    "It fails": ("2.36", {"error": "one\ntwo"}, False),
+    "It crashes": ("2.36", {"error": "one", "crashed": True}, False),
+    "It is made, with the CPU and the binary inside, asked by a later provider": ("2.22", {}, True),
+}
+CALL = {"call": "validate", "name": "fc", "type": "FullyConnected", "answer": 3110, "said": ["QnnDsp <E> bad bias"]}
+
+
 def test_a_runner_is_asked_for_what_the_worker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, told, spec = dict[str, Any](), list[str](), host_toolchain("2.36.1")
-    end = ProgramEnd(argv=(), returncode=0, tail=(), seconds=0.0)
+    told = dict[str, list[str]]()
+    for number, (title, (sdk, given, made)) in enumerate(ANSWERS.items()):
+        root, spec, said = tmp_path / str(number), host_toolchain(QAIRT[sdk]), list[str]()
 
-    def ask_runner(spec: Any, asked: dict[str, Any], **given: Any) -> RunnerAnswer:
-        seen.update(asked)
-        return RunnerAnswer(error="", log=("a line",), runtime="1.22.2", done=end)
+        def ask_runner(
+            spec: Any, asked: Any, root: Any = root, given: Any = given, said: Any = said, **more: Any
+        ) -> Any:
+            said.append(f"asked: {json.dumps(asked)} with {more['variables']} in {more['timeout']:g} s")
+            if more["variables"]:
+                (root / "c.onnx").touch()
+                (root / "s/record/record.jsonl").write_text(f"{json.dumps(CALL)}\n")
+            return RunnerAnswer(**{"error": "", "log": ("a line",), "runtime": "1.22.2", "done": END, **given})
 
-    monkeypatch.setattr(hosts, "ask_runner", ask_runner)
-    assert spec is not None
-    asked: dict[str, Any] = {"model": "m.onnx", "context": "c.onnx", "embed": False, "allow_cpu": False}
-    options, entries = {"soc_model": "57", "profiling_level": "optrace"}, {"a.b": "1"}
-    host, asked = Host(wheel=wheel_for("2.36"), spec=spec), {**asked, "options": options, "entries": entries}
-    (tmp_path / "s").mkdir()
-    answer = host.compile(asked, tmp_path, tmp_path / "s", 5.0, told.append)
-    assert answer == (end, {"ok": False, "error": "the provider took no node"}, ("a line",))
-    assert told == ["compiling m.onnx with QAIRT 2.36.1 under Wine"]
-    context = {"ep.context_enable": "1", "ep.context_file_path": "c.onnx", "ep.context_embed_mode": "0"}
-    assert seen == {
-        "model": "m.onnx",
-        "provider_options": {"backend_path": "QnnHtp.dll", "soc_model": "57"},
-        "session_config": {**context, "session.disable_cpu_ep_fallback": "1", "a.b": "1"},
-        "optimization": 99,
-        "log_severity": 1,
-    }
+        monkeypatch.setattr(hosts, "ask_runner", ask_runner)
+        (root / "s").mkdir(parents=True)
+        assert spec is not None
+        host, files = Host(wheel=wheel_for(sdk), spec=spec), {"model": "m.onnx", "context": "c.onnx"}
+        options = {"options": {"soc_model": "57", "profiling_level": "optrace"}, "entries": {"a.b": "1"}}
+        request = {**files, **options, "embed": made, "allow_cpu": made}
+        _, answer, log = host.compile(request, root, root / "s", 5.0, said.append)
+        told[title] = [f"by {host.identity}{host.where}", *(said if number % 4 == 0 else ()), f"answers {answer}", *log]
+        assert host.emulator is None
+    check_told(Path(__file__).with_name("runners.told"), told)

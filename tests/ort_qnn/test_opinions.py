@@ -103,20 +103,6 @@ def test_a_confirmed_no_is_observed(norms: Path, compiled: list[str]) -> None:
     assert {opinion["scope"] for opinion in of_code(plan, "DK211")[0].evidence["opinions"]} == {"1 operator"}
 
 
-@pytest.mark.heavy
-def test_the_second_time_nothing_is_compiled(norms: Path, compiled: list[str], own_cache: Path) -> None:
-    first = deploykit.plan(norms, target="sm8650", sdk="2.33")
-    asked = len(compiled)
-    assert asked and len(list(own_cache.iterdir())) == asked
-    again = deploykit.plan(norms, target="sm8650", sdk="2.33")
-    assert len(compiled) == asked and again.to_json() == first.to_json()
-    deploykit.plan(norms, target="sm8750", sdk="2.33")
-    assert len(compiled) == 2 * asked, "another chip is another question"
-    for path in own_cache.iterdir():
-        path.write_text('{"status": 1, "message": 2, "refused": 3}', "utf-8")
-    assert deploykit.plan(norms, target="sm8650", sdk="2.33").to_json() == first.to_json()
-
-
 def test_without_the_wheel_the_answer_is_todays_and_says_so(roi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opinions, "installed_wheel", lambda: None)
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")

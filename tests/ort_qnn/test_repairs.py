@@ -11,7 +11,6 @@ import onnx
 import pytest
 
 import deploykit
-from atlas.cases import case_of, case_unit
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Request, SharedWork
@@ -41,6 +40,7 @@ from deploykit_ort_qnn.prepare import ProviderDraft, prepare
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.rows import KernelVerdict
 from tables import each_row
+from told import check_told
 
 LAYER = "w = {0.5, -1, 0.25, 1, 1, -0.5, 0.75, -0.25, 0.5, 1, -1, 0.25, 0.125, 0.5, 1, -0.75}"
 
@@ -288,8 +288,6 @@ def test_where_outputs_are_right_only_what_is_often_off_changes(measured: dict[s
 
 
 POOL = "AveragePool <kernel_shape = [2, 2], pads = [1, 1, 1, 1], count_include_pad = 1> (h)"
-NOBODY = "nobody: the compiler of QAIRT 2.51.0 is not here"
-BY = "QAIRT 2.51.0 for soc_model 57"
 
 
 def drafted(folder: Path, node: str, **options: Any) -> ProviderDraft:
@@ -316,38 +314,27 @@ def test_what_is_audited_follows_from_the_level_and_from_what_is_suspected(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suspect, plain = drafted(tmp_path, POOL), drafted(tmp_path, "Neg (h)")
-    lint = Finding(
-        code="QNN284",
-        slug="s",
-        severity=Severity.WARNING,
-        subject=Subject(kind=SubjectKind.NODE, name="Neg"),
-        message="m",
-    )
-
-    def told(draft: ProviderDraft, level: str) -> tuple[Any, ...]:
-        audit = audit_draft(draft, level=level, progress=print)
-        return audit.by, audit.level, [" > ".join(one.operators) for one in audit.kernels], audit.left_out
-
-    pool, both = ["AveragePool", "Relu > AveragePool"], ["Relu", "Neg", "Relu > Neg"]
-    whole = [pool[0].replace("AveragePool", one) for one in ("Relu", "AveragePool")] + pool[1:]
-    assert told(suspect, "quick") == (BY, "quick", pool, 0) and told(suspect, "auto") == (BY, "auto", whole, 0)
-    assert told(plain, "auto") == told(plain, "quick") == (BY, "quick", [], 0)
-    assert told(plain, "full") == (BY, "full", both, 0)
+    subject = Subject(kind=SubjectKind.NODE, name="Neg")
+    lint = Finding(code="QNN284", slug="s", severity=Severity.WARNING, subject=subject, message="m")
     # What nothing is known of, or what is done in another way, is looked at too.
-    done = replace(plain, options={"repair": ("Neg=in-float16",)})
-    assert told(replace(plain, lint=(lint,)), "auto") == told(done, "auto") == (BY, "auto", both, 0)
-    assert told(replace(plain, lint=(replace(lint, code="QNN283"),)), "auto")[1] == "quick"
-    for nowhere in (replace(plain, soc_model=None), replace(plain, wheel=replace(plain.wheel, version="2.6.0"))):
-        assert told(nowhere, "full") == (NOBODY, "full", [], 0)
-    counted = with_count(audit_draft(done, level="full", progress=print), done)
-    assert counted.findings[-1].message == "3 kernels run on the emulator: 1 right, 2 wrong; 1 done in another way"
-    assert [one.subject.name for one in counted.findings[:-1]] == ["Relu", "Neg"] and counted.settled == {}
-    monkeypatch.setattr(auditing, "toolchain_host", lambda wheel: SimpleNamespace(emulator=None))
-    assert told(suspect, "auto")[1] == "quick" and told(suspect, "full")[1] == "full"
-    monkeypatch.setattr(auditing, "toolchain_host", lambda wheel: SimpleNamespace(emulator="one"))
-    monkeypatch.setattr(auditing, "_LARGEST", -1)
-    assert told(suspect, "auto") == ("nobody: its weights are not loaded for it", "auto", [], 2)
-    assert told(suspect, "full")[2] == whole
+    done, unknown = replace(plain, options={"repair": ("Neg=in-float16",)}), replace(plain, lint=(lint,))
+    drafts = {"A suspect": suspect, "No suspect": plain, "One done in another way": done, "An unknown one": unknown}
+    drafts["Another finding"] = replace(plain, lint=(replace(lint, code="QNN283"),))
+    drafts["Another wheel"] = replace(suspect, wheel=replace(plain.wheel, version="2.6.0"))
+    drafts |= {"Another chip": replace(suspect, soc_model=None), "Under Wine": suspect, "Much to load": suspect}
+    hosts = {"Under Wine": SimpleNamespace(emulator=None), "Much to load": SimpleNamespace(emulator="one")}
+    told = dict[str, list[str]]()
+    for title, draft in drafts.items():
+        host = hosts.get(title)
+        monkeypatch.setattr(auditing, "toolchain_host", lambda wheel, host=host: host)
+        monkeypatch.setattr(auditing, "_LARGEST", -1 if title == "Much to load" else 1 << 29)
+        for asked in ("quick", "auto", "full") if title.endswith("suspect") else ("auto",):
+            audit = with_count(audit_draft(draft, level=asked, progress=print), draft)
+            kernels = [f"  {' > '.join(one.operators)} is {one.verdict}" for one in audit.kernels]
+            found = [f"  {one.severity} {one.code} {one.subject.name}: {one.message}" for one in audit.findings]
+            about = f"{asked}: {audit.level} by {audit.by}, {audit.left_out} left out, settled {audit.settled}"
+            told[f"{title}, {asked}"] = [about, *kernels, *found]
+    check_told(Path(__file__).with_name("audits.told"), told)
 
 
 def test_what_is_wrong_is_asked_for_in_another_way_where_that_is_wanted(device: Device, tmp_path: Path) -> None:
@@ -402,13 +389,3 @@ def test_a_wrong_kernel_is_done_in_another_way(tmp_path: Path) -> None:
 def test_a_new_grid_holds_its_range_and_zero(low: float, high: float, kind: Any, scale: float, zero: int) -> None:
     made = PairGrid.over(low, high, kind)
     assert float(made.scale) == pytest.approx(scale) and int(made.zero) == zero
-
-
-def test_stored_integers_go_along() -> None:
-    """With a scale per channel, which a transposed layer in groups has once for all of them."""
-    given = case_unit(case_of("ConvTranspose: by chance 32 | w8a8 | batch=2"), 0)
-    (node,) = [label(one) for one in given.model.graph.node if one.op_type == "ConvTranspose"]
-    made = Session(repaired_model(given.model, {node: "no-groups"}))
-    for sample in given.samples:
-        wanted = Session(given.model).run(sample)
-        assert all(np.array_equal(value, wanted[name]) for name, value in made.run(sample).items())

@@ -315,23 +315,6 @@ def test_a_kernel_in_fp32_beside_others_in_fp16_is_a_warning() -> None:
     assert told == [(Severity.ERROR, message), (Severity.WARNING, message)]
 
 
-NARROW_8 = "Softmax: over 16 values, input span 0.009 | w8a8"
-STATED = {row.id: row.example for row in atlas_rows() if row.mechanism and row.op in ("Clip", "Mul", "Softmax")}
-STATED |= {name: NARROW_8 for name, example in STATED.items() if "w8a8" in example}  # not with a narrow result as well
-
-
-@pytest.mark.parametrize("row", STATED)
-def test_what_the_preparation_avoids_is_told_as_handled(row: str, tmp_path: Path) -> None:
-    model = tmp_path / "m.onnx"
-    onnx.save(case_unit(case_of(STATED[row]), 0).model, model)
-    asked: dict[str, Any] = {"target": "sm8650", "backend": "ort-qnn", "sdk": "2.51", "compile": False}
-    left = ("softmax-step", "gate-apart", "clip-ends")
-    for without, is_handled in (((), True), (left, False)):
-        plan = deploykit.plan(model, no_rewrite=without, **asked)
-        found = [one for one in plan.findings if one.evidence.get("row") == row]
-        assert len(found) == 1 and bool(found[0].handled) is is_handled
-
-
 ROW = next(row for row in atlas_rows() if (row.op, row.types, row.verdict) == ("AveragePool", ("float",), "wrong"))
 
 

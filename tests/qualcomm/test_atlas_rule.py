@@ -1,15 +1,17 @@
 """The rule that reads the atlas: which node a row is about, what is said of it, and what a row is."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploykit.errors import InputError
-from deploykit.findings import Finding, Severity
+from deploykit.findings import Finding
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, costs, verdict_of
+from deploykit_qualcomm.atlas.traits import SmallGraph, traits_of, type_of
+from graph_questions import Asked, answers_of
 from rule_cases import check_pairs
 from tables import each_row
 from told import check_file
@@ -26,59 +28,11 @@ def pool(pad: int, sdk: str = "2.51") -> Case:
     return {"graph": graph, "sdk": sdk}
 
 
-U8, U16 = {"type": "uint8"}, {"type": "uint16"}
-
-
-def softmax(scale: float, kind: Case = U16) -> Case:
-    """A Softmax whose input has a step."""
-    graph = "g (float[4,16] x) => (float[4,16] y) { y = Softmax (x) }"
-    return {"graph": graph, "encodings": {"x": {**kind, "scale": scale, "zero": 128}}}
-
-
-def gate(kind: Case, maker: str = "Conv (x, w)", factors: str = "h, s", **entries: Any) -> Case:
-    """x times Sigmoid(x) behind something, all of one type; ``entries`` are other ones, None for one left out."""
-    graph = f"g (float[1,4,9,9] x) => (float[1,4,9,9] y) {{ h = {maker}  s = Sigmoid (h)  y = Mul ({factors}) }}"
-    stored = {"w": ("float", (4, 4, 1, 1), 0.1)} if "w" in maker else {}
-    given = {**dict.fromkeys("xhsy", kind), **entries}
-    return {"graph": graph, "stored": stored, "encodings": {name: entry for name, entry in given.items() if entry}}
-
-
-def clip(high: float, zero: int = 0, maker: str = "Conv (x, w)", bounds: str = "<min = 0.0, max = 6.0>") -> Case:
-    """A Clip at 0 and 6 behind something, with an encoding that ends at a value."""
-    graph = f"g (float[1,4,9,9] x) => (float[1,4,9,9] y) {{ h = {maker}  y = Clip {bounds} (h) }}"
-    spec = {**U16, "scale": high / (65535 - zero), "zero": zero}
-    return {"graph": graph, "stored": {"w": ("float", (4, 4, 1, 1), 0.1)}, "encodings": {"y": spec}, "opset": 6}
-
-
 CASES: dict[str, tuple[Case, Case]] = {"QNN320": (pool(1), pool(0))}
-KNOWN: dict[str, tuple[Case, Case]] = {
-    "a narrow Softmax in 16 bits": (softmax(2.64e-6), softmax(2.65e-6)),
-    "a narrow Softmax in 8 bits": (softmax(4.23e-5, U8), softmax(4.24e-5, U8)),
-    "a gate": (gate(U16), gate(U8)),
-    "a gate that comes first": (gate(U16, factors="s, h"), gate(U16, factors="s, s")),
-    "a gate behind a pool": (gate(U16, "MaxPool <kernel_shape=[3, 3], pads=[1, 1, 1, 1]> (x)"), gate(U16, "Relu (x)")),
-    "a gate in other steps": (gate(U16), gate(U16, s=None)),
-    "a Clip that ends before its grid": (clip(6.001), clip(6.0)),
-    "a Clip that begins behind the start of its grid": (clip(6.0, zero=2), clip(6.0, maker="Relu (x)", zero=2)),
-    "a Clip without an upper bound": (clip(6.0, zero=2, bounds="<min = 0.0>"), clip(6.0, bounds="<min = 0.0>")),
-}
-"""What three rules said by themselves before there were rows about it."""
 
 
 def test_triggering_and_clean(lint: Lint) -> None:
     check_pairs(CASES, run=lambda code, case: lint(case).get(code, []))
-
-
-@pytest.mark.parametrize("name", KNOWN)
-@each_row("sdk", "2.51", "2.33")
-def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: str, lint: Lint) -> None:
-    told, untold = KNOWN[name]
-    (found,) = lint({**told, "sdk": sdk})["QNN320"]
-    known = [row for row in atlas_rows() if row.mechanism]
-    assert found.severity is Severity.WARNING and any(row.mechanism in found.message for row in known)
-    assert any(f"inferred for {sdk}" in source for source in found.sources) is (sdk == "2.33")
-    assert ("another operator in front of it" in found.hint) is ("behind" in found.evidence["when"])
-    assert "QNN320" not in lint({**untold, "sdk": sdk})
 
 
 def row(**when: Any) -> Row:
@@ -90,7 +44,8 @@ def row(**when: Any) -> Row:
 @each_row(("length", "refused"), (6, True), (7, False))
 def test_the_length_that_counts_is_that_of_the_axis_of_the_operator(length: int, refused: bool, lint: Lint) -> None:
     graph = f"g (float[{length},16,16] x) => (float[{length},16,16] y) {{ y = LayerNormalization <axis = -3> (x, w) }}"
-    case = {"graph": graph, "stored": {"w": ("float", (length, 16, 16), 1.0)}, "encodings": {"x": U8, "y": U8}}
+    encodings = {name: {"type": "uint8"} for name in "xy"}
+    case = {"graph": graph, "stored": {"w": ("float", (length, 16, 16), 1.0)}, "encodings": encodings}
     found = lint({**case, "sdk": "2.51"}).get("QNN320", [])
     assert [one.evidence["verdict"] for one in found] == ["refused"] * refused
 
@@ -125,3 +80,15 @@ def test_steps_are_judged_by_what_the_operator_costs() -> None:
     dearest = max((one for one in costs().values() if one.type == "u16" and one.most < 64), key=lambda one: one.most)
     most = f"u16 most={3 * dearest.most} usual={3 * dearest.usual}"
     assert judged(f"{dearest.op} {most}") == ["right"] != judged(f"Relu {most}")
+
+
+def traits(asked: Asked) -> Iterator[str]:
+    """Of each node its type, and what is true of it in the words of the atlas: all, or what has one of these words."""
+    graph = SmallGraph(model=asked.model, facts=asked.facts, encodings=asked.encodings)
+    for node in asked.facts.nodes:
+        every = (f"{name} {value}".removesuffix(".0") for name, value in sorted(traits_of(graph, node).items()))
+        found = [one for one in every if not asked.words or not set(asked.words).isdisjoint(one.split())]
+        yield f"{node.label} in {type_of(graph, node) or 'no type'}: {', '.join(found)}"
+
+
+test_answers = answers_of(Path(__file__).with_name("traits.txt"), {"traits": traits})

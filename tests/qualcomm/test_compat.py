@@ -75,6 +75,8 @@ def test_what_follows_from_an_architecture() -> None:
     assert capability("fp16", arch="v99") is capability("flying", arch="v73") is None
     assert DEVICES["sm8350"].fact("precisions") == ("w8a16",)
     assert DEVICES["sm8650"].fact("precisions") == ("w8a16", "w16a16", "fp16", "lpbq")
+    known = DEVICES["sm8650"].facts["precisions"]
+    assert (str(known.confidence), known.note) == ("inferred", "of the architecture v75, beside w8a8")
     assert "bf16" in DEVICES["sm8850"].fact("precisions") and has("fp16", DEVICES["sm8650"])
     assert all(lacks("htp", DEVICES[name]) for name in ("sdm865", "aic100", "sdm845", "sdm660", "qcs2290"))
     assert (DEVICES["sdm845"].fact("arch"), DEVICES["sdm660"].fact("arch")) == ("v65", None)

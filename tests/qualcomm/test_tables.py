@@ -124,6 +124,9 @@ def test_a_row_that_stands_twice_or_names_another_tool_is_refused(data: Path) ->
     other = edited(data / "tools/qnn-net-run.toml", "[[flag]]\n", '[[flag]]\ntool = "other"\n')
     with other, pytest.raises(InputError, match=r"flag\[0\].tool"):
         Tables(data).table("2.29.0")
+    (data / "sdks/newest.toml").touch()
+    with pytest.raises(InputError, match=r"sdks/newest.toml: 'newest' is not a version"):
+        assert Tables(data).versions
 
 
 def test_every_data_file_fits_its_schema_and_a_wrong_row_does_not() -> None:
