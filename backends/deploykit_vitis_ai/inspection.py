@@ -112,7 +112,7 @@ def grids_of(model: Model, facts: GraphFacts) -> Iterator[Grid]:
 
 def is_power_of_two(scale: float) -> bool:
     """True for 2 to a whole number."""
-    return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] == 0.5
+    return math.frexp(scale)[0] == 0.5
 
 
 def actual_types(facts: GraphFacts, grids: tuple[Grid, ...]) -> Mapping[str, str]:
