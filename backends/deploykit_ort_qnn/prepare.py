@@ -15,7 +15,7 @@ from deploykit.backend.options import MAX_TIME
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.model.load import wrap_proto
-from deploykit.model.nodes import label
+from deploykit.model.nodes import copy_of, label
 from deploykit.model.weights import load_weights
 from deploykit.system.aliases import Json
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
@@ -227,8 +227,6 @@ def _evidence(model: ModelProto, situation: Situation, shared: SharedWork) -> Ev
 
 def whole_model(situation: Situation) -> ModelProto:
     """The model with its weights; InputError when it is too large for one file."""
-    from onnx import ModelProto
-
     given = situation.model
     if situation.facts.weight_bytes > _MOST_BYTES:
         parts = -(-situation.facts.weight_bytes // _MOST_BYTES)
@@ -237,9 +235,7 @@ def whole_model(situation: Situation) -> ModelProto:
             why="a quantized model is written as one ONNX file, which ends at 2 GiB",
             next=f"python -c \"import deploykit; deploykit.split(['{given.path.name}'], 'parts', parts={parts})\"",
         )
-    model = ModelProto()
-    model.CopyFrom(load_weights(given))
-    return model
+    return copy_of(load_weights(given))
 
 
 def compiled_model(draft: ProviderDraft) -> ModelProto:

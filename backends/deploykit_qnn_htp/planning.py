@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from deploykit.backend.plans import Plan, PlannedPrecision, Route, Step
 from deploykit.encodings.formats.conversion import Conversion
 from deploykit.errors import DefectError, UsageError
-from deploykit.findings import Finding, exit_status
+from deploykit.findings import Finding, each_once, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
 from deploykit_qnn_htp.configs import build_configs, parse_settings
 from deploykit_qnn_htp.draft import FLOAT_KINDS, ConversionDraft, RouteCandidate, written
@@ -125,10 +125,6 @@ def make_plan(prepared: PreparedConversions) -> ConversionPlan:
         # QNN127 is judged on the uncut model, by ``crossing_findings``.
         inside = (finding for part in parts for finding in part.findings if finding.code != "QNN127")
         findings = (*inside, *prepared.findings)
-    # Segments may tell the same thing, and once is enough.
-    kept: dict[tuple[str, str, str], Finding] = {}
-    for finding in findings:
-        kept.setdefault((finding.code, finding.subject.name, finding.message), finding)
     # The other routes for the whole model are those that the selection did not come to.
     seen = [part.candidate.route.id for part in parts if part.selection.candidate is not None and not part.segment]
     seen += [row.id for part in parts for row in part.selection.rejected]
@@ -144,7 +140,7 @@ def make_plan(prepared: PreparedConversions) -> ConversionPlan:
         ),
         alternatives=alternatives(draft, seen),
         precision=joined_precision(draft, parts) if cut else parts[0].precision,
-        findings=tuple(kept.values()),
+        findings=each_once(findings),  # segments may tell the same thing
     )
     if plan.route is None or exit_status(situation.target.findings):
         return plan

@@ -139,7 +139,7 @@ def _record(details: QuarkPrepared, measured: Measured) -> Json:
 
 def _wider(draft: QuarkDraft) -> tuple[str, ...]:
     """The precisions of the device above the one that was made, the next one first."""
-    rungs, made = ladder(draft.situation.target.device.fact("precisions") or ()), draft.precision
+    rungs, made = ladder(draft.offered), draft.precision
     return rungs[rungs.index(made) + 1 if made in rungs else 1 :]
 
 

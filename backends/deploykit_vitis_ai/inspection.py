@@ -100,7 +100,7 @@ def grids_of(model: Model, facts: GraphFacts) -> Iterator[Grid]:
 
     for node in facts.nodes:
         if node.op_type in QUANTIZERS and len(node.inputs) > 1:
-            zero = node.inputs[2] if len(node.inputs) > 2 else ""
+            zero = node.operand(2)
             yield Grid(
                 node=node.label,
                 tensor=node.inputs[0],

@@ -356,12 +356,9 @@ def product_of(name: str) -> Product:
     return Product(id=name, opset=Opsets(**unknown), **unknown)  # type: ignore[arg-type]
 
 
-_FOLDER = Path(__file__).parent / "data" / "known_errors"
-
-
 @cache
 def known_errors() -> Catalog:
     """Every known error of these tools, those without a message included."""
     from deploykit.tables.known_errors import load_catalog
 
-    return load_catalog(sorted(_FOLDER.glob("*.toml")))
+    return load_catalog(sorted((DATA / "known_errors").glob("*.toml")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from deploykit.backend.backend import Check, Verification
@@ -100,10 +101,8 @@ def _quantized(package: Path, session: Json, recipe: Json | None) -> InspectedMo
     if recipe is None or not path.is_file():
         return None
     source = None
-    try:
+    with suppress(InputError):
         source = collect_facts(load_model(package / str(recipe["source"])))
-    except InputError:
-        source = None
     return inspect_quantized(
         path,
         precision=str(recipe["precision"]),

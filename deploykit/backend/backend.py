@@ -158,7 +158,7 @@ class Instead:
 
     def over(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """Of an execution's findings those that it gets over, as handled."""
-        told = ((finding, self.handles.get((finding.code, finding.subject.name))) for finding in findings)
+        told = ((finding, self.handles.get(finding.about)) for finding in findings)
         return tuple(finding.with_handled(how or self.how) for finding, how in told if how or finding.blocks)
 
 
@@ -195,8 +195,8 @@ class Execution:
 
     def with_avoided(self, avoided: Iterable[Finding]) -> tuple[Finding, ...]:
         """Its findings, and those of an earlier try that it got over: what was found again it did not get over."""
-        found = {(finding.code, finding.subject.name) for finding in self.findings}
-        gone = (finding for finding in avoided if (finding.code, finding.subject.name) not in found)
+        found = {finding.about for finding in self.findings}
+        gone = (finding for finding in avoided if finding.about not in found)
         return (*self.findings, *gone)
 
 

@@ -15,6 +15,7 @@ import onnx
 import onnxruntime
 from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
 
+from deploykit.model.nodes import copy_of
 from deploykit.system.aliases import Json
 
 __all__ = ["FLOAT_TENSORS", "demo_encodings", "demo_model", "write_demo"]
@@ -82,8 +83,7 @@ def demo_encodings(model: ModelProto) -> Json:
     """Encodings 0.6.1 by min-max over random inputs, 16-bit activations and 8-bit weights, float tensors left out."""
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     # Every computed tensor becomes an output of a copy, so that one run shows all ranges.
-    probe = ModelProto()
-    probe.CopyFrom(model)
+    probe = copy_of(model)
     del probe.graph.output[:]
     names = [name for node in model.graph.node for name in node.output if name != "projected"]
     probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)

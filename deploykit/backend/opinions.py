@@ -91,9 +91,7 @@ class Opinions:
         """The findings as they are with these opinions; what was not asked about stays, and twice does no harm."""
         by_subject = {(opinion.code, opinion.subject): opinion for opinion in self.opinions}
         return tuple(
-            finding
-            if (opinion := by_subject.get((finding.code, finding.subject.name))) is None
-            else self._settled(finding, opinion)
+            finding if (opinion := by_subject.get(finding.about)) is None else self._settled(finding, opinion)
             for finding in findings
         )
 
@@ -120,7 +118,7 @@ class Opinions:
 
 def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, str], str]) -> tuple[Finding, ...]:
     """Findings of a plan, those marked as handled that running showed to be about nothing here."""
-    told = ((finding, settled.get((finding.code, finding.subject.name))) for finding in findings)
+    told = ((finding, settled.get(finding.about)) for finding in findings)
     return tuple(finding if how is None else finding.with_handled(how) for finding, how in told)
 
 

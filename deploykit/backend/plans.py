@@ -5,6 +5,7 @@ A plan is pure: no clock, no disk, no environment. Commands are argv tuples; the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -98,10 +99,7 @@ class PlannedPrecision(Published):
 
 
 def _count(types: Mapping[str, str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for kind in types.values():
-        counts[kind] = counts.get(kind, 0) + 1
-    return dict(sorted(counts.items()))
+    return dict(sorted(Counter(types.values()).items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

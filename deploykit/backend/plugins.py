@@ -97,10 +97,7 @@ def all_options() -> dict[OptionSpec, tuple[str, ...]]:
 
 def all_devices() -> tuple[Device, ...]:
     """The devices of all backends, each once; two backends may share a device file."""
-    devices: dict[str, Device] = {}
-    for backend in load_backends():
-        for device in backend.devices():
-            devices.setdefault(device.id, device)
+    devices = {device.id: device for backend in reversed(load_backends()) for device in backend.devices()}
     return tuple(sorted(devices.values(), key=lambda device: device.id))
 
 

@@ -86,12 +86,12 @@ def _explain_file(path: Path, time_limit: float) -> int:
 
     # A model around a compiled context is an ONNX file with a node of this type.
     if path.suffix == ".onnx" and b"EPContext" in read_regular(path):
-        return emit_binary(path, backend=None, runtime="", target="", time_limit=time_limit)
+        return emit_binary(path, time_limit=time_limit)
     try:
         found = show_encodings(path, model=None, names=(), arrays=False)
     except DeploykitError as first:
         try:
-            return emit_binary(path, backend=None, runtime="", target="", time_limit=time_limit)
+            return emit_binary(path, time_limit=time_limit)
         except DeploykitError:
             raise first from None
     emit(found, lambda: show_text(found))
@@ -113,7 +113,9 @@ def _text(told: Explanation) -> str:
     return "\n".join(lines)
 
 
-def emit_binary(path: Path, *, backend: str | None, runtime: str, target: str, time_limit: float = _TIME_LIMIT) -> int:
+def emit_binary(
+    path: Path, *, backend: str | None = None, runtime: str = "", target: str = "", time_limit: float = _TIME_LIMIT
+) -> int:
     """Print what a binary says of itself; 1 when it will not load as asked, or is too large for its chip."""
     from deploykit.answers.binaries import report_binary
     from deploykit.system.limits import limited_time

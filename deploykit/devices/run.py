@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.answers.diagnosis import Diagnosis, diagnose
+from deploykit.answers.diagnosis import Diagnosis
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Measuring, Place
-from deploykit.backend.plugins import catalog_of, load_backend, load_backends
+from deploykit.backend.plugins import load_backend
 from deploykit.devices.measure import faster, summarize
 from deploykit.devices.places import DeviceRow
 from deploykit.devices.profiles import beside_estimate, units_of
@@ -27,7 +27,7 @@ from deploykit.devices.visit import Visit, VisitEnd, visiting
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.model.weights import whole_model
-from deploykit.packages.building import names_of_models
+from deploykit.packages.building import diagnosis_of
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.packages.rejudging import PackageJudge, judge_of
 from deploykit.packages.verifying import verify_integrity
@@ -236,9 +236,5 @@ def _beside(
 
 def _failed(package: Path, ended: VisitEnd) -> RunReport:
     """What the log of the failed program says, in the words of the catalogue of known failures."""
-
-    names = names_of_models(sorted((package / "model").glob("*.onnx")))
-    with ended.log.open("rb") as stream:
-        found = diagnose(stream, catalog_of(load_backends()), names)
     said = tuple(ended.log.read_text("utf-8", "replace").splitlines())
-    return RunReport(record=None, status=ended.status, said=said, diagnosis=found)
+    return RunReport(record=None, status=ended.status, said=said, diagnosis=diagnosis_of(ended.log, package))

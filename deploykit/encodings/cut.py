@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from deploykit.errors import UsageError
 from deploykit.model.graph import GraphCopy, view_of
-from deploykit.model.nodes import captured_names
+from deploykit.model.nodes import bare, copy_of, names_read
 from deploykit.model.shape_inference import inferred_graph
 
 __all__ = [
@@ -40,8 +40,8 @@ def crossing_tensors(graph: GraphCopy, later: Collection[int]) -> tuple[str, ...
     inside = {name for index in later for name in graph.nodes[index].output} | graph.static()
     found: dict[str, None] = {}
     for index in sorted(later):
-        for name in (*graph.nodes[index].input, *captured_names(graph.nodes[index])):
-            if name and name not in inside and name not in graph.stored and name in graph.makers:
+        for name in names_read(graph.nodes[index]):
+            if name not in inside and name not in graph.stored and name in graph.makers:
                 found[name] = None
     return tuple(found)
 
@@ -64,12 +64,9 @@ def part_of(
     known_fixed = {id(node) for node in fixed}
     nodes = [*fixed, *(node for node in nodes if node.op_type != "Constant" and id(node) not in known_fixed)]
     made = {out for node in nodes for out in node.output}
-    read = dict.fromkeys(name for node in nodes for name in _read(node))
+    read = dict.fromkeys(name for node in nodes for name in names_read(node))
     read.update(dict.fromkeys(n for n in outputs if n not in made))
-    part = ModelProto()
-    part.ir_version = graph.model.ir_version
-    part.opset_import.extend(graph.model.opset_import)
-    part.functions.extend(graph.model.functions)
+    part = bare(graph.model)
     part.producer_name, part.graph.name = graph.model.producer_name, name
     part.graph.node.extend(nodes)
     part.graph.initializer.extend(t for t in graph.model.graph.initializer if t.name in read)
@@ -81,16 +78,11 @@ def part_of(
     return part
 
 
-def _read(node: NodeProto) -> tuple[str, ...]:
-    """What a node reads, its bodies included."""
-    return tuple(name for name in (*node.input, *captured_names(node)) if name)
-
-
 def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
     """The nodes that only compute constants for some others, in graph order: every part makes its own."""
     static = graph.static()
     wanted: dict[str, None] = {}
-    todo = [name for node in nodes for name in _read(node)]
+    todo = [name for node in nodes for name in names_read(node)]
     while todo:
         name = todo.pop()
         maker = graph.makers.get(name)
@@ -124,8 +116,7 @@ def cut_model(model: ModelProto, later: Collection[int]) -> tuple[ModelProto, Mo
 
 def chain_models(first: ModelProto, second: ModelProto) -> ModelProto:
     """One model that runs both, the second reading what the first makes; equal names are the same tensor."""
-    chained = ModelProto()
-    chained.CopyFrom(first)
+    chained = copy_of(first)
     made = {out for node in first.graph.node for out in node.output}
     stored = {t.name for t in first.graph.initializer}
     inputs = {item.name for item in first.graph.input}
@@ -219,12 +210,12 @@ class _Walk:
             for name in names:
                 self.first_read.setdefault(name, at)
         self.made = {name: at for at, node in enumerate(nodes) for name in node.output if name}
-        self.last_read = {name: at for at, node in enumerate(nodes) for name in _read(node)}
+        self.last_read = {name: at for at, node in enumerate(nodes) for name in names_read(node)}
 
     def _weights_of(self, node: NodeProto, static: frozenset[str]) -> tuple[str, ...]:
         """The weights behind what a node reads, through nodes that compute constants."""
         found: dict[str, None] = {}
-        todo = list(_read(node))
+        todo = list(names_read(node))
         while todo:
             name = todo.pop()
             maker = self.graph.makers.get(name)
@@ -335,7 +326,7 @@ def _part(walk: _Walk, first: int, last: int, number: int, types: dict[str, Valu
     kept = [name for name in asked if name in made or (first == 0 and name not in walk.made)]
     later = [name for name in made if walk.last_read.get(name, -1) >= last and name not in kept]
     where = {name: index for index, node in enumerate(graph.nodes) for name in node.output}
-    todo = [*kept, *(name for index in positions for name in _read(graph.nodes[index]))]
+    todo = [*kept, *(name for index in positions for name in names_read(graph.nodes[index]))]
     while todo:
         name = todo.pop()
         if name in walk.entering | {*kept} and name in where and where[name] not in positions:

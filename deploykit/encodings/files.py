@@ -29,7 +29,8 @@ from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.findings import Finding, sort_findings
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.load import Model, blaming, load_model
+from deploykit.model.load import blaming, load_model
+from deploykit.model.nodes import copy_of
 from deploykit.model.weights import load_weights
 from deploykit.system.aliases import Json
 from deploykit.system.folders import workspace
@@ -163,7 +164,7 @@ def apply_encodings(
         if facts.is_qdq:
             raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model, or extract them first")
         placed = read_placed(encodings, facts)
-        made = insert_qdq(_whole(given), placed, bias=bias, unsigned_activations=not signed)
+        made = insert_qdq(copy_of(load_weights(given)), placed, bias=bias, unsigned_activations=not signed)
         _write(made.model, output)
         skipped = {entry.tensor: entry.reason for entry in made.skipped}
         unknown = (name for name in placed.entries if name not in facts.tensors)
@@ -178,19 +179,13 @@ def extract_encodings(
     if output is not None:
         _refuse_existing(output, force=force)
     with blaming(model):
-        extracted = extract_qdq(_whole(load_model(model)))
+        extracted = extract_qdq(copy_of(load_weights(load_model(model))))
         if not extracted.encodings.entries:
             raise InputError(f"{model}: holds no Q/DQ that could be taken out", why="; ".join(extracted.kept.values()))
         text = write_encodings(extracted.encodings, version)
         if output is not None:
             _write(extracted.model, output)
         return Removed(output=output, encodings=text, entries=len(extracted.encodings), kept=extracted.kept)
-
-
-def _whole(given: Model) -> ModelProto:
-    model = ModelProto()
-    model.CopyFrom(load_weights(given))
-    return model
 
 
 def data_of(output: Path) -> Path:

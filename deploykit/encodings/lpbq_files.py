@@ -19,7 +19,7 @@ from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_scales, measure
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.model.graph import GraphCopy
 from deploykit.model.load import Model, load_model
-from deploykit.model.nodes import attribute
+from deploykit.model.nodes import attribute, operand
 from deploykit.model.values import FileSpan, is_external
 from deploykit.model.weights import copy_bytes, integer_tensor, point_outside, weight
 from deploykit.system.aliases import Json
@@ -134,7 +134,7 @@ def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
             behind = work.graph.readers(layer.output[0])
             has_bias = len(behind) == 1 and behind[0].op_type == "Add"
         elif layer is not None:
-            has_bias = len(layer.input) > 2 and bool(layer.input[2])
+            has_bias = bool(operand(layer, 2))
         common: Json = {
             "weight": node.input[0],
             "op_type": layer.op_type if layer is not None else "",
@@ -185,12 +185,12 @@ def _block_weight(work: _ModelWork, node: NodeProto, layer: NodeProto) -> BlockW
     source = _source(work, node)
     kind = source.data_type
     if source.name != node.input[0]:
-        zero = work.model.stored.get(node.input[2]) if len(node.input) > 2 else None
+        zero = work.model.stored.get(operand(node, 2))
         kind = TensorProto.UINT8 if zero is None else zero.data_type
     if kind != TensorProto.INT4:
         kind = TensorProto.DataType.Name(kind).lower()
         raise _LeftError(f"its integers are {kind}; LPBQ expands int4 to 8 bits")
-    if len(node.input) > 2 and node.input[2]:
+    if operand(node, 2):
         zero = work.model.stored.get(node.input[2])
         if zero is None or np.any(np.asarray(weight(work.model, node.input[2])).astype(np.int8)):
             raise _LeftError("its zero point is not 0")

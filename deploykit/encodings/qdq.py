@@ -19,7 +19,7 @@ from deploykit.encodings.insert_qdq import dequantized
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
-from deploykit.model.nodes import attribute, label
+from deploykit.model.nodes import attribute, label, operand
 from deploykit.model.operators import DEFAULT_DOMAINS, ROLES
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import element_type, is_outside, stored_values
@@ -257,7 +257,7 @@ class QdqGraph:
 
 
 def _has_zero_point(node: NodeProto) -> bool:
-    return len(node.input) > 2 and bool(node.input[2])
+    return bool(operand(node, 2))
 
 
 QDQ_VERSION = "qdq"

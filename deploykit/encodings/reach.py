@@ -107,7 +107,7 @@ def _tighter(found: Reach, encoded: Reach | None, *, bounded: bool) -> Reach:
 def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | None:
     operands = [look(name) for name in node.inputs if name]
     if node.op_type == "Clip":
-        bounds = [look(name) if name else None for name in (*node.inputs[1:], "", "")[:2]]
+        bounds = [look(name) for name in map(node.operand, (1, 2))]
         # An infinite bound is none.
         bounds = [None if bound is None or math.isinf(bound.low) else bound for bound in bounds]
         inner = operands[0] if operands else None

@@ -6,6 +6,7 @@ A finding is data: whoever prints it decides how. It must not import rules, mode
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -20,6 +21,7 @@ __all__ = [
     "Severity",
     "Subject",
     "SubjectKind",
+    "each_once",
     "exit_status",
     "group_findings",
     "headline",
@@ -127,6 +129,11 @@ class Finding:
         """True for an error that nothing handles."""
         return self.severity is Severity.ERROR and self.handled is None
 
+    @property
+    def about(self) -> tuple[str, str]:
+        """Which rule found it, and in what: the code and the name of the subject."""
+        return self.code, self.subject.name
+
     def with_handled(self, how: str) -> Finding:
         """The same finding, marked as avoided by the plan."""
         return replace(self, handled=how)
@@ -161,6 +168,14 @@ def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=_order))
 
 
+def each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Of findings that say the same of the same thing the first, in their order."""
+    once: dict[tuple[str, ...], Finding] = {}
+    for finding in findings:
+        once.setdefault((*finding.about, finding.message), finding)
+    return tuple(once.values())
+
+
 def _order(finding: Finding) -> tuple[bool, int, str, str, str, str]:
     handled = finding.handled or ""
     return (not finding.blocks, finding.severity.rank, finding.code, finding.subject.name, finding.message, handled)
@@ -168,10 +183,8 @@ def _order(finding: Finding) -> tuple[bool, int, str, str, str, str]:
 
 def summarize(findings: Iterable[Finding]) -> dict[str, int]:
     """How many findings there are of each severity, handled ones included."""
-    counts = {str(severity): 0 for severity in Severity}
-    for finding in findings:
-        counts[str(finding.severity)] += 1
-    return counts
+    counts = Counter(finding.severity for finding in findings)
+    return {str(severity): counts[severity] for severity in Severity}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

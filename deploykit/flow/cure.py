@@ -211,10 +211,10 @@ def _helped(before: Cured[P, D], after: Cured[P, D]) -> bool:
 
 def _gone(before: Cured[P, D], after: Cured[P, D]) -> tuple[set[str], list[set[str]]]:
     """The steps that were done, and of each finding that went away those of them that it names as its cure."""
-    left = {(finding.code, finding.subject.name) for finding in _wrong(after.judged.findings)}
+    left = {finding.about for finding in _wrong(after.judged.findings)}
     done = {step.name for step in after.steps[len(before.steps) :]}
     wrong = _wrong(before.judged.findings)
-    return done, [done & set(finding.cure) for finding in wrong if (finding.code, finding.subject.name) not in left]
+    return done, [done & set(finding.cure) for finding in wrong if finding.about not in left]
 
 
 def _keys(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
@@ -227,7 +227,7 @@ def _keys(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[
     for finding in findings:
         if finding.subject.kind is SubjectKind.ENCODINGS and not finding.blocks:
             continue
-        (errors if finding.blocks else warnings).add((finding.code, finding.subject.name))
+        (errors if finding.blocks else warnings).add(finding.about)
     return errors, warnings
 
 

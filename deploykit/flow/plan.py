@@ -16,7 +16,7 @@ from deploykit.backend.backend import Backend, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends
-from deploykit.findings import Answerer, Confidence, Finding, Severity, sort_findings
+from deploykit.findings import Answerer, Confidence, Finding, Severity, each_once, sort_findings
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
@@ -85,11 +85,8 @@ def plan(
         how = chosen.explains or "the graph is rewritten"
         avoided = _avoided(cured.given.plan.findings, decided.findings, how)
         avoided += _avoided(cured.given.core, core, how) if cured.steps else ()
-        gone = {(finding.code, finding.subject.name): finding for finding in _avoided(core, judged.core, how)}
-        core = tuple(
-            finding if finding.code in _LASTING else gone.get((finding.code, finding.subject.name), finding)
-            for finding in core
-        )
+        gone = {finding.about: finding for finding in _avoided(core, judged.core, how)}
+        core = tuple(finding if finding.code in _LASTING else gone.get(finding.about, finding) for finding in core)
     made = data_findings(given, shared) if given.quantized is None else given.quantized.findings
     found = (*given.target.findings, *made, *core, *CHOICE_RULES.run(chosen), *decided.findings, *avoided)
     decided = replace(
@@ -181,16 +178,13 @@ def _may_answer(compiler: Compiler, finding: Finding, *, own: bool) -> bool:
 def _settled(findings: Iterable[Finding], situation: Situation) -> tuple[Finding, ...]:
     """In order, with the compiler's word on them, each once: two stages may see the same thing, the first stands."""
     found = tuple(findings) if situation.opinions is None else situation.opinions.applied(findings)
-    once: dict[tuple[str, str, str], Finding] = {}
-    for finding in found:
-        once.setdefault((finding.code, finding.subject.name, finding.message), finding)
-    return sort_findings(once.values())
+    return sort_findings(each_once(found))
 
 
 def _avoided(before: Iterable[Finding], after: Iterable[Finding], how: str) -> tuple[Finding, ...]:
     """Errors and warnings of the model as it was given that the rewritten one no longer has."""
-    left = {(finding.code, finding.subject.name) for finding in after}
-    gone = [finding for finding in before if (finding.code, finding.subject.name) not in left]
+    left = {finding.about for finding in after}
+    gone = [finding for finding in before if finding.about not in left]
     return tuple(finding.with_handled(how) for finding in gone if finding.severity is not Severity.INFO)
 
 

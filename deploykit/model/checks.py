@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from deploykit.errors import InputError
-from deploykit.model.nodes import bodies, captured_names, label, opset_of
+from deploykit.model.nodes import bodies, label, names_read, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.values import nested_graphs
 
@@ -154,9 +154,9 @@ class _Checker:
         makers = {made: index for index, other in enumerate(nodes) for made in other.output}
         if name not in makers:
             self.fail(f"{what}, which nothing makes", next="export the model again, or complete the graph")
-        reads = ((*filter(None, other.input), *captured_names(other)) for other in nodes)
+        reads = enumerate(map(names_read, nodes))
         try:
-            TopologicalSorter({i: {makers[n] for n in read if n in makers} for i, read in enumerate(reads)}).prepare()
+            TopologicalSorter({i: {makers[n] for n in read if n in makers} for i, read in reads}).prepare()
         except CycleError as error:
             cycle: list[int] = error.args[1][:-1]
             first = cycle.index(min(cycle))
@@ -256,7 +256,7 @@ def check_attention(path: Path, nodes: Iterable[NodeFact], tensors: Mapping[str,
                     why=f"Attention takes rank {' or '.join(map(str, _RANKS[operand]))} there",
                     next=_EXPORT,
                 )
-        if len({bool(name) for name in (*node.inputs[4:6], "", "")[:2]}) > 1:  # cached keys and cached values
+        if len({bool(node.operand(at)) for at in (4, 5)}) > 1:  # cached keys and cached values
             raise InputError(
                 f"{path}: node {node.label!r} has cached keys or cached values, and not both", next=_EXPORT
             )

@@ -16,7 +16,7 @@ from deploykit.model.checks import check_attention
 from deploykit.model.facts import LAYOUT, GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.model.graph import GraphView, view_of
 from deploykit.model.load import Model, named_tensors
-from deploykit.model.nodes import captured_names
+from deploykit.model.nodes import names_read
 from deploykit.model.operators import DEFAULT_DOMAINS, is_standard
 from deploykit.model.shape_inference import Inferred, infer
 from deploykit.model.values import (
@@ -167,7 +167,7 @@ def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
     consumers: dict[str, list[int]] = {}
     for index, node in enumerate(graph.node):
         producers.update((name, index) for name in node.output if name)
-        for name in dict.fromkeys((*filter(None, node.input), *captured_names(node))):
+        for name in names_read(node):
             consumers.setdefault(name, []).append(index)
     outputs = {item.name for item in graph.output}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}

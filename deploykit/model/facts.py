@@ -113,6 +113,10 @@ class NodeFact:
         """The node's name, or its type and first output where it has none."""
         return self.name or f"{self.op_type} -> {self.outputs[0] if self.outputs else '?'}"
 
+    def operand(self, at: int) -> str:
+        """The name of an input, "" where it is left out."""
+        return self.inputs[at] if at < len(self.inputs) else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFacts(Kept):

@@ -6,7 +6,7 @@ It knows no rewrite. Subgraphs of control flow count as readers of the tensors t
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from copy import copy as copied
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.errors import DefectError
-from deploykit.model.nodes import captured_names, copy_of, opset_of
+from deploykit.model.nodes import copy_of, names_read, opset_of
 from deploykit.model.operators import is_standard, static_from
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import constant_tensor, dtype_name
@@ -47,7 +47,7 @@ class GraphCopy(Kept):
         self.makers: dict[str, NodeProto] = {}
         self._readers: dict[str, list[NodeProto]] = {}
         for node in graph.node:
-            for name in dict.fromkeys((*node.input, *captured_names(node))):
+            for name in names_read(node):
                 self._readers.setdefault(name, []).append(node)
             self.makers.update((name, node) for name in node.output if name)
             if node.op_type == "Constant" and is_standard(node) and (held := constant_tensor(node)) is not None:
@@ -92,9 +92,9 @@ class GraphCopy(Kept):
             return None
         return stored_values(tensor)
 
-    def origin(self, name: str) -> str:
-        """What a tensor is a copy of, looking through Identity."""
-        while (node := self.makers.get(name)) is not None and node.op_type == "Identity":
+    def origin(self, name: str, passed: Container[str] = ("Identity",)) -> str:
+        """What a tensor is made of, looking through operators of some types by their first input."""
+        while (node := self.makers.get(name)) is not None and node.op_type in passed:
             name = node.input[0]
         return name
 
@@ -173,7 +173,7 @@ class GraphCopy(Kept):
         for node in reversed(self.nodes if nodes is None else nodes):
             if needed & set(node.output):
                 keep.append(node)
-                needed.update(name for name in (*node.input, *captured_names(node)) if name)
+                needed.update(names_read(node))
         self._put(reversed(keep))
         _retain(graph.initializer, needed | {item.name for item in graph.input})
         _retain(graph.value_info, {name for node in graph.node for name in node.output})

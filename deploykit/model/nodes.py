@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError
 from deploykit.model.operators import DEFAULT_DOMAINS, Trait, is_standard, ops
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+M = TypeVar("M", "ModelProto", "TensorProto")
 
 __all__ = [
     "attribute",
     "attributes",
+    "bare",
     "bodies",
     "captured_names",
     "changed_operators",
     "copy_of",
     "label",
+    "names_read",
+    "operand",
     "opset_of",
     "raise_opset",
+    "without_values",
 ]
-__all__ += ["without_values"]
 
 _RUNNING = ops(Trait.CONTROL_FLOW)  # of ONNX's own operators only these run a graph
 
@@ -50,20 +55,36 @@ def attributes(node: NodeProto) -> dict[str, Any]:
     return {found.name: helper.get_attribute_value(found) for found in node.attribute}
 
 
-def copy_of(model: ModelProto) -> ModelProto:
+def operand(node: NodeProto, at: int) -> str:
+    """The name of an input, "" where it is left out."""
+    return node.input[at] if at < len(node.input) else ""
+
+
+def copy_of(model: M) -> M:
     """A deep copy that may be edited."""
     copy = type(model)()
     copy.CopyFrom(model)
     return copy
 
 
+def bare(model: ModelProto) -> ModelProto:
+    """A model of the same operator sets and functions, of whose graph there is the name."""
+    made = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    made.graph.name = model.graph.name
+    return made
+
+
 def without_values(model: ModelProto, *more: str) -> ModelProto:
     """A copy to run, without initializers; of nodes too unless ``node`` is named among the lists that it shall have."""
-    copy = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
-    copy.graph.name = model.graph.name
+    copy = bare(model)
     for kind in ("input", "output", "value_info", "sparse_initializer", *more):
         getattr(copy.graph, kind).extend(getattr(model.graph, kind))
     return copy
+
+
+def names_read(node: NodeProto) -> tuple[str, ...]:
+    """What a node reads, its bodies included, each once."""
+    return tuple(dict.fromkeys(filter(None, (*node.input, *captured_names(node)))))
 
 
 def captured_names(node: NodeProto) -> tuple[str, ...]:
@@ -87,7 +108,7 @@ def _free_names(graph: GraphProto) -> set[str]:
     made |= {sparse.values.name for sparse in graph.sparse_initializer}
     read = {item.name for item in graph.output}
     for node in graph.node:
-        read.update(name for name in (*node.input, *captured_names(node)) if name)
+        read.update(names_read(node))
         made.update(node.output)
     return read - made
 

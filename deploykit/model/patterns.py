@@ -308,7 +308,7 @@ def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ..
         if given is None or made is None:
             continue
         count = len(given) if axes is None else len(axes)
-        if axes is None and len(node.inputs) > 1 and node.inputs[1]:
+        if axes is None and node.operand(1):
             count = (facts.static_shape(node.inputs[1]) or (0,))[0]
         longer = sum(dim > 1 for dim in given) - sum(dim > 1 for dim in made)
         before = facts.maker_behind(source, _PASSED)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from onnx import NodeProto
 
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute
+from deploykit.model.nodes import attribute, operand
 from deploykit.model.operators import FLOATS, RANGES, Trait, ops
 from deploykit.model.shape_inference import Shape
 from deploykit.model.values import element_count
@@ -59,7 +59,7 @@ class Case:
 
     def name(self, index: int) -> str:
         """The name of an operand, "" where it is left out."""
-        return self.node.input[index] if index < len(self.node.input) else ""
+        return operand(self.node, index)
 
     def of(self, index: int) -> Interval:
         """The bounds of an operand."""
@@ -212,7 +212,7 @@ def clip_bounds(graph: GraphCopy, node: NodeProto) -> Interval:
     """The two bounds of a Clip node, infinite where absent or unknown."""
     if len(node.input) == 1 and graph.opset < 11:
         return float(attribute(node, "min", -math.inf)), float(attribute(node, "max", math.inf))
-    low, high = (graph.scalar(name) if name else None for name in (*node.input[1:], "", "")[:2])
+    low, high = (graph.scalar(operand(node, at)) for at in (1, 2))
     return (-math.inf if low is None else low), (math.inf if high is None else high)
 
 
@@ -242,8 +242,8 @@ def _cast(case: Case) -> Interval:
 
 def _sum(case: Case) -> Interval:
     found = ZERO
-    for operand in case.operands:
-        found = total(found, operand)
+    for each in case.operands:
+        found = total(found, each)
     return found
 
 

@@ -24,7 +24,7 @@ from deploykit.system.folders import holding, workspace
 from deploykit.system.processes import run
 from deploykit.system.published import Published, published
 
-__all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_models"]
+__all__ = ["SCRIPT", "BuildReport", "build_package", "diagnosis_of", "names_of_models"]
 
 SCRIPT = "scripts/build.sh"
 _ARTIFACTS, _LOGS = (folder.strip("/") for folder in BUILD_FOLDERS)
@@ -130,12 +130,13 @@ def _diagnosis(package: Path, whole: Path, older: set[int]) -> Diagnosis | None:
     times = {path.stat().st_mtime_ns: path for path in whole.parent.glob("*.log") if path != whole}
     failed = times.get(max(times.keys() - older, default=0))
     if failed is not None:
-        return _diagnose(failed, package)
-    found = _diagnose(whole, package)
+        return diagnosis_of(failed, package)
+    found = diagnosis_of(whole, package)
     return found if found.errors else None
 
 
-def _diagnose(log: Path, package: Path) -> Diagnosis:
+def diagnosis_of(log: Path, package: Path) -> Diagnosis:
+    """What the log of a tool says that worked on a package, with the names of its models."""
     models = sorted((package / "model").glob("*.onnx"))
     with open_regular(log) as stream:
         return diagnose(stream, catalog_of(load_backends()), names_of_models(models))

@@ -196,8 +196,7 @@ def rejudge(package: Path, status: Json) -> Rejudged:
         on, names = judge.samples.described_for_humans, " + ".join(piece.name for piece in judge.pieces)
         if not judge.samples.may_judge:
             check = Check(id="numerics", ok=True, detail=f"{names}: not judged, {on}")
-            why = f"the inputs are made up, {on}"
-            return Rejudged(checks=(check,), right=Correctness(why=why))
+            return Rejudged(checks=(check,), right=Correctness(why=f"the inputs are made up, {on}"))
         if judge.verdict is not None:
             verdict = judge.verdict.beside(judge.quantization)
         else:

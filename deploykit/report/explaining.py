@@ -9,14 +9,17 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from deploykit.accuracy.latency import in_time
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right, status_from_json, status_of
-from deploykit.findings import Finding, Severity, Subject, SubjectKind, group_findings
+from deploykit.findings import Finding, group_findings
 from deploykit.model.facts import in_words
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.system.aliases import Json
@@ -239,18 +242,8 @@ def explained(manifest: Json, package: Path | None = None) -> Explanation:
 def _findings(manifest: Json) -> Iterator[Finding]:
     """The recorded findings; one of a kind or severity that is none is left out."""
     for row in _rows(manifest, "findings"):
-        subject = _table(row, "subject")
-        if str(row.get("severity")) in list(Severity) and str(subject.get("kind")) in list(SubjectKind):
-            code, slug, message, hint = (str(row.get(name, "")) for name in ("code", "slug", "message", "hint"))
-            yield Finding(
-                code=code,
-                slug=slug,
-                message=message,
-                hint=hint,
-                severity=Severity(row["severity"]),
-                subject=Subject(kind=SubjectKind(subject["kind"]), name=str(subject.get("name", ""))),
-                handled=None if row.get("handled") is None else str(row["handled"]),
-            )
+        with suppress(msgspec.ValidationError):
+            yield msgspec.convert(row, Finding)
 
 
 def _decided(manifest: Json, decision: Json) -> Iterator[str]:

@@ -23,7 +23,7 @@ from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
 from deploykit.model.graph import GraphCopy, GraphView, view_of
-from deploykit.model.nodes import attribute, copy_of, label, raise_opset
+from deploykit.model.nodes import attribute, copy_of, label, operand, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
 from deploykit.system.aliases import Numbers
@@ -174,7 +174,7 @@ class ModelLook(GraphView):
     def axes(self, node: NodeProto, rank: int) -> list[int]:
         """The reduced axes of a node, counted from the front; raises NoMatchError where they are computed."""
         given = attribute(node, "axes", ())
-        if len(node.input) > 1 and node.input[1]:
+        if operand(node, 1):
             given = self.values(node.input[1]).reshape(-1).tolist()
         if not len(given) and not attribute(node, "noop_with_empty_axes", 0):
             given = range(rank)

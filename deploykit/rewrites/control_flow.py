@@ -16,7 +16,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoPro
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, bodies, captured_names, label
+from deploykit.model.nodes import attribute, bodies, label, names_read, operand
 from deploykit.model.operators import is_standard
 from deploykit.rewrites.contract import (
     Match,
@@ -108,7 +108,7 @@ def _is_ready(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> 
 
 def _rounds(node: NodeProto, known: Mapping[str, float]) -> int | None:
     """How often a Loop runs its body; None where it may end early or its count is not settled."""
-    count, condition = node.input[0], node.input[1] if len(node.input) > 1 else ""
+    count, condition = node.input[0], operand(node, 1)
     if not count or count not in known or (condition and known.get(condition) != 1):
         return None
     body = next(bodies(node))
@@ -267,7 +267,7 @@ class _Resolved(NodeSteps):
             self.start(node)
             if is_standard(node) and self._takes(node):
                 self.written.append((node, self.nodes))
-            elif any(name in self.sequences for name in (*node.input, *captured_names(node))):
+            elif self.sequences.keys() & names_read(node):
                 raise NoMatchError(f"{node.op_type} reads a sequence as a whole", node=label(node))
         left = self.graph.outputs.intersection(self.sequences)
         if left:
@@ -310,7 +310,7 @@ class _Resolved(NodeSteps):
         whole = None if shape is None else shape[axis]
         if not isinstance(whole, int):
             raise NoMatchError(f"the size of axis {axis} of {source} is not known", node=label(node))
-        is_sized = len(node.input) > 1 and bool(node.input[1])
+        is_sized = bool(operand(node, 1))
         if is_sized:
             stored = self.graph.array(node.input[1])
             if stored is None:

@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, attributes, bodies, label
+from deploykit.model.nodes import attribute, attributes, bodies, label, operand
 from deploykit.model.operators import Trait, data_outputs, has, is_standard
 from deploykit.model.weights import stored_values
 from deploykit.rewrites.contract import (
@@ -124,7 +124,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
     """DynamicQuantizeLinear, the layer, a bias in integers where it has one, a Cast, and a Mul by both scales."""
     quantizer, moves = _quantized_from(look, node.input[0])
     if node.input[2:3] != quantizer.output[2:3]:
-        raise NoMatchError(f"{node.input[2] if len(node.input) > 2 else 'nothing'} is not the zero point of its input")
+        raise NoMatchError(f"{operand(node, 2) or 'nothing'} is not the zero point of its input")
     cast, added, inner = look.only_reader(node.output[0]), "", [*node.output]
     if cast is not None and cast.op_type == "Add":
         (added,) = [name for name in cast.input if name != node.output[0]] or [""]
@@ -138,9 +138,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
     scales = [] if both is None else [name for name in both.input if name != quantizer.output[1]]
     if len(scales) != 1:
         raise NoMatchError(f"{factor} is not the product of the scales of its input and its weight")
-    bias = look.maker(added)
-    while bias is not None and bias.op_type in ("Cast", "Floor", "Reshape", "Round", "Unsqueeze"):
-        bias = look.maker(bias.input[0])
+    bias = look.maker(look.origin(added, ("Cast", "Floor", "Reshape", "Round", "Unsqueeze")))
     divisor = None if bias is None or bias.op_type != "Div" else look.maker(bias.input[1], "Mul")
     same = divisor is not None and both is not None and set(divisor.input) == set(both.input)
     if added and (bias is None or not same or bias.input[0] not in look.stored):
@@ -182,7 +180,7 @@ def _product(look: ModelLook, node: NodeProto) -> Match:
     zero = _zero(look, node, 3)
     _check_sizes(node, look.values(weight), -1, look.values(scale), zero)
     values = _values(look.values(weight), look.values(scale).reshape(-1), zero.reshape(-1))
-    bias = node.input[4] if len(node.input) > 4 else ""
+    bias = operand(node, 4)
 
     def write(to: NodeSteps) -> None:
         inputs = [source, to.store(f"{weight}_float", values)]
@@ -349,9 +347,9 @@ def _write_pairs(to: NodeSteps) -> None:
     for place in places:
         # A kernel and a transposed matrix have their output channels in front.
         axis = 0 if place == 3 and (op_type == "Conv" or attribute(node, "transB", 0)) else 1
-        operand = f"{node.input[place]}_{made}_float"
-        floats.append(to.add("DequantizeLinear", node.input[place : place + 3], operand, axis=axis))
-    bias = node.input[_BIAS_AT[node.op_type]] if len(node.input) > _BIAS_AT.get(node.op_type, 99) else ""
+        name = f"{node.input[place]}_{made}_float"
+        floats.append(to.add("DequantizeLinear", node.input[place : place + 3], name, axis=axis))
+    bias = operand(node, _BIAS_AT.get(node.op_type, 99))
     if bias:
         scales = [to.graph.array(node.input[place + 1]) for place in (0, 3)]
         integers = to.graph.array(bias)

@@ -145,7 +145,7 @@ def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Arrays) -> _Values
         if name in known:
             part.graph.initializer.append(numpy_helper.from_array(known[name], name))
         else:
-            part.graph.initializer.add().CopyFrom(taken_in(graph.stored[name]))
+            part.graph.initializer.append(taken_in(graph.stored[name]))
             part.graph.initializer[-1].name = name
     names = sorted(made)
     for name in names:

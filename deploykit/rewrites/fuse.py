@@ -20,7 +20,7 @@ from deploykit.encodings.values import Affine, Encoding, Float, Lpbq
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_seen
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, changed_operators, copy_of, label, opset_of, raise_opset
+from deploykit.model.nodes import attribute, changed_operators, copy_of, label, operand, opset_of, raise_opset
 from deploykit.model.operators import Trait, has
 from deploykit.model.patterns import find_blocks, written_layer_norms
 from deploykit.model.weights import element_type, stored_values
@@ -297,7 +297,7 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
         values = stored_values(to.graph.stored[weight]).astype(np.float64)
         scaled = values * factor.reshape(_along(axis, values.ndim))
         to.graph.restore(weight, scaled.astype(np.float32))
-        old = layer.input[2] if len(layer.input) > 2 else ""
+        old = operand(layer, 2)
         shift = stored_values(to.graph.stored[old]).astype(np.float64) if old else 0.0
         new = (shift * factor + (beta - mean * factor)).astype(np.float32)
         bias = to.store(f"{layer.name or made}.bias", new)

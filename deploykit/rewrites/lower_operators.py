@@ -7,6 +7,7 @@ sum over their number the AveragePool. Windows are computed axis by axis, so tha
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 __all__ = [
+    "PoolAxis",
     "clip_to_extremes",
     "cumulate_forward",
     "divide_by_root",
@@ -30,6 +32,7 @@ __all__ = [
     "integer_remainder",
     "norm_statistics",
     "pool_by_taps",
+    "pool_windows",
     "product_by_halves",
     "sum_to_mean",
 ]
@@ -450,7 +453,7 @@ def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PoolAxis:
+class PoolAxis:
     """Along one axis: for every place of the result, the places that its window covers, and which of them exist.
 
     ``places`` and ``exists`` are [result, kernel]; a place beyond either end is counted ``padded`` where the operator
@@ -486,11 +489,7 @@ def pool_by_taps(look: ModelLook, node: NodeProto) -> Match | None:
         raise NoMatchError(f"{node.input[0]} or {node.output[0]} is empty")
     if sum(kernel) > _MOST_TAPS:
         raise NoMatchError(f"its windows need {sum(kernel)} taps, at most {_MOST_TAPS} are made")
-    strides = tuple(attribute(node, "strides", ())) or (1,) * len(kernel)
-    windows = [
-        _window(node, axis, (given[axis + 2], made[axis + 2]), (size, dilations[axis], strides[axis]))
-        for axis, size in enumerate(kernel)
-    ]
+    windows = pool_windows(node, given, made)
     covered = " x ".join(str(window.places.shape[1]) for window in windows)
 
     def write(to: NodeSteps) -> None:
@@ -500,19 +499,23 @@ def pool_by_taps(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"its windows cover {covered} places", write)
 
 
-def _window(node: NodeProto, spatial: int, sizes: tuple[int, int], how: tuple[int, int, int]) -> _PoolAxis:
-    """The window along one spatial axis; ``sizes`` are those of input and result, ``how`` kernel, dilation, stride."""
-    (size, result), (kernel, dilation, stride) = sizes, how
-    word, pads = str(attribute(node, "auto_pad", "NOTSET")), tuple(attribute(node, "pads", ()))
-    before, behind = (pads[spatial], pads[spatial + len(pads) // 2]) if pads else (0, 0)
-    if word in ("SAME_UPPER", "SAME_LOWER"):
-        total = max((result - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
-        before = total // 2 if word == "SAME_UPPER" else total - total // 2
-        behind = total - before
-    places = np.arange(result)[:, None] * stride + np.arange(kernel)[None, :] * dilation - before
-    exists = (places >= 0) & (places < size)
-    padded = ~exists & (places >= -before) & (places < size + behind)
-    return _PoolAxis(axis=spatial + 2, size=size, places=places.astype(np.int64), exists=exists, padded=padded)
+def pool_windows(node: NodeProto, given: Sequence[int], made: Sequence[int]) -> list[PoolAxis]:
+    """The windows of a pool along each spatial axis; ``given`` and ``made`` are the sizes of its input and result."""
+    kernels, pads, word = (attribute(node, name, ()) for name in ("kernel_shape", "pads", "auto_pad"))
+    dilations, strides = (attribute(node, name, ()) or (1,) * len(kernels) for name in ("dilations", "strides"))
+    windows = []
+    for axis, (kernel, dilation, stride) in enumerate(zip(kernels, dilations, strides, strict=True)):
+        size, result = given[axis + 2], made[axis + 2]
+        before, behind = (pads[axis], pads[axis + len(pads) // 2]) if pads else (0, 0)
+        if word in ("SAME_UPPER", "SAME_LOWER"):
+            total = max((result - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+            before = total // 2 if word == "SAME_UPPER" else total - total // 2
+            behind = total - before
+        places = np.arange(result)[:, None] * stride + np.arange(kernel)[None, :] * dilation - before
+        exists = (places >= 0) & (places < size)
+        padded = ~exists & (places >= -before) & (places < size + behind)
+        windows.append(PoolAxis(axis=axis + 2, size=size, places=places.astype(np.int64), exists=exists, padded=padded))
+    return windows
 
 
 class _Taps:
@@ -522,7 +525,7 @@ class _Taps:
         self._to, self._shape = to, shape
         self._source, self._made = to.source, to.made
 
-    def greatest(self, windows: list[_PoolAxis]) -> None:
+    def greatest(self, windows: list[PoolAxis]) -> None:
         """A place beyond the end sees a place of the same window that exists: the greatest stays the greatest."""
         source = self._source
         for window in windows:
@@ -532,7 +535,7 @@ class _Taps:
             source = self._combined("Max", self._flat(source, window.axis), window, places)
         self._to.reshape(source, self._shape, name=f"{self._made}_reshaped")
 
-    def average(self, windows: list[_PoolAxis]) -> None:
+    def average(self, windows: list[PoolAxis]) -> None:
         """Sums axis by axis, a zero behind the last place for those beyond, times one over the number that counts."""
         to, source = self._to, self._source
         counted = bool(attribute(to.node, "count_include_pad", 0))
@@ -553,7 +556,7 @@ class _Taps:
         shape = (math.prod(self._shape[:axis]), self._shape[axis], math.prod(self._shape[axis + 1 :]))
         return self._to.reshape(source, shape, f"{self._made}_axis{axis}_given")
 
-    def _combined(self, op_type: str, source: str, window: _PoolAxis, places: npt.NDArray[np.int64]) -> str:
+    def _combined(self, op_type: str, source: str, window: PoolAxis, places: npt.NDArray[np.int64]) -> str:
         """What the windows along one axis give."""
         taps = []
         for number in range(places.shape[1]):

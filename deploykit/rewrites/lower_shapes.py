@@ -255,15 +255,13 @@ def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
 
         def write(to: NodeSteps, longer: list[int] = longer, left: list[int] = left) -> None:
             node, made = to.node, to.made
-            if attribute(node, "keepdims", 1):
-                to.listed(node.op_type, node.input[0], "axes", longer, made, keepdims=1)
-                to.nodes[-1].name = node.name
-                return
-            kept = to.graph.fresh(f"{made}_kept")
+            keeps = attribute(node, "keepdims", 1)
+            kept = made if keeps else to.graph.fresh(f"{made}_kept")
             to.listed(node.op_type, node.input[0], "axes", longer, kept, keepdims=1)
             to.nodes[-1].name = node.name
-            to.reshape(kept, left, name=f"{kept}_dropped")
-            to.share(made, kept)
+            if not keeps:
+                to.reshape(kept, left, name=f"{kept}_dropped")
+                to.share(made, kept)
 
         why = f"it is over axes {axes} of {list(shape)}"
         yield Match(why, write, output=node.output[0], nodes=nodes, tensors=(node.input[0],))

@@ -14,11 +14,11 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, label
+from deploykit.model.nodes import attribute, label, operand
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.system.aliases import Arrays, Numbers
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed, with_conversions
@@ -170,7 +170,7 @@ class _KernelGraph:
         if pair is None:
             return None, None
         scale = self.graph.array(pair.input[1])
-        zero = self.graph.array(pair.input[2]) if len(pair.input) > 2 else None
+        zero = self.graph.array(operand(pair, 2))
         return (scale if scale is not None and scale.size == 1 else None), zero
 
     def _values(self, value: ValueInfoProto, number: int, dense: int, *, forward: bool) -> list[Numbers]:
@@ -219,11 +219,8 @@ class _KernelGraph:
 
     def _shape(self, name: str) -> tuple[int, ...]:
         """Of what a tensor was before its pairs and conversions."""
-        node: NodeProto | None = self.graph.makers.get(name)
-        while node is not None and node.op_type in (*PAIR, "Cast"):
-            name = node.input[0]
-            node = self.graph.makers.get(name)
-        return tuple(size if isinstance(size, int) else 0 for size in self.graph.shape(name) or ())
+        shape = self.graph.shape(self.graph.origin(name, (*PAIR, "Cast"))) or ()
+        return tuple(size if isinstance(size, int) else 0 for size in shape)
 
 
 def _dims(value: ValueInfoProto) -> tuple[int, ...]:
@@ -242,7 +239,7 @@ def within_grids(kernel: Kernel, *, results: bool = False) -> Kernel:
     # Integers inside: the ends of their type that mean a cut, and the share of values that may lie there.
     inner: dict[str, tuple[list[int], float]] = {}
     for node in graph.nodes:
-        zero = graph.array(node.input[2]) if node.op_type == PAIR[0] and len(node.input) > 2 else None
+        zero = graph.array(operand(node, 2)) if node.op_type == PAIR[0] else None
         if zero is None:
             continue
         behind = {name for reader in graph.readers(node.output[0]) for name in reader.output}

@@ -51,10 +51,7 @@ class Pieces:
 
     def _maker(self, name: str, op_types: Collection[str] = ()) -> NodeProto | None:
         """What makes a tensor, through pairs that are not of these types; None for inputs and what is stored."""
-        node = self.graph.makers.get(name)
-        while node is not None and node.op_type in PAIR and node.op_type not in op_types:
-            node = self.graph.makers.get(node.input[0])
-        return node
+        return self.graph.makers.get(self.graph.origin(name, {*PAIR}.difference(op_types)))
 
     def cut(self, positions: Sequence[int]) -> ModelProto | None:
         """These nodes with their pairs as a model; None where a tensor at its border has no static shape."""

@@ -21,6 +21,7 @@ import onnx
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
+from deploykit.model.nodes import copy_of
 from deploykit.system.aliases import Arrays, Numbers, Tell
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
@@ -164,8 +165,7 @@ def run_together(
 def joined(models: Iterable[ModelProto]) -> ModelProto:
     """All graphs side by side in one model: nothing in one touches another."""
     chosen = list(models)
-    whole = ModelProto()
-    whole.CopyFrom(chosen[0])
+    whole = copy_of(chosen[0])
     highest: dict[str, int] = {}
     for model in chosen:
         if model is not chosen[0]:

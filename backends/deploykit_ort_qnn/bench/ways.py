@@ -7,7 +7,7 @@ operator moves or adds up is read off the operator itself, run on the CPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from deploykit.rewrites.contract import NoMatchError
+from deploykit.rewrites.lower_operators import PoolAxis, pool_windows
 from deploykit.system.aliases import Numbers
 from deploykit_ort_qnn.bench.place import OperatorPlace, PairGrid
 
@@ -85,7 +86,7 @@ def _max_without_pads(place: OperatorPlace) -> None:
     """Values that come again are in the window anyway."""
     place.assert_is("MaxPool")
     name = place.moved_on_result_grid()
-    inside = {window.axis: np.clip(window.places, 0, window.given - 1) for window in _windows(place)}
+    inside = {window.axis: np.clip(_reached(window), 0, window.size - 1) for window in _windows(place)}
     taken = place.taken(name, inside, place.grid)
     if taken == name:
         raise NoMatchError("its windows lie inside")
@@ -97,17 +98,16 @@ def _mean_without_pads(place: OperatorPlace) -> None:
     place.assert_is("AveragePool")
     source = place.only_computed
     grid = None if place.grid is None else place.one_grid(source)
-    windows = list(_windows(place))
-    inside = {window.axis: np.where(window.places < window.given, window.places, -1) for window in windows}
+    windows = _windows(place)
+    inside = {one.axis: np.where((places := _reached(one)) < one.size, places, -1) for one in windows}
     name = place.taken(source, inside, grid)
     if name == source:
         raise NoMatchError("its windows lie inside")
     # Of ones with zeros around them: what the operator says, by the mean over each whole window.
     factors = place.function(np.ones(place.shape(source)))[:1, :1]
     for window in windows:
-        ends = np.minimum(window.starts + window.size, window.given) - np.maximum(window.starts, 0)
         sides = [-1 if axis == window.axis else 1 for axis in range(factors.ndim)]
-        factors = factors / (ends / window.size).reshape(sides)
+        factors = factors / window.exists.mean(axis=1).reshape(sides)
     name = place.again([name], **_NO_PADS, count_include_pad=None)
     if not np.allclose(factors, 1):
         name = name if grid is None else place.converted(name, grid)
@@ -119,37 +119,18 @@ def _mean_without_pads(place: OperatorPlace) -> None:
 _NO_PADS: dict[str, Any] = {"pads": None, "auto_pad": None, "ceil_mode": None}
 
 
-@dataclass(frozen=True, slots=True)
-class _WindowAxis:
-    """A pool's windows along one axis of a map of ``given`` places: where each of them begins, from below zero on."""
-
-    axis: int
-    given: int
-    size: int
-    starts: npt.NDArray[np.int64]
-
-    @property
-    def places(self) -> npt.NDArray[np.int64]:
-        """All places that they reach."""
-        return np.arange(self.starts[0], self.starts[-1] + self.size)
-
-
-def _windows(place: OperatorPlace) -> Iterator[_WindowAxis]:
+def _windows(place: OperatorPlace) -> list[PoolAxis]:
     """NoMatchError where a window has gaps. None of them holds nothing: the operator does not run with such borders."""
     if any(step != 1 for step in place.setting("dilations", ())):
         raise NoMatchError("its window has gaps")
     given = place.shape(place.only_computed)
-    made = place.function(np.zeros(given)).shape  # where windows begin beyond the map, less than is declared
-    kernel, pads, word = (place.setting(name, ()) for name in ("kernel_shape", "pads", "auto_pad"))
-    steps = place.setting("strides", ()) or (1,) * len(kernel)
-    for at, (size, step) in enumerate(zip(kernel, steps, strict=True)):
-        there = given[at + 2]
-        before = pads[at] if pads else 0
-        if word and word.startswith("SAME"):
-            total = max((made[at + 2] - 1) * step + size - there, 0)
-            before = total // 2 if word == "SAME_UPPER" else total - total // 2
-        starts = np.arange(made[at + 2], dtype=np.int64) * step - before
-        yield _WindowAxis(at + 2, there, size, starts)
+    # Where windows begin beyond the map, less is made than is declared.
+    return pool_windows(place.node, given, place.function(np.zeros(given)).shape)
+
+
+def _reached(window: PoolAxis) -> npt.NDArray[np.int64]:
+    """All places that the windows along one axis reach, from below zero on."""
+    return np.arange(window.places[0, 0], window.places[-1, -1] + 1)
 
 
 @_way("by-places", "Gathers with stored places move what it moved")

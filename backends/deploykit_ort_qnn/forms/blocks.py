@@ -19,7 +19,7 @@ from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.quantizers import fake_quantize, spread_scale
 from deploykit.encodings.lpbq import LpbqLoss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.model.nodes import attribute
+from deploykit.model.nodes import attribute, operand
 from deploykit.model.weights import stored_values
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
@@ -35,12 +35,12 @@ __all__ = ["block_losses", "block_weight_path", "blocks_to_matmul", "value_grid"
 )
 def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
     """Gemm, 1x1 Conv, and MatMul with a bias behind it; results change by float32 rounding only."""
-    weight = node.input[1] if len(node.input) > 1 else ""
+    weight = operand(node, 1)
     entry = look.encodings.get(weight) if look.encodings is not None else None
     value: Any = entry.value if entry is not None else None
     if value is None or getattr(value, "block_size", None) is None or weight not in look.stored:
         return None
-    bias = node.input[2] if len(node.input) > 2 else ""
+    bias = operand(node, 2)
     if bias and bias not in look.stored:
         raise NoMatchError(f"its bias {bias} is not a constant")
     why, rank = "it has block-quantized weights", len(look.stored[weight].dims)
@@ -72,7 +72,7 @@ def _keep_apart(to: NodeSteps, product: str, total: str, bias: str) -> None:
 
 def _as_matmul(to: NodeSteps, rank: int) -> None:
     node, output, is_conv = to.node, to.made, to.node.op_type == "Conv"
-    (source, weight), bias = node.input[:2], node.input[2] if len(node.input) > 2 else ""
+    (source, weight), bias = node.input[:2], operand(node, 2)
     stem = node.name or output
     if is_conv or attribute(node, "transA", 0):
         order = [0, *range(2, rank), 1] if is_conv else [1, 0]

@@ -20,6 +20,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
+from deploykit.model.nodes import operand
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import bias_after_matmul
 from deploykit.model.weights import element_type, stored_values
@@ -119,7 +120,7 @@ def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet,
     """The scale of a normalization must be uint8 or int16: the same grid as given, or that of its values."""
     stored, entries, changed = view_of(model).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
-        name = node.input[1] if has(node, Trait.NORMALIZES) and len(node.input) > 1 else ""
+        name = operand(node, 1) if has(node, Trait.NORMALIZES) else ""
         if name not in stored or name in encodings.floats:
             continue
         value = _norm_scale(entries.get(name), stored[name], wanted=bool(_common_width(node, encodings, stored)))

@@ -59,7 +59,7 @@ def _read_elsewhere(
         told, taken = (
             ("asymmetric", "floor") if how in ("asymmetric", "pytorch_half_pixel") else (how, "round_prefer_ceil")
         )
-    stored = constant_value(graph.model, node.inputs[2]) if len(node.inputs) > 2 else None
+    stored = constant_value(graph.model, node.operand(2))
     axes = node.attributes.get("axes") or range(8)
     factors = dict(zip(axes, () if stored is None else map(float, stored), strict=False))
     same = 1.0

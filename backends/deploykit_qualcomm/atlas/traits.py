@@ -253,7 +253,7 @@ def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float
 
     if attribute in node.attributes:
         return float(node.attributes[attribute])
-    name = node.inputs[position] if len(node.inputs) > position else ""
+    name = node.operand(position)
     stored = constant_range(graph.model, name) if name else None
     return (-math.inf if attribute == "min" else math.inf) if stored is None else stored[0]
 

@@ -204,7 +204,7 @@ def check_norm_types(situation: Situation) -> Iterator[Found]:
     Fix: quantize scales of normalizations as uint8, or leave the bias in float or uint8
     """
     for node in nodes(situation, "LayerNormalization"):
-        grids = [quantized(situation, name) if name else None for name in (*node.inputs, "", "")[:3]]
+        grids = [quantized(situation, name) for name in map(node.operand, range(3))]
         source, scale, bias = ("" if grid is None else grid.dtype for grid in grids)
         fits = scale in ("", "uint8") or (scale, source) in _NORM_TYPES
         if bias == "int32" and not fits:

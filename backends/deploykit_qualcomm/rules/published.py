@@ -70,7 +70,7 @@ def structure_of(facts: GraphFacts) -> str:
         before = facts.producer_of(node.inputs[0]) if node.inputs else None
         if node.op_type == "BatchNormalization" and before is not None and before.op_type == "Conv":
             continue  # exporters fold it or leave it
-        weight = stored_behind_pairs(facts, node.inputs[1]) if len(node.inputs) > 1 else None
+        weight = stored_behind_pairs(facts, node.operand(1))
         # What an attribute says by default is not written by every exporter.
         steps = [value for name in _STEPS if (value := node.attributes.get(name)) not in (None, 1, (1, 1), [1, 1])]
         stored = None if weight is None else facts.static_shape(weight)

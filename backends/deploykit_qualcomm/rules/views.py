@@ -162,7 +162,7 @@ def arch(situation: Situation) -> str:
 def linear_weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
     """Every linear layer with its stored weight, as the layer reads it."""
     for node in nodes(situation, *ops(Trait.LINEAR)):
-        if len(node.inputs) > 1 and stored_behind_pairs(situation.facts, node.inputs[1]) is not None:
+        if stored_behind_pairs(situation.facts, node.operand(1)) is not None:
             yield node, node.inputs[1]
 
 

@@ -180,7 +180,7 @@ def check_norm_scale(situation: Situation) -> Iterator[Found]:
     Fix: keep symmetric weights to linear layers; give norm scales unsigned 8 or 16 bits
     """
     for node in nodes(situation, "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
-        found = quantized(situation, node.inputs[1]) if len(node.inputs) > 1 else None
+        found = quantized(situation, node.operand(1))
         if found is not None and found.dtype == "int8":
             yield at_node(node, f"its scale {node.inputs[1]} is int8")
 

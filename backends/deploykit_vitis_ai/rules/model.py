@@ -9,7 +9,7 @@ from deploykit.encodings.post_processing import exclusion_around
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
-from deploykit.model.operators import RANGES, Trait, has, is_standard
+from deploykit.model.operators import RANGES, Trait, is_standard, ops
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
 
 if TYPE_CHECKING:
@@ -243,9 +243,7 @@ def check_mixing(draft: QuarkDraft) -> Iterator[Found]:
 
 
 def _is_bounded(facts: GraphFacts, tensor: str) -> bool:
-    node = facts.producer_of(tensor)
-    while node is not None and has(node, Trait.REARRANGES):
-        node = facts.producer_of(node.inputs[0])
+    node = facts.maker_behind(tensor, ops(Trait.REARRANGES))
     return node is not None and is_standard(node) and node.op_type in RANGES
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit_vitis_ai.draft import AS_IS, QuarkDraft, meant_by, quark_formats
 from deploykit_vitis_ai.exclusions import GRAPH_INPUT
@@ -333,8 +332,7 @@ def check_xclbin(draft: QuarkDraft) -> Iterator[Found]:
         yield Found(
             "config-key",
             "xclbin",
-            f"must not be set on {draft.situation.target.device.id} since 1.6",
-            severity=Severity.ERROR,
+            f"must not be set on {_device(draft)} since 1.6",
         )
 
 

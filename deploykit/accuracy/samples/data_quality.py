@@ -28,6 +28,7 @@ from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.nodes import copy_of
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import stored_values
 from deploykit.system.aliases import Numbers
@@ -153,8 +154,7 @@ def range_growth(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) ->
     names = [name for name, t in tensors if t.producer is not None and t.dtype == "float" and not t.is_weight]
     if len(feeds) < _LEAST or not names:
         return None
-    wide = ModelProto()
-    wide.CopyFrom(model)
+    wide = copy_of(model)
     del wide.graph.output[:]
     ends = [(name, end) for name in names for end in _ENDS]
     wide.graph.node.extend(helper.make_node(end, [name], [f"{name}{end}"], keepdims=0) for name, end in ends)

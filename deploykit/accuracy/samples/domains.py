@@ -200,7 +200,7 @@ class _Readings:
         op, limit = node.op_type, _Stated(rank=_Rank.LIMIT, low=0, high=1, why="", node=node.label)
         if op == "Clip":
             # Within its bounds it changes nothing; beyond them the graph says what it does with a wrong value.
-            ends = [self._constant(end) for end in (*node.inputs[1:3], "", "")[:2]]
+            ends = [self._constant(end) for end in map(node.operand, (1, 2))]
             low, high = -math.inf if ends[0] is None else ends[0][0], math.inf if ends[1] is None else ends[1][1]
             yield from (replace(item, low=max(item.low, low), high=min(item.high, high)) for item in behind)
             if math.isfinite(low) and math.isfinite(high):
@@ -339,7 +339,7 @@ def encoded_range(
             return _of_value(entry.value, 0, f"the encoding of {tensor!r}, which holds its values")
         if node.op_type == "QuantizeLinear":  # what it can hold, per tensor and with stored parameters
             scale, grid = read(node.inputs[1]), stored_integers(facts.tensors[tensor].dtype)
-            zero = read(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros(1)
+            zero = read(node.operand(2)) if node.operand(2) else np.zeros(1)
             if scale is not None and zero is not None and grid is not None and scale.size == zero.size == 1:
                 low, high = (np.asarray((end - float(zero.item())) * float(scale.item())) for end in grid)
                 return EncodedRange(low=low, high=high, why=f"the quantizer behind it ({node.label})")

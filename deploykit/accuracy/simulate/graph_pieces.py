@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from deploykit.model.nodes import captured_names
+from deploykit.model.nodes import bare, copy_of, names_read
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.values import byte_size, constant_tensor
 
@@ -41,11 +41,9 @@ class GraphPieces:
             if held is None:
                 self.nodes.append(node)
             else:
-                copy = TensorProto()
-                copy.CopyFrom(held)
+                self.stored[node.output[0]] = copy = copy_of(held)
                 copy.name = node.output[0]
-                self.stored[node.output[0]] = copy
-        read = [dict.fromkeys(name for name in (*n.input, *captured_names(n)) if name) for n in self.nodes]
+        read = [*map(names_read, self.nodes)]
         self.reads = [tuple(name for name in names if name not in self.stored) for names in read]
         self.holds = [tuple(name for name in names if name in self.stored) for names in read]
         self.makers = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
@@ -133,10 +131,7 @@ class GraphPieces:
         ``stored`` holds the values to use of stored tensors, ``declared`` the inputs whose shape is to be insisted on.
         """
         made = set(self.made(places))
-        part = ModelProto(ir_version=self._model.ir_version)
-        part.opset_import.extend(self._model.opset_import)
-        part.functions.extend(self._model.functions)
-        part.graph.name = self._model.graph.name
+        part = bare(self._model)
         part.graph.node.extend(self.nodes[place] for place in places)
         held = dict.fromkeys(name for place in places for name in self.holds[place])
         part.graph.initializer.extend(stored[name] for name in held)

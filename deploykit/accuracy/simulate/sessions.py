@@ -23,7 +23,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
 from deploykit.encodings.values import Value
 from deploykit.errors import InputError
-from deploykit.model.nodes import bodies, without_values
+from deploykit.model.nodes import bodies, copy_of, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
 from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
@@ -156,8 +156,7 @@ def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:
     extra = [name for name in dict.fromkeys(capture) if name not in known]
     if not extra:
         return model
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     copy.graph.output.extend(ValueInfoProto(name=name) for name in extra)
     return copy
 
