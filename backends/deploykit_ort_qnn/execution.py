@@ -52,13 +52,13 @@ from deploykit_ort_qnn.rules.compiled import (
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES, NumericScope
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
+from deploykit_qualcomm.devices import POWER
 from deploykit_qualcomm.profiles import read_profile_csv
 
 __all__ = ["device_job", "device_results", "execute"]
 
 AUDIT, TIMELINE = "artifacts/audit.json", "artifacts/timeline.json"
 _PROVIDER = "QNNExecutionProvider"
-_POWER = {"burst": "burst", "balanced": "balanced", "saver": "power_saver"}
 _PLUGIN = {
     "module": "onnxruntime_qnn",
     "library": "get_library_path",
@@ -105,8 +105,9 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
             outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
         )
     (package / EVIDENCE).write_text(json_text(evidence_json(outcome)), "utf-8")
-    strict = bool(draft.options.get("strict_precision"))
-    precision = PRECISION_RULES.run(precision_scope(outcome.graphs, outcome.schematics, draft.prepared, strict=strict))
+    precision = PRECISION_RULES.run(
+        precision_scope(outcome.graphs, outcome.schematics, draft.prepared, strict=draft.is_strict)
+    )
     estimate = _estimated(package, draft, job, outcome, f"QAIRT {wheel['qairt']}", progress)
     dlc = None
     if draft.options.get("dlc"):
@@ -272,7 +273,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
     config = read_json(package / RUN)
     options = dict(config["provider_options"])
     if request.power:
-        options["htp_performance_mode"] = _POWER[request.power]
+        options["htp_performance_mode"] = POWER[request.power]
     paths = sorted((package / CONTEXT).parent.glob(f"{Path(CONTEXT).stem}*"))
     asked = {
         "model": CONTEXT,

@@ -69,6 +69,11 @@ class ProviderDraft:
         """True when an integer precision was asked for by name."""
         return self.precision in _INTEGER
 
+    @property
+    def is_strict(self) -> bool:
+        """True where any change of precision is an error."""
+        return bool(self.options.get("strict_precision"))
+
 
 def wheel_for(requested: str | None) -> Wheel:
     """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None is the newest.

@@ -39,7 +39,7 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
         "types": dict(sorted(plan.precision.intended.items())),
         "stored": {} if prepared is None else dict(sorted(prepared.stored.items())),
         "steps": [] if prepared is None else [step.to_json() for step in prepared.steps],
-        "strict": bool(draft.options.get("strict_precision")),
+        "strict": draft.is_strict,
     }
     yield JsonFile(path=TYPES, value=types)
     values = _values(draft)

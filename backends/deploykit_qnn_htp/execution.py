@@ -24,6 +24,7 @@ from deploykit.packages.manifests import read_manifest
 from deploykit.system.aliases import Json
 from deploykit.system.processes import run
 from deploykit.tables.reading import read_json
+from deploykit_qualcomm.devices import POWER
 from deploykit_qualcomm.probes import ROOT_VARIABLES, version_of_sdk
 from deploykit_qualcomm.qnn_types import mangled
 
@@ -34,7 +35,6 @@ __all__ = ["device_job", "device_results"]
 
 _NET_RUN, _VIEWER = "qnn-net-run", "bin/x86_64-linux-clang/qnn-profile-viewer"
 _INNER_CONFIG = "config/htp_run.json"
-_POWER = {"burst": "burst", "balanced": "balanced", "saver": "power_saver"}
 # The run's own folder comes before those of the vendor; they are divided by ";" alone.
 _DSP_FOLDERS = ("/vendor/dsp/cdsp", "/vendor/lib/rfsa/adsp", "/system/lib/rfsa/adsp")
 _BUILD = re.compile(rb"v?(\d+\.\d+\.\d+\.\d{6}\w*)")
@@ -83,7 +83,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
         if request.power and name == _INNER_CONFIG:
             config = read_json(path)
             for core in (core for device in config.get("devices", ()) for core in device.get("cores", ())):
-                core["perf_profile"] = _POWER[request.power]
+                core["perf_profile"] = POWER[request.power]
             source = json.dumps(config).encode()
         files.append(DeviceFile(path=name, source=source))
     runs = [(f"./{_NET_RUN}", *graph.argv[1:]) for graph in graphs]

@@ -19,6 +19,7 @@ from deploykit.tables.sources import sourced_file
 from deploykit_qualcomm.tables import DATA, tables
 
 __all__ = [
+    "POWER",
     "arch_number",
     "arch_of",
     "capability",
@@ -29,6 +30,9 @@ __all__ = [
     "qualcomm_device",
     "qualcomm_devices",
 ]
+
+POWER = {"burst": "burst", "balanced": "balanced", "saver": "power_saver"}
+"""What the HTP calls the ways to run."""
 
 
 def known_archs() -> tuple[str, ...]:

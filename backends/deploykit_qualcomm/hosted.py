@@ -21,6 +21,7 @@ from deploykit.system.specs import ToolchainSpec
 __all__ = [
     "RECORD",
     "NodeVerdict",
+    "RefusedNode",
     "RunnerAnswer",
     "ask_runner",
     "read_answer",
@@ -104,12 +105,15 @@ _SAID = re.compile(r"the backend says of `(?P<name>[^`]+)`: (?P<text>.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnsupportedNode:
-    """A node that the provider did not take: its name, its ONNX type and why, "" where the log does not say."""
+class RefusedNode:
+    """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites.
+
+    ``why`` is the backend's answer or the provider's reason, "" where its log does not say.
+    """
 
     name: str
     type: str
-    why: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +196,7 @@ def read_event(line: str) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
-def read_refusals(log: Iterable[str]) -> tuple[UnsupportedNode, ...]:
+def read_refusals(log: Iterable[str]) -> tuple[RefusedNode, ...]:
     """The nodes that the provider's log names as unsupported, with the backend's answer or the provider's reason."""
     types, answers, reasons, said = dict[str, str](), dict[str, str](), dict[str, str](), dict[str, str]()
     for line in log:
@@ -205,4 +209,4 @@ def read_refusals(log: Iterable[str]) -> tuple[UnsupportedNode, ...]:
         elif found := _REASON.search(line):
             reasons.setdefault(found["name"], found["why"].strip())
     whys = {**reasons, **{name: answer + said.get(name, "") for name, answer in answers.items()}}
-    return tuple(UnsupportedNode(name=name, type=kind, why=whys.get(name, "")) for name, kind in types.items())
+    return tuple(RefusedNode(name=name, type=kind, why=whys.get(name, "")) for name, kind in types.items())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
+from deploykit.tables.sources import NotedRow
 from deploykit_vitis_ai import tables
 from deploykit_vitis_ai.config_keys import further_keys, quark_recipes
 from deploykit_vitis_ai.tables import QuarkOption, product_of, rows
@@ -59,7 +60,7 @@ def compat_rows() -> Iterator[CompatRow]:
 
 def _row(
     feature: str,
-    row: tables.Sourced,
+    row: NotedRow,
     *notes: str,
     tool: str = "quark",
     status: str = "",

@@ -14,7 +14,7 @@ from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import ReleaseChange
 from deploykit.tables.devices import Device, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
-from deploykit.tables.sources import SourcedRow, read_source_file, read_sources, write_out
+from deploykit.tables.sources import NotedRow, read_source_file, read_sources, write_out
 
 if TYPE_CHECKING:
     from deploykit.tables.known_errors import Catalog
@@ -31,7 +31,6 @@ __all__ = [
     "QuarkOption",
     "Recipe",
     "Release",
-    "Sourced",
     "ToldFact",
     "VaimlKey",
     "device_of_id",
@@ -51,15 +50,7 @@ DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sourced(SourcedRow):
-    """What every row has beside: remarks, and who says otherwise."""
-
-    note: str = ""
-    contradicts: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarkOption(Sourced):
+class QuarkOption(NotedRow):
     """One option of Quark, ``name`` dotted where it lies in a dictionary.
 
     ``where``: ``extra`` (extra_options), ``attribute`` of the global config, or ``new-api``. ``quark`` are the versions
@@ -81,7 +72,7 @@ class QuarkOption(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldFact(Sourced):
+class ToldFact(NotedRow):
     """What only ``deploykit compat`` tells; ``sdk`` is the release it is about, ``words`` are what finds it besides."""
 
     feature: str
@@ -94,7 +85,7 @@ class ToldFact(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fp16Way(Sourced):
+class Fp16Way(NotedRow):
     """One way from a float16 model to VINT8 with one release of Quark; ``valid``: ONNX Runtime loads what comes out."""
 
     quark: str
@@ -104,7 +95,7 @@ class Fp16Way(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderOption(Sourced):
+class ProviderOption(NotedRow):
     """One option of the execution provider, for the products it belongs to."""
 
     name: str
@@ -116,7 +107,7 @@ class ProviderOption(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass(Sourced):
+class Pass(NotedRow):
     """One pass of ``vitisai_config.json``; ``order`` matters."""
 
     order: int
@@ -126,7 +117,7 @@ class Pass(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VaimlKey(Sourced):
+class VaimlKey(NotedRow):
     """One key of ``vaiml_config``; ``aliases`` are older spellings."""
 
     name: str
@@ -139,7 +130,7 @@ class VaimlKey(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrecisionRow(Sourced):
+class PrecisionRow(NotedRow):
     """One number format, and the products and devices that have it; what makes it stands in ``routes.toml``."""
 
     name: str
@@ -151,7 +142,7 @@ class PrecisionRow(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound(Sourced):
+class Bound(NotedRow):
     """The oldest NPU driver that one release of a product's execution provider accepts."""
 
     product: str
@@ -160,7 +151,7 @@ class Bound(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release(Sourced):
+class Release(NotedRow):
     """One release of Vitis AI or Ryzen AI.
 
     ``quark`` is what is known of the Quark that belongs to it, in words; ``toolchain`` is the environment that
@@ -180,7 +171,7 @@ class Release(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opsets(Sourced):
+class Opsets(NotedRow):
     """Operator sets of the default domain; 0 for a bound that does not exist.
 
     ``full`` is the last one with every operator, ``last`` the last that is read at all.
@@ -191,7 +182,7 @@ class Opsets(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operators(Sourced):
+class Operators(NotedRow):
     """Operators about which something holds in some number formats."""
 
     formats: tuple[str, ...]
@@ -199,7 +190,7 @@ class Operators(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product(Sourced):
+class Product(NotedRow):
     """One product line.
 
     ``sdk`` names the SDK whose releases count, "" where deploykit drives none. ``compiled`` says where a model is
@@ -243,7 +234,7 @@ class Product(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe(Sourced):
+class Recipe(NotedRow):
     """One word for several settings; ``extra`` holds dictionaries where its keys lie in one."""
 
     name: str
@@ -254,7 +245,7 @@ class Recipe(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormatRow(Sourced):
+class FormatRow(NotedRow):
     """One format: who makes it, and what is stored then.
 
     ``activation`` is the stored type, "" for whatever the model has; ``zero_points`` are the ones that occur, empty
@@ -274,7 +265,7 @@ class FormatRow(Sourced):
     rung: int = 0
 
 
-R = TypeVar("R", bound=Sourced)
+R = TypeVar("R", bound=NotedRow)
 
 
 @cache
@@ -297,7 +288,7 @@ def read_table(file: str) -> Json:
 
 
 # Where the rows of each kind stand: the file, and the list in it.
-_LISTS: Mapping[type[Sourced], tuple[str, str]] = {
+_LISTS: Mapping[type[NotedRow], tuple[str, str]] = {
     QuarkOption: ("quark.toml", "option"),
     Fp16Way: ("quark.toml", "way"),
     Recipe: ("quark.toml", "recipe"),

@@ -6,17 +6,17 @@ It reads and never repairs; of programs it starts ssh-keygen alone, to ask who s
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISGID, S_ISUID
 
-from deploykit.backend.backend import Check
+from deploykit.backend.backend import Check, Verification
 from deploykit.backend.plugins import load_backend
 from deploykit.backend.status import PackageStatus, status_of
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
-from deploykit.findings import Finding, exit_status
+from deploykit.findings import exit_status
 from deploykit.model.load import load_model
 from deploykit.packages.manifests import (
     BUILD_FOLDERS,
@@ -42,14 +42,10 @@ _SIGNATURE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport(Published):
+class VerifyReport(Verification, Published):
     """The judgement: every check, the intended and the actual types where both are known, and findings."""
 
     package: Path
-    checks: tuple[Check, ...]
-    intended: Mapping[str, str] = field(default_factory=dict)
-    actual: Mapping[str, str] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()
     status: PackageStatus
 
     @property

@@ -15,6 +15,7 @@ from packaging.version import Version
 from deploykit.findings import Confidence
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published
+from deploykit.tables.sources import NotedRow, SourcedRow
 
 __all__ = [
     "CompatRow",
@@ -39,34 +40,41 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """One command-line flag of one tool, as the table of one SDK version has it.
+class _Row(NotedRow):
+    """A row of a release. ``since`` is filled by the loader: the version whose file set the row's present state."""
 
-    ``flags`` holds the spelling to use, or several flags that share the row; ``aliases`` are other spellings.
-    ``kind``: ``switch`` takes no value, ``value`` takes one argv entry, ``values`` takes several.
-    ``since`` is filled by the loader: the version whose file set the row's present state.
-    """
+    confidence_note: str = ""
+    since: str = ""
 
-    tool: str
-    flags: tuple[str, ...]
-    meaning: str
-    source: tuple[str, ...]
-    confidence: Confidence
-    kind: Literal["switch", "value", "values"] = "value"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting(_Row):
+    """Something that is set, in a command line or a file."""
+
     status: Status = Status.SUPPORTED
-    aliases: tuple[str, ...] = ()
     default: str | None = None
     default_note: str = ""
     values: tuple[str, ...] = ()
     lifecycle: Literal["normal", "hidden", "superseded", "deprecated"] = "normal"
     renamed_to: str = ""
-    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(_Setting):
+    """One command-line flag of one tool, as the table of one SDK version has it.
+
+    ``flags`` holds the spelling to use, or several flags that share the row; ``aliases`` are other spellings.
+    ``kind``: ``switch`` takes no value, ``value`` takes one argv entry, ``values`` takes several.
+    """
+
+    tool: str
+    flags: tuple[str, ...]
+    meaning: str
+    kind: Literal["switch", "value", "values"] = "value"
+    aliases: tuple[str, ...] = ()
     version_note: str = ""
-    confidence_note: str = ""
-    contradicts: str = ""
     present_in: tuple[str, ...] = ()
     absent_in: tuple[str, ...] = ()
-    since: str = ""
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -75,7 +83,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feature:
+class Feature(_Row):
     """One capability, for one tool and architecture where it depends on them ("" means it does not).
 
     ``extent`` is filled by the loader: the first and the last release that the sources speak of; empty when they are
@@ -84,52 +92,32 @@ class Feature:
 
     feature: str
     status: Status
-    source: tuple[str, ...]
-    confidence: Confidence
     tool: str = ""
     arch: str = ""
-    note: str = ""
-    confidence_note: str = ""
-    contradicts: str = ""
     extent: tuple[str, ...] = ()
-    since: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigKey:
+class ConfigKey(_Setting):
     """One key of a configuration file: its dotted path (``[]`` marks a list), type, range, file and phase."""
 
     path: str
     type: str
     file: str
-    source: tuple[str, ...]
-    confidence: Confidence
-    status: Status = Status.SUPPORTED
     phase: str = ""
     phase_note: str = ""
     unit: str = ""
-    default: str | None = None
-    default_note: str = ""
-    values: tuple[str, ...] = ()
     range: tuple[int, ...] = ()
     example: str = ""
     python_name: str = ""
     required: bool = False
-    lifecycle: Literal["normal", "hidden", "superseded", "deprecated"] = "normal"
-    renamed_to: str = ""
-    note: str = ""
-    confidence_note: str = ""
-    contradicts: str = ""
-    since: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseChange:
+class ReleaseChange(SourcedRow):
     """One thing that a release changed, in words."""
 
     text: str
-    source: tuple[str, ...]
-    confidence: Confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +165,7 @@ def compat_row(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SdkTable:
+class SdkTable(SourcedRow):
     """Everything known about one SDK version, its ancestors' rows included.
 
     ``carrier`` names the package inside which the release was met when the SDK itself was not seen; then the rows of
@@ -188,8 +176,6 @@ class SdkTable:
     version: str
     extends: str
     builds: tuple[str, ...]
-    source: tuple[str, ...]
-    confidence: Confidence
     flags: tuple[Flag, ...] = ()
     features: tuple[Feature, ...] = ()
     config_keys: tuple[ConfigKey, ...] = ()

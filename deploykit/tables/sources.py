@@ -20,6 +20,7 @@ from deploykit.tables.reading import read_toml, structure
 __all__ = [
     "NO_SOURCES",
     "Extent",
+    "NotedRow",
     "SourceFile",
     "SourcedRow",
     "extent_of",
@@ -45,6 +46,14 @@ class SourcedRow:
 
     source: tuple[str, ...]
     confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedRow(SourcedRow):
+    """A row with remarks, and who says otherwise."""
+
+    note: str = ""
+    contradicts: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of
 from deploykit_ort_qnn.bench.pieces import Pieces, anonymous
 from deploykit_ort_qnn.bench.together import Deviation, Ran, Span, covering, deviation, joined, run_together
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN
-from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, RefusedNode
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome
+from deploykit_qualcomm.hosted import RefusedNode
 from tables import each_row
 from told import check_file
 

@@ -25,8 +25,9 @@ from deploykit.rewrites import CURES
 from deploykit_ort_qnn.bench import ask, opinions
 from deploykit_ort_qnn.bench.ask import TimedBench
 from deploykit_ort_qnn.bench.repair import find_culprit, rescue
-from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, RefusedNode, compile_model
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model
 from deploykit_qualcomm.devices import qualcomm_device
+from deploykit_qualcomm.hosted import RefusedNode
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 from text_models import text_model

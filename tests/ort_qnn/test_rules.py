@@ -29,7 +29,7 @@ from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler.emulation import correctness, narrowest, numbers_json, numbers_scope
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp
-from deploykit_ort_qnn.compiler.jobs import CompileOutcome, RefusedNode
+from deploykit_ort_qnn.compiler.jobs import CompileOutcome
 from deploykit_ort_qnn.compiler.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import ProviderDraft, prepare, wheel_for
 from deploykit_ort_qnn.provider_keys import Chosen
@@ -38,6 +38,7 @@ from deploykit_ort_qnn.rules.compiled import EnvironmentScope, PackageScope, Tim
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas import rows
 from deploykit_qualcomm.atlas.rows import MeasuredPlace, atlas_rows, verdict_at, verdict_in, where_it_holds
+from deploykit_qualcomm.hosted import RefusedNode
 from rule_cases import check_pairs
 from tables import each_row
 from text_models import text_model

@@ -36,11 +36,12 @@ from deploykit_ort_qnn.bench.together import Outputs
 from deploykit_ort_qnn.bench.ways import WAYS
 from deploykit_ort_qnn.compiler.emulation import correctness
 from deploykit_ort_qnn.compiler.hosts import Host, who_compiles
-from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, RefusedNode
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome
 from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model
 from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.rows import KernelVerdict
+from deploykit_qualcomm.hosted import RefusedNode
 
 __all__ = [
     "Repair",

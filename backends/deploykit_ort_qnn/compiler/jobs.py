@@ -31,13 +31,12 @@ from deploykit_ort_qnn.compiler.dlc import with_check_sums
 from deploykit_ort_qnn.compiler.estimates import read_estimate
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, Schematic, read_graph, read_schematic
 from deploykit_ort_qnn.compiler.hosts import HERE, Host, Work, Worker, who_compiles
-from deploykit_qualcomm.hosted import read_refusals
+from deploykit_qualcomm.hosted import RefusedNode, read_refusals
 
 __all__ = [
     "LATE",
     "CompileJob",
     "CompileOutcome",
-    "RefusedNode",
     "compile_model",
     "execute",
     "execute_both",
@@ -123,18 +122,6 @@ class CompileJob:
     timeout: float = 600.0
     host: Host | None = None
     operators: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedNode:
-    """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites.
-
-    ``why`` is the backend's answer or the provider's reason, "" where its log does not say.
-    """
-
-    name: str
-    type: str
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +339,7 @@ def _request(job: CompileJob, scratch: Path) -> Json:
 def _outcome(
     job: CompileJob, done: ProgramEnd, answer: dict[str, Any] | None, log: tuple[str, ...], scratch: Path
 ) -> CompileOutcome:
-    refused = tuple(RefusedNode(name=found.name, type=found.type, why=found.why) for found in read_refusals(log))
+    refused = read_refusals(log)
     common: dict[str, Any] = {"seconds": round(done.seconds, 3), "peak_rss_mb": done.peak_rss_mb, "log": log}
     if answer is None:
         status: Status = "timed-out" if done.timed_out else "crashed"

@@ -123,7 +123,7 @@ def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
     if draft.fp16 is not False:
         for name in _block_weights(draft):
             message = f"{name}: block-quantized, so its layer runs in FP16"
-            strict = Severity.ERROR if draft.options.get("strict_precision") else None
+            strict = Severity.ERROR if draft.is_strict else None
             yield Found("tensor", name, message, severity=strict)
 
 
@@ -150,7 +150,7 @@ def check_narrowing(draft: ProviderDraft) -> Iterator[Found]:
     # 16-bit dynamic MatMuls where int16 is not to be had.
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
-        strict = Severity.ERROR if draft.options.get("strict_precision") else None
+        strict = Severity.ERROR if draft.is_strict else None
         yield Found("tensor", name, message, severity=strict, hint=_kept_whole(draft))
 
 

@@ -8,14 +8,14 @@ from functools import cache
 from typing import Any
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
-from deploykit.tables.sources import SourcedRow, sourced_file
+from deploykit.tables.sources import NotedRow, SourcedRow, sourced_file
 from deploykit_qualcomm.tables import DATA
 
 __all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "limit", "rated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HtpConstraint(SourcedRow):
+class HtpConstraint(NotedRow):
     """One row: what is not taken, who says so, and the codes of the rules that look for it.
 
     ``seen_with`` is the newest release with which it was seen, "" where the source does not say, as in every row.
@@ -26,8 +26,6 @@ class HtpConstraint(SourcedRow):
     severity: Severity
     rules: tuple[str, ...]
     ep_limit: bool = False
-    note: str = ""
-    contradicts: str = ""
     confidence_note: str = ""
     seen_with: str = ""
 

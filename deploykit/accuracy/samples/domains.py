@@ -226,7 +226,6 @@ class _Readings:
         op, other, first = node.op_type, self._beside(node, name), node.inputs[0] == name
         is_float = self._facts.tensors[name].is_float
         readers = self._facts.consumers_of(node.outputs[0])
-        positive = "positive, with no stated upper end"
         one_sided = _Stated(rank=_Rank.ONE_SIDED, low=1, high=math.inf, why="", node=node.label)
         if op in ("Add", "Sub") and other is not None:
             least, most = other if op == "Add" else (-other[1], -other[0])
@@ -243,31 +242,23 @@ class _Readings:
                     why = f"its difference from 1 is multiplied by {factor[0]:g}"
                     told.append(_Stated(rank=_Rank.MASK, low=0, high=1, why=why, node=reader.label))
             return told
-        if (
-            op in ("Div", "Mod")
-            and node.inputs[1] == name
-            and (op == "Div" or not first)
-            and not (op == "Div" and is_float)
-        ):
+        if node.inputs[1] == name and ((op == "Div" and not is_float) or (op == "Mod" and not first)):
             why = "others are divided by it: it is not zero, and no upper end is stated"
             return [replace(one_sided, why=why)]
-        scales = other is not None and other[0] == other[1] > 0
-        if scales and other is not None and (op == "Mul" or (op == "Div" and first and is_float)):
-            ends = [
-                (x.low / other[0], x.high / other[0]) if op == "Mul" else (x.low * other[0], x.high * other[0])
-                for x in behind
-            ]
-            return [replace(item, low=low, high=high) for item, (low, high) in zip(behind, ends, strict=True)]
+        if other is not None and other[0] == (scale := other[1]) > 0:
+            if op == "Mul":
+                return [replace(item, low=item.low / scale, high=item.high / scale) for item in behind]
+            if op == "Div" and first and is_float:
+                return [replace(item, low=item.low * scale, high=item.high * scale) for item in behind]
         # Sizes and counts scale other values; as numbers, so only once they are floats.
         if op == "Mul" and is_float and other is None and node.inputs[0] != node.inputs[1]:
-            return [
-                replace(one_sided, why=f"it is multiplied into computed values, as a size or a count is: {positive}")
-            ]
-        if op == "Div" and is_float and node.inputs[1] == name:
-            return [
-                replace(one_sided, why=f"it is divided out of computed values, as a size or a count is: {positive}")
-            ]
-        return None
+            how = "multiplied into"
+        elif op == "Div" and is_float and node.inputs[1] == name:
+            how = "divided out of"
+        else:
+            return None
+        why = f"it is {how} computed values, as a size or a count is: positive, with no stated upper end"
+        return [replace(one_sided, why=why)]
 
     def _of_cast(self, node: NodeFact, given: str, behind: Iterable[_Stated]) -> Iterator[_Stated]:
         made = self._facts.tensors[node.outputs[0]].dtype
