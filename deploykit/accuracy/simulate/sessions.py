@@ -351,8 +351,9 @@ class _SharedPiece:
             known.update(zip(fresh, self.opener.open(self.model).runs(list(fresh.values())), strict=True))
         found = [known[key] for key in keys]
         # It takes a small part of the memory budget: what was found first goes first.
-        while sum(array.nbytes for made in known.values() for array in made.values()) > memory_budget() // 16:
-            del known[next(iter(known))]
+        room, held = memory_budget() // 16, sum(array.nbytes for made in known.values() for array in made.values())
+        while held > room:
+            held -= sum(array.nbytes for array in known.pop(next(iter(known))).values())
         return found
 
 
