@@ -76,7 +76,14 @@ def test_the_report_of_a_package_tells_the_ladder_of_its_manifest(rows: Path, tm
     ladder = manifest["quantization"]["ladder"]
     story = report.split("How the precision was chosen")[1].split("<h2>")[0]
     steps = [step["candidate"] for step in ladder["steps"]]
-    assert steps
+    fields = ("precision", "made_by", "runs_here", "meets_goal", "on_npu", "refused", "missing")
+    assert [tuple(row[name] for name in fields) for row in (*ladder["candidates"], *steps)] == [
+        ("w16a16", "ort", False, True, 1.0, "", ""),
+        ("fp16", "casts", True, True, 1.0, "", ""),
+        ("w8a16", "ort", True, False, 1.0, "", ""),
+        ("w8a8", "ort", True, False, 1.0, "", ""),
+        ("w8a16 with 2 layers in float16", "ort", True, True, 1.0, "", ""),
+    ]
     for row in (*ladder["candidates"], *steps):
         shown = next(line for line in story.splitlines() if f">{row['precision']} <span" in line and "<tr" in line)
         assert f"{row['sqnr_db']:.1f} dB" in shown

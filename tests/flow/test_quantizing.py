@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob, WeightMet
 from deploykit.backend.requests import make_request
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.pipeline import make_packages
-from deploykit.flow.quantizing import making
+from deploykit.flow.quantizing import command, making
 from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, pick
 from deploykit.flow.quantizing.making import Making, Numbers, divide
 from deploykit.flow.read import resolve_target
@@ -27,7 +28,9 @@ from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.system.environments import Environment
+from made_findings import a_finding
 from rule_cases import check_pairs
+from stub_backend import StubBackend
 from tables import each_row
 from text_models import text_model
 from written import assert_as_written
@@ -172,6 +175,51 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(tmp_path: Path) -> 
     ):
         with pytest.raises(UsageError, match=words):
             deploykit.quantize(CNN, out=tmp_path / "other", **asked)
+
+
+class Recipe(StubBackend):
+    """A backend that quantizes while it packages."""
+
+    quantizer = "mill"
+
+    def quantized(self, package: Path, manifest: Any) -> Path | None:
+        return package / "q.onnx" if manifest["executed"] else None
+
+
+def test_a_recipe_of_the_backends_own_is_run_in_a_package_and_its_model_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quality = {"y": {"sqnr_db": 33.5, "cosine": None, "top": 0.9}, "z": {}}
+    record = {"mill": "1.2", "samples": 7, "quality": quality}
+    manifest: dict[str, Any] = {"target": {}, "sdk": {"version": "5.1"}, "inputs": [], "record": record, "status": {}}
+    found = (a_finding(code="DK901", message="it is odd", hint="mend it"), a_finding(code="DK902", message="so"))
+
+    def made(request: Request, out: Path, *, progress: Any) -> Any:
+        assert request.compile is True
+        out.mkdir()
+        (out / "q.onnx").write_text("quantized")
+        return SimpleNamespace(package=None if request.sdk else out, findings=found)
+
+    monkeypatch.setattr(command, "resolve_target", lambda _: (Recipe(), None))
+    monkeypatch.setattr(command, "make_package", made)
+    monkeypatch.setattr(command, "read_manifest", lambda _: manifest)
+    manifest["executed"] = ["mill"]
+    asked = Request(model=CNN, target="t", quantizer="mill")
+    done = command.quantize(asked, tmp_path / "out")
+    told = {"quantizer": "mill", "target": "t", "sdk": "5.1"}
+    told |= {name: manifest[name] for name in ("inputs", "executed", "record", "status")}
+    assert (done.files, done.record, done.findings, done.exit_status) == ({"qdq": "model.qdq.onnx"}, told, found, 1)
+    assert (tmp_path / "out/model.qdq.onnx").read_text() == "quantized"
+    assert (tmp_path / "out/report.md").read_text("utf-8") == (
+        "# Quantized for t, by mill\n\n* **Quantizer**: mill 1.2\n* **SDK**: 5.1\n* **Samples**: 7\n\n"
+        "* y: sqnr_db 33.5, top 0.9\n* z: none\n* error DK901: it is odd\n* error DK902: so\n\nFiles: model.qdq.onnx.\n"
+    )
+    for nothing in (replace(asked, sdk="5.1"), asked):
+        manifest["executed"] = []
+        with pytest.raises(ToolError) as failed:
+            command.quantize(nothing, tmp_path / "other")
+        assert (failed.value.what, failed.value.next) == ("mill quantized nothing", "mend it")
+        assert failed.value.why == "DK901 it is odd; DK902 so"
 
 
 LEAVES_NO_ENCODINGS = """
@@ -319,13 +367,16 @@ def quantized(**changes: Any) -> QuantizedNumbers:
 CASES: dict[str, tuple[Callable[[], QuantizedNumbers], Callable[[], QuantizedNumbers] | None]] = {
     "DK220": (lambda: quantized(better=not_installed()), quantized),
     "DK221": (quantized, None),
-    "DK222": (lambda: quantized(agreement_db=22.7), lambda: quantized(agreement_db=None)),
+    "DK222": (lambda: quantized(agreement_db=59.9), lambda: quantized(agreement_db=60.0)),
     "DK223": (lambda: quantized(seen=True), quantized),
 }
 
 
 def test_rules() -> None:
     check_pairs(CASES, run=lambda _, case: QUANTIZED_RULES.run(case))
+    (exact,) = QUANTIZED_RULES["DK221"].run(quantized(sqnr_db=float("inf"), seen=True, agreement_db=None))
+    assert exact.message == "quantized to w8a16 by ort: no difference on 3 samples"
+    assert exact.evidence == {"quantizer": "ort", "sqnr_db": None, "samples": 3}
 
 
 @each_row(
