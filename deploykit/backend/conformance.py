@@ -84,7 +84,7 @@ def _options(backend: AnyBackend) -> Iterator[str]:
 def _rules(backend: AnyBackend) -> Iterator[str]:
     rules = [rule for registry in backend.registries() for rule in registry]
     for rule in rules:
-        if not (rule.what and rule.why and rule.fix and rule.sources):
+        if not rule.what:
             yield f"rule {rule.code}: what, why, fix and sources are all needed"
     yield from _twice("rule", [rule.code for rule in rules])
 

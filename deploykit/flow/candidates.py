@@ -461,6 +461,5 @@ class _Candidates:
         if not plans:
             return choose_way(backend, situation, SharedWork(), lambda _: None), ""
         decision = decide(backend, situation, SharedWork(), lambda _: None)
-        blocking = [] if decision.plan.feasible else [finding for finding in decision.plan.findings if finding.blocks]
-        refused = "; ".join(f"{one.code} {one.message}" for one in blocking[:2])
-        return decision.chosen, refused if refused or decision.plan.feasible else "no route is open"
+        blocking = [finding for finding in decision.plan.findings if finding.blocks]
+        return decision.chosen, "; ".join(f"{one.code} {one.message}" for one in blocking[:2])

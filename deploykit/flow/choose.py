@@ -174,7 +174,7 @@ class ChosenWay:
         way = None if self.prepared is None else self.prepared.way
         if self.prepared is not None and self.prepared.end is not None:
             return f"{self.prepared.end} get 16-bit grids"
-        if way is None or way.kind != "integer" or not way.rewrites:
+        if way is None or not way.rewrites:
             done = ", ".join(step.name for step in self.simplified)
             return f"the graph is simplified first ({done})" if done else ""
         return f"the graph is rewritten ({', '.join(way.rewrites)}), so that no tensor needs float16"

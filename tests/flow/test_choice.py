@@ -137,6 +137,14 @@ def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, CHOICE_RULES)
 
 
+def test_what_was_asked_for_and_kept_in_another_way_than_the_chosen_is_told() -> None:
+    made = plain("fold-batchnorm")
+    assert made.prepared is not None
+    other = _changed(made, way=replace(made.prepared.way, rewrites=()))
+    (found,) = CHOICE_RULES["DK208"].run(other)
+    assert found.message == "--rewrite fold-batchnorm: the way that was chosen, rewrite, does without it"
+
+
 def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
     """The file says which tensors are float: what it leaves out besides gets the grid that its neighbours tell."""
     gap = "/backbone/conv0/Conv_output_0"

@@ -13,6 +13,8 @@ import onnx
 import pytest
 
 import deploykit
+from deploykit.accuracy.samples.calibration import load_calibration
+from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import Request, SharedWork
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -21,6 +23,9 @@ from deploykit.findings import Finding, Severity
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
+from deploykit.flow.samples import about_samples
+from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from rule_cases import check_pairs
 from sample_models.tiny_graphs import TinyGraph
 
@@ -97,7 +102,8 @@ def test_where_the_backend_can_it_stays_float_and_nothing_is_made_up() -> None:
     made = chosen(result=False)
     assert made.prepared is not None and made.prepared.way.kind != "integer"
     assert made.situation.encodings is not None and not SIZES & made.situation.encodings.entries.keys()
-    assert all(finding.handled for finding in CHOICE_RULES["DK207"].run(made))
+    found = list(CHOICE_RULES["DK207"].run(made))
+    assert {(one.severity, one.handled) for one in found} == {(Severity.INFO, f"left float: {made.prepared.way.id}")}
 
 
 ABOUT_DATA = {f"DK{number}" for number in (*range(230, 236), 252, *range(621, 629))}
@@ -135,6 +141,19 @@ def in_folders(folder: Path, values: npt.NDArray[Any], rare: int) -> Path:
         home.mkdir(parents=True, exist_ok=True)
         np.save(home / f"s{place:03}.npy", value)
     return folder
+
+
+def test_ranges_are_looked_at_where_all_samples_were_read(model: Path, tmp_path: Path) -> None:
+    """Each of eight samples reaches twice as far as the one before it."""
+    grown = pictures(8) * np.float32(2) ** np.arange(8, dtype=np.float32).reshape(-1, 1, 1, 1, 1)
+    folder = in_folders(tmp_path / "data", grown, rare=4)
+    read = load_model(model)
+    facts = collect_facts(read)
+    data = load_calibration(folder, input_specs(facts))
+    feeds = [{"x": np.load(file)} for file in data.files]
+    for available, gives_ranges, wanted in ((8, True, {"DK234"}), (9, True, {"DK621"}), (8, False, set())):
+        found = about_samples(read, facts, data, feeds, available=available, gives_ranges=gives_ranges)
+        assert {one.code for one in found} & {"DK234", "DK621"} == wanted
 
 
 def codes(findings: tuple[Finding, ...]) -> set[str]:

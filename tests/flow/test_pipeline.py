@@ -14,10 +14,12 @@ import pytest
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.simulation import Original
 from deploykit.backend.backend import Aids, Execution, Instead, Request, SharedWork, Situation
 from deploykit.backend.opinions import Audit
 from deploykit.backend.options import ESTIMATE, KERNELS
 from deploykit.backend.plans import Plan
+from deploykit.backend.quantizers import QuantizedModel
 from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run
@@ -26,11 +28,12 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit.flow import choose, cure
+from deploykit.flow import choose, cure, seal
 from deploykit.flow.cure import rewrite_quantized
 from deploykit.flow.pipeline import (
     SdkTrial,
     check,
+    estimate,
     make_package,
     make_packages,
     make_plan,
@@ -117,9 +120,10 @@ class Recorder(StubBackend):
     """Notes how many inputs it is given to run."""
 
     ran = 0
+    original: Original | None = None
 
     def execute(self, package: Path, prepared: Situation, plan: Plan[None], aids: Aids) -> Execution:
-        self.ran = len(aids.samples().feeds)
+        self.ran, self.original = len(aids.samples().feeds), aids.original()
         return super().execute(package, prepared, plan, aids)
 
 
@@ -130,6 +134,54 @@ def test_of_made_up_inputs_one_is_run(given: tuple[str, ...], count: int, tmp_pa
     _, situation = read_situation(Request(model=CNN / "model.onnx", target="sm8650", inputs=given))
     execute(backend, decide(backend, situation, SharedWork(), lambda _: None), tmp_path, SharedWork(), lambda _: None)
     assert backend.ran == count
+
+
+@each_row(
+    ("model", "encodings", "inputs", "lost"),
+    ("model.onnx", None, "input=0..1", False),
+    ("model.onnx", None, "", False),
+    ("model.onnx", "w8a8.v0.6.1.encodings", "input=0..1", True),
+    ("model.onnx", "w8a8.v0.6.1.encodings", "", True),
+    ("w8a8.qdq.onnx", None, "input=0..1", True),
+)
+def test_a_package_is_judged_by_the_model_as_it_was_handed_in(
+    model: str, encodings: str | None, inputs: str, lost: bool, tmp_path: Path
+) -> None:
+    """In float, beside what its encodings or its own pairs lose; of the very same graph more is asked."""
+    backend, shared = Recorder(), SharedWork()
+    named = None if encodings is None else CNN / encodings
+    request = Request(model=CNN / model, target="sm8650", encodings=named, inputs=tuple(filter(None, [inputs])))
+    _, situation = read_situation(request)
+    decision = decide(backend, situation, shared, lambda _: None)
+    execute(backend, decision, tmp_path, shared, lambda _: None)
+    made = backend.original
+    assert made is not None and (made.quantization is not None) is lost
+    names = made.judge.names
+    exact = made.judge.compare([{name: row[name] for name in names} for row in made.judge.reference])
+    assert {number.limit.value for number in exact.numbers if number.limit.unit == "dB"} == {12.0 if lost else 30.0}
+    assert exact.overall_db == np.inf and (made.quantization is None or 10 < made.quantization.overall_db < 60)
+    unasked = replace(decision, given=replace(situation, request=replace(request, compile=False)))
+    assert execute(backend, unasked, tmp_path, shared, lambda _: None) == Execution()
+
+
+def test_what_a_package_was_made_from_is_told_by_name_and_hash(tmp_path: Path) -> None:
+    model = onnx.load(CNN / "model.onnx")
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "floats.txt").write_text("logits\n")
+    (tmp_path / "list.txt").write_text("a.raw\n")
+    request = Request(model=tmp_path / "m.onnx", target="sm8650", encodings=CNN / "w8a8.v0.6.1.encodings")
+    _, situation = read_situation(request)
+    own = {"own_list": tmp_path / "list.txt", "folder": tmp_path, "number": 3}
+    request = replace(request, float_tensors=tmp_path / "floats.txt", adapter_options=own)
+    quantized = QuantizedModel(model=CNN / "model.onnx", calibration=tmp_path, record={})
+    writer: Any = SimpleNamespace(witnessed=SimpleNamespace(hash=lambda path: (len(path.name), f"hash of {path.name}")))
+    rows = seal._inputs(replace(situation, request=request, quantized=quantized), writer)
+    roles = ["float-model", "model", "external-data", "encodings", "float-tensors", "own-list"]
+    names = ["model.onnx", "m.onnx", "w.bin", "w8a8.v0.6.1.encodings", "floats.txt", "list.txt"]
+    told = zip(roles, names, strict=True)
+    assert rows == [
+        {"role": role, "name": name, "bytes": len(name), "sha256": f"hash of {name}"} for role, name in told
+    ]
 
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -289,6 +341,8 @@ def test_every_compiler_that_runs_here_is_tried(monkeypatch: pytest.MonkeyPatch)
     wanted = replace(request, backend="both", compile=True, adapter_options=own)
     assert asked == [replace(wanted, sdk="2.33"), replace(wanted, sdk="2.36")]
     assert told == ["asking both 2.33", "asking both 2.36"]
+    quiet = replace(request, adapter_options={**request.adapter_options, "kernels": "off"})
+    assert estimate(request) is None and asked.pop() == quiet
     with pytest.raises(UsageError) as refused:
         try_compilers(replace(request, backend="stub"), told.append)
     assert refused.value.what == "no compiler of stub runs here"

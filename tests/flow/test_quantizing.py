@@ -20,7 +20,7 @@ from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob, WeightMet
 from deploykit.backend.requests import make_request
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.pipeline import make_packages
-from deploykit.flow.quantizing import command, making
+from deploykit.flow.quantizing import choosing, command, making
 from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, pick
 from deploykit.flow.quantizing.making import Making, Numbers, divide
 from deploykit.flow.read import resolve_target
@@ -68,6 +68,28 @@ def test_the_quantizer_asked_for_is_taken_or_refused_by_name() -> None:
     default = pick(backend, target, None, "w8a16")
     assert default.quantizer is EMBEDDED
     assert default.better is not None and default.better.spec.name == "aimet"
+
+
+def test_the_best_that_is_installed_is_taken_and_the_first_that_is_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {"one": ("w8a8", "w8a16"), "two": ("w8a16",), "three": ("w8a8", "w8a16"), "own": ("w8a8", "w8a16")}
+    known: Any = [SimpleNamespace(id=name, precisions=lambda _, of=of: of) for name, of in made.items()]
+    states = {"one": "absent", "two": "broken", "three": "ready"}
+
+    def environment(one: Any) -> Any:
+        told = SimpleNamespace(state=states.get(one.id))
+        return told.state and SimpleNamespace(id=one.id, state=lambda with_size: told)
+
+    monkeypatch.setattr(choosing, "quantizers_for", lambda *_: known)
+    monkeypatch.setattr(choosing, "environment_for", environment)
+    for asked, precision, taken, better in (
+        (None, "w8a16", "three", "one"),
+        (None, None, "three", "one"),
+        ("own", "w8a8", "own", None),
+        ("three", "w8a8", "three", None),
+    ):
+        picked: Any = pick(SimpleNamespace(quantizer=""), None, asked, precision)  # type: ignore[arg-type]
+        assert (picked.quantizer.id, picked.better and picked.better.id) == (taken, better)
+        assert (picked.environment and picked.environment.id) == (None if taken == "own" else taken)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

@@ -401,14 +401,10 @@ def encodings_of(grids: Mapping[str, Affine]) -> EncodingSet | None:
 def test_each_says_what_it_is_for_and_what_it_did() -> None:
     """In the order of the tables, each line once: what makes which tensor, "A" and "B" are grids, "?" another one."""
     said: list[str] = []
-    for name, model, before in (*ROWS, *STAYS):
+    for name, model, before in ROWS:
         transform, encodings = load_transform(name), encodings_of(before)
         found = transform.match(model, encodings)
         said += [f"{name}: {', '.join(at.nodes)} ({', '.join(at.tensors)}): {at.why}" for at in found.sites]
-        said += [f"{name}, not {', '.join(at.nodes)}: {at.reason}" for at in found.refusals if at.nodes]
-        if not found:
-            said.append(f"{name}: nothing: {found.reason}")
-            continue
         done = transform.apply(model, encodings, found)
         said += [f"{name}: {note}" for note in done.notes]
         known = {tensor.name for tensor in model.graph.initializer}
@@ -428,10 +424,6 @@ def test_each_says_what_it_is_for_and_what_it_did() -> None:
         if name not in ("raise-opset", "write-out-functions"):  # onnx writes these
             said.append(f"   {'; '.join(steps)}; new {', '.join(new)}; gone {', '.join(sorted(known - stored.keys()))}")
     assert_as_written(Path(__file__).with_name("told.txt"), dict.fromkeys(said))
-
-
-def test_what_it_is_not_for_stays() -> None:
-    assert not [name for name, model, _ in STAYS if load_transform(name).match(model)]
 
 
 @each_row(("name", "model", "before"), *ROWS)
@@ -468,121 +460,6 @@ def test_it_is_written_in_another_form(name: str, model: ModelProto, before: dic
         raised = 16 if "GreaterOrEqual" in {node.op_type for node in made.model.graph.node} else 13
         assert [entry.version for entry in made.model.opset_import] == [raised]
         assert [item.name for item in made.model.graph.input] == ["x"]
-
-
-LARGE = "y = MaxPool <kernel_shape = [30, 9], dilations = [2, 2]> (x)"
-WANTED = "y, places = MaxPool <kernel_shape = [2, 2, 2]> (x)"
-TOO_LONG = batched("n")
-TOO_LONG.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "length"
-SEQUENCE = "parts = SplitToSequence <axis = 0> (x)  y = SequenceAt (parts, at)"
-BRANCHES = "w = Cast <to = 11> (x)  m = Mul (w, half)  z = Cast <to = 1> (m)  s = ReduceSum <keepdims = 0> (z)"
-BRANCHES += "  c = Greater (s, zero)  y = If (c) <then_branch = a () => (float[2] t) { t = Relu (x) }"
-BRANCHES += ", else_branch = b () => (float[2] e) { e = Neg (x) }>"
-LEFT: list[tuple[str, ModelProto]] = [
-    *(
-        ("pool-by-taps", text_model(f"float[{shape}] x", f"y = {step} (x)"))
-        for shape, step in (
-            ("1,2,8,8", "MaxPool <kernel_shape = [3, 3], strides = [2, 2]>"),
-            ("1,2,8,8,8", "AveragePool <kernel_shape = [2, 2, 2]>"),
-            ("1,2,8,8", "AveragePool <kernel_shape = [2, 2], pads = [1, 1, 1, 1]>"),
-        )
-    ),
-    ("pool-by-taps", text_model("float[1,1,90,90] x", LARGE)),
-    ("pool-by-taps", text_model("float[1,1,4,4,4] x", WANTED, "y, int64[n] places")),
-    ("cumulate-forward", text_model("float[3,4] x", "y = CumSum (x, axis)", axis=0)),
-    ("cumulate-forward", text_model("float[3,4] x, int64[] axis", "y = CumSum <reverse = 1> (x, axis)")),
-    ("product-by-halves", text_model("float[3,4] x, int64[1] axes", "y = ReduceProd (x, axes)", opset=18)),
-    ("rank-four", text_model("float[2,3,4,5] x", "y = BatchNormalization (x, s, b, m, v)", **NORMED)),
-    ("norm-statistics", with_statistics(17, "")),
-    (
-        "rank-four",
-        text_model("float[2,3,4,5,6] x", "y, p, q = BatchNormalization <training_mode = 1> (x, s, b, m, v)", **NORMED),
-    ),
-    ("rank-four", text_model(f"{FIVE} x, float[1,3,4,6,5] z", "y = MatMul (x, z)")),
-    ("product-by-halves", text_model("float[3,4097] x", "y = ReduceProd <axes = [1]> (x)")),
-    ("cumulate-forward", text_model("float[0,4] x", "y = CumSum <reverse = 1> (x, axis)", axis=0)),
-    ("integer-remainder", text_model("int32[8] x, int32[8] z", "y = Mod (x, z)", "int32[8] y")),
-    ("clip-to-extremes", text_model("float[8] x", "y = Clip (x, low)", low=0.0)),
-    ("pool-by-taps", text_model("float[0,2,9,9,9] x", "y = MaxPool <kernel_shape = [2, 2, 2]> (x)")),
-    (
-        "norm-statistics",
-        text_model("double[4] x, double[4] s", "y, m = LayerNormalization (x, s)", "double[4] y, float[1] m"),
-    ),
-    ("resolve-sequences", text_model("float[3,4] x, int64[] at", SEQUENCE)),
-    ("resolve-sequences", text_model("float[3] x", "y = Relu (x)")),
-    ("resolve-sequences", text_model("float[3,4] x", SEQUENCE, at=3)),
-    ("resolve-sequences", text_model("float[1025,4] x", SEQUENCE, at=3)),
-    (
-        "resolve-sequences",
-        text_model("float[3,4] x", SEQUENCE.replace("(parts", "(same").replace("y", "same = Identity (parts) y"), at=1),
-    ),
-    ("raise-opset", old("Add <broadcast = 1, axis = 1>", other=CHANNELS)),
-    ("raise-opset", text_model("float[3] x", "y = Relu (x)", opset=13)),
-    ("double-to-float", text_model("float[2] x", BRANCHES, "float[2] y", half=np.asarray(0.5), zero=0.0)),
-    ("write-out-functions", text_model("float[3,4] x", "y = Gelu (x)", opset=20)),
-    ("batch-of-one", batched(None)),
-    ("batch-of-one", batched("length", shape="4")),
-    ("batch-of-one", TOO_LONG),
-    ("flat-index", flat(COUNTED)),
-    ("flat-index", flat(COUNTED.reshape(6, 8), "float[48] x", "y = Gather (table, index)", table=[1.0] * 48)),
-    ("flat-index", flat([[0, 1]], "float[8,6] x", "y = Gather (x, index)")),
-    ("flat-index", flat(np.arange(12).reshape(3, 4), "float[] x")),
-    ("index-from-front", from_front("Gather <axis = 1>", [-1], "float[2,N,3] x")),
-    ("index-from-front", from_front("Gather <axis = 1>", [0, 3])),
-    ("gathernd-to-gather", nd([[1], [2]], "<batch_dims = 1>")),
-    ("gathernd-to-gather", nd([[1], [0]], given="float[2,3,N] x")),
-    ("gathernd-to-gather", text_model("float[2,3,4] x, int64[2,1] i", "y = GatherND (x, i)")),
-    ("integer-remainder", text_model("float[8] x", "y = Mod <fmod = 1> (x, by)", by=[3.0] * 8)),
-    ("divide-by-root", text_model("float[2,8] x", f"{ROOT}  y = Relu (i)", eps=0.1)),
-    ("divide-by-root", text_model("float[2,8] x", f"{ROOT}  y = Mul (i, i)", eps=0.1)),
-    (
-        "divide-by-root",
-        text_model("float[2,8] x", f"{ROOT.replace('Sqrt', 'Exp')}  y = Mul (i, x)", eps=0.1),
-    ),
-    ("einsum-to-matmul", product("bqd,bdk,bk->bq")),
-    ("einsum-to-matmul", product("bqq,bqd->bd")),
-    ("einsum-to-matmul", product("bqd,bkh->bqk")),
-    ("einsum-to-matmul", product("...qd,...dk->...qk")),
-    *(("sum-to-mean", as_sum(end)) for end in ("Mul (s, count)", "Div (part, s)", "Add (s, part)", "Mul (s, s)")),
-    ("sum-to-mean", as_sum("Mul (s, wide)")),
-    *(("global-pool", pooled(*how)) for how in ((6,), (3,), (7, ", pads = [1, 1, 1, 1]"))),
-    ("global-pool", pooled(7, ', auto_pad = "SAME_UPPER"')),
-    ("norm-rows", normed("LayerNormalization", (2, 4, 8), -1)),
-    ("norm-rows", normed("LayerNormalization", (2, 4, 8), 2)),
-    ("norm-rows", with_statistics(17, ", mean", -2)),
-    ("expand-before-norm", summed("Add", (16, 8), "1048576,16,8")),
-    ("norm-rows", normed("RMSNormalization", (1, 4, 8), -1)),
-    ("norm-rows", normed("RMSNormalization", (4, 8), -1)),
-    ("norm-rows", normed("LayerNormalization", (2, 4, 8), -2, given="N,4,8")),
-    (
-        "norm-rows",
-        text_model("float[2,4,8] x", "y = LayerNormalization <axis = -2> (x, scale)", scale=[[1.0] * 8]),
-    ),
-    ("merge-axes", chain([1, 2, 7, 2, 7, 3], [0, 1, 3, 2, 4, 5], [4, 49, 3], "y, t")),
-    ("merge-axes", chain([2, 7, 2, 7, 3], [0, 2, 1, 3, 4], [4, 49, 3])),
-    ("merge-axes", chain([2, 2, 2, 2, 2, 2], [5, 4, 3, 2, 1, 0], [2, 2, 2, 2, 2, 2])),
-    ("merge-axes", chain([2] * 8, [7, 6, 5, 4, 3, 2, 1, 0], [16, 16])),
-    ("merge-axes", text_model("float[N] x", CHAIN, s1=[-1, 2, 2, 2, 2, 2], s2=[-1, 2])),
-    *(("longer-axes", over(axes=axes)) for axes in ([3], [2], [1, 3])),
-    (
-        "longer-axes",  # nothing is turned
-        text_model("float[1,16,9] x", "i = Unsqueeze (x, at)  y = ReduceMean <axes = [2, 3]> (i)", at=[2]),
-    ),
-    (
-        "longer-axes",
-        text_model(
-            "float[1,9,16] x, int64[2] a",
-            "t = Transpose <perm = [0, 2, 1]> (x)  i = Unsqueeze (t, at)  y = ReduceMean (i, a)",
-            "float[1,16,1,1] y",
-            opset=18,
-            at=[2],
-        ),
-    ),
-    *(("expand-before-norm", summed("Add", shape)) for shape in ((2, 16, 8), (8,), (16, 1))),
-    ("expand-before-norm", summed("Add", (1, 16, 8), "1,16,8")),
-    ("expand-before-norm", summed("Sub", (1, 16, 8))),
-]
-STAYS: list[Row] = [(name, model, {}) for name, model in LEFT]
 
 
 def test_attention_is_written_out_with_its_sizes_settled_or_refused() -> None:

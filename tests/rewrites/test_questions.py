@@ -21,7 +21,7 @@ def rewritten(name: str, asked: Asked) -> Iterator[str]:
     found = transform.match(asked.proto, encodings)
     yield from (f"not {', '.join(miss.nodes)}: {miss.reason}" for miss in found.refusals)
     if not found:
-        yield f"nothing: {found.reason}"
+        yield from [f"nothing: {found.reason}"] if found.reason not in {miss.reason for miss in found.refusals} else ()
         return
     done, known = transform.apply(asked.proto, encodings, found), {*stored(asked.proto)}
     yield from done.notes
