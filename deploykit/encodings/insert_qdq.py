@@ -15,7 +15,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.formats.differences import to_unsigned
-from deploykit.encodings.place import is_wide, needed_opset
+from deploykit.encodings.place import needed_opset
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, opset_of, raise_opset
@@ -184,7 +184,7 @@ def insert_qdq(
     opset 21, to which the model is raised.
     """
     copy, domain = raise_opset(copy_of(model), needed_opset(encodings)), ""
-    if opset_of(copy) < 21 and any(is_wide(entry.value) for entry in encodings):
+    if opset_of(copy) < 21 and any(getattr(entry.value, "bits", 0) == 16 for entry in encodings):
         domain = _MS
         if not opset_of(copy, _MS):
             copy.opset_import.add(domain=_MS, version=1)

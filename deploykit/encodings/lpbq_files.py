@@ -112,7 +112,7 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
         constants = dict(graph.stored)
         nodes: list[NodeProto] = []
         for node in graph.nodes:
-            if node.op_type == "QuantizeLinear" and node.output[0] in work.gone:
+            if work.gone.intersection(node.output):
                 continue
             if node.output and node.output[0] in work.before:
                 nodes.append(work.before[node.output[0]])
@@ -199,7 +199,7 @@ def _block_weight(work: _ModelWork, node: NodeProto, layer: NodeProto) -> BlockW
     axis = int(attribute(node, "axis", 1)) % max(1, len(shape))
     if axis != block_axis:
         raise _LeftError(f"its blocks run along axis {axis}; the layer sums along axis {block_axis}")
-    wanted = tuple(-(-dim // size) if i == axis else dim for i, dim in enumerate(shape))
+    wanted = tuple(dim // size if i == axis else dim for i, dim in enumerate(shape))
     if int(np.prod(scale.dims)) == 1 and int(np.prod(wanted)) > 1:
         raise _LeftError("it has one scale and a block size")
     if tuple(scale.dims) != wanted or min(wanted, default=0) < 1 or shape[axis] % size:
@@ -267,13 +267,12 @@ def _axes(layer: NodeProto, rank: int) -> tuple[int, int]:
 
 def _packed(work: _ModelWork, stored: TensorProto) -> Any:
     """The bytes as they lie in the file: two integers each, never unpacked as a whole."""
-    count = (int(np.prod(stored.dims)) + 1) // 2
     if not is_external(stored):
         if stored.raw_data:
-            return np.frombuffer(stored.raw_data, np.uint8, count)
-        return np.asarray(stored.int32_data, np.int32).astype(np.uint8)[:count]
+            return np.frombuffer(stored.raw_data, np.uint8)
+        return np.asarray(stored.int32_data, np.int32).astype(np.uint8)
     path, claim = work.claims[stored.name]
-    return np.memmap(path, np.uint8, "r", claim.offset, (count,))
+    return np.memmap(path, np.uint8, "r", claim.offset, (claim.length,))
 
 
 def _use_scales(work: _ModelWork, node: NodeProto, channel: Any, blocks: Any, channel_axis: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq
@@ -22,7 +21,6 @@ __all__ = [
     "Layout",
     "encoded_bounds",
     "fit",
-    "is_wide",
     "keep_entries",
     "layouts",
     "needed_opset",
@@ -255,11 +253,6 @@ def encoded_bounds(encodings: EncodingSet | None) -> dict[str, Interval]:
 def keep_entries(encodings: EncodingSet | None, graph: GraphCopy) -> EncodingSet | None:
     """The encodings without those of tensors that the graph no longer has."""
     return None if encodings is None else encodings.only(graph.tensor_names)
-
-
-def is_wide(value: Any) -> bool:
-    """True for the types that the standard operators store from opset 21 on."""
-    return isinstance(value, Affine) and value.bits in (4, 16)
 
 
 def needed_opset(encodings: EncodingSet) -> int:

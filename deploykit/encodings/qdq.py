@@ -60,9 +60,9 @@ class PlainNames:
     def join(self, read: str, made: str) -> str:
         """The one name of both ends of a pair. An output of the graph keeps its name, and a pair before it gets it."""
         name = self.final(read)
-        if made not in self.graph.outputs or name in self.graph.stored:
+        if made not in self.graph.outputs:
             self._read_as[made] = name
-        elif name in self.graph.inputs or name in self.graph.outputs:
+        elif name in {*self.graph.inputs, *self.graph.outputs, *self.graph.stored}:
             self.copies[made] = self._read_as[made] = name
         else:
             self._read_as[name] = name = made

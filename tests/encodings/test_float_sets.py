@@ -3,9 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from deploykit.encodings.float_sets import (
@@ -18,12 +16,9 @@ from deploykit.encodings.float_sets import (
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts, place
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model.collect import collect_facts
-from deploykit.model.facts import GraphFacts
-from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.load import load_model
 from tables import each_row
-from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data"
 AIMET, ZOO = DATA / "aimet", DATA / "zoo"
@@ -35,17 +30,6 @@ S = CoverageStatus
 
 
 DETR = collect_facts(load_model(AIMET / "detr" / "model.onnx"))
-
-
-def text_facts(body: str, made: str = "y", given: str = "float[2,4] x", **stored: Any) -> GraphFacts:
-    return collect_facts(wrap_proto(text_model(given, body, made, **stored), path=Path("m.onnx")))
-
-
-def entries(names: str, floats: str = "", listed: str = "") -> EncodingSet:
-    grid = Affine(bits=16, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(3.0))
-    made = {name: Encoding(name=name, value=grid) for name in names.split()}
-    made |= {name: Encoding(name=name, value=Float(dtype="float16")) for name in floats.split()}
-    return EncodingSet(version="1.0.0", entries=made, float_tensors=frozenset(listed.split()))
 
 
 def of(found: dict[str, CoverageStatus], status: CoverageStatus) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from deploykit.encodings.backward import Evidence, Inference, Origin
+from deploykit.encodings.backward import Evidence, Inference
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -46,14 +46,6 @@ def test_a_grid_has_room_for_more_than_samples_show_at_spare_bits(bits: int, see
     found = infer(model, given, "y", evidence=evidence).concluded["y"]
     more = ", and as much again" if bits == 16 else ""
     assert (found.interval, found.why) == (kept, f"seen on the calibration data{more}")
-
-
-def test_constants_proofs_and_kinds() -> None:
-    model = text_model("float[3] x", "y = Mul (x, c)", c=[-2.0, 0.5, 1.0])
-    found = infer(model, entries("c", x=(-1, 1)), "c", "y", proven={"y": (-0.25, 0.5)})
-    assert (found.concluded["c"].interval, found.concluded["c"].origin) == ((-2, 1), Origin.CONSTANT)
-    assert found.concluded["y"].why == "proven by the rewrite that made it"
-    assert found.concluded["y"].interval == (-0.25, 0.5) and found.encodings.entries["c"].dtype == "uint16"
 
 
 def test_control_flow_hides_what_a_tensor_hangs_on() -> None:

@@ -107,7 +107,7 @@ def _dequantized_weights(model: onnx.ModelProto) -> dict[str, Any]:
 
 def test_external_data_is_streamed_and_memory_stays_small(tmp_path: Path) -> None:
     model = block_model(shape=(2048, 1024))
-    onnx.save(model, tmp_path / "big.onnx", save_as_external_data=True, location="big.bin", size_threshold=1024)
+    onnx.save(model, tmp_path / "big.onnx", save_as_external_data=True, location="big.bin", size_threshold=0)
     tracemalloc.start()
     report = convert_file(tmp_path / "big.onnx", tmp_path / "out.onnx", refined=True)
     _, peak = tracemalloc.get_traced_memory()

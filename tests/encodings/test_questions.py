@@ -1,6 +1,7 @@
 """Small graphs with entries, and all that is said of them."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +72,9 @@ def inferred(asked: Asked) -> Iterator[str]:
         told = f" ({', '.join(more)})" if more else ""
         yield f"{made.tensor}: {made.low:.4g} .. {made.high:.4g} {made.origin.described}: {made.why}{told}"
         yield f"    {shown(found.encodings.entries[made.tensor])}"
-    yield from (f"{one.tensor} is open: {one.why}; give {' or '.join(one.ways_out)}" for one in found.open)
+    for one in found.open:
+        why = one.why.removeprefix("no entry, ").removesuffix(", and no neighbour tells")
+        yield f"{one.tensor} is open: {why}; {', '.join(way.removeprefix('--') for way in one.ways_out)}"
 
 
 def completed(asked: Asked) -> Iterator[str]:
@@ -167,10 +170,9 @@ def widened(asked: Asked) -> Iterator[str]:
 
 
 def cut(asked: Asked) -> Iterator[str]:
-    most, *floats = asked.words
-    found = partition(
-        asked.facts, floats, max_segments=int(most) or None, costs=SegmentCosts(segment=100, changed_op=9)
-    )
+    most, *words = asked.words
+    floats, absorbed = ([word.lstrip("+") for word in words if word.startswith("+") is mark] for mark in (False, True))
+    found = partition(asked.facts, floats, absorbed=absorbed, max_segments=int(most) or None, costs=COSTS)
     for span in found.segments:
         kind = "float" if span.is_float else "integers"
         yield f"{kind} {' '.join(map(str, span.nodes))}: {', '.join(span.inputs)} -> {', '.join(span.outputs)}"
@@ -209,10 +211,18 @@ def inserted(asked: Asked) -> Iterator[str]:
     made = insert_qdq(
         asked.proto, given, bias=bias, unsigned_activations=not signed, requantize=requantize, first=first
     )
-    yield steps(made.model)
+    told = steps(made.model).partition(", stored ")[0]
+    pair = r"(\S+) = (\S*)QuantizeLinear(\S*|<.*?>) (\S+) (.*?); (\S+) = \2DequantizeLinear\3 \1 \5(?=[;,]|$)"
+    told = re.sub(pair, r"\1, \6 = \2Pair\3 \4 \5", told)
+    listed_below = []
+    for tensor in made.model.graph.initializer:  # single numbers stand where they are read
+        value = f"{numpy_helper.to_array(tensor).tolist()} {TensorProto.DataType.Name(tensor.data_type)}"
+        if tensor.dims or not re.search(rf" {tensor.name}\b", told):
+            listed_below.append(f"{tensor.name} {value}")
+        told = told if tensor.dims else re.sub(rf" {tensor.name}\b", f" {value}", told)
+    yield told
     yield " ".join(f"{entry.domain or 'onnx'} {entry.version}" for entry in made.model.opset_import)
-    for tensor in made.model.graph.initializer:
-        yield f"{tensor.name} {numpy_helper.to_array(tensor).tolist()} {TensorProto.DataType.Name(tensor.data_type)}"
+    yield from listed_below
     yield f"placed {made.placed}, stored {made.stored}, activations {sorted(made.activations)}"
     yield from (f"{one.tensor} is skipped: {one.reason}" for one in made.skipped)
 
@@ -240,7 +250,7 @@ def split(asked: Asked) -> Iterator[str]:
         yield f"{one.name} {', '.join(one.inputs)} -> {', '.join(one.outputs)}, entries {' '.join(kept) or 'none'}"
         yield f"    {steps(one.model)}, nodes {' '.join(one.nodes)}, turned float {' '.join(one.changed) or 'none'}"
     whole, entries = whole_as_cut(asked.proto, asked.encodings, found, segments)
-    yield f"whole: {steps(whole)}, entries {' '.join(entries.entries)}"
+    yield f"whole: {steps(whole)}, entries {' '.join([*entries.entries, *entries.float_tensors])}"
 
 
 QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {

@@ -15,10 +15,9 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.flow.ways import prove_chain, segment_pieces
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.load import load_model
 from parts_in_order import check_parts
 from tables import each_row
-from text_models import text_model
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 MIXES = [
@@ -28,10 +27,6 @@ MIXES = [
     "aimet-2.31.0/w8a8-litemp-fp16.v1.0.0",
 ]
 NEVER_CHANGE = SegmentCosts(changed_op=1e12)
-
-
-def _facts(model: onnx.ModelProto) -> GraphFacts:
-    return collect_facts(wrap_proto(model, path=Path("tiny.onnx")))
 
 
 def _detr(variant: str) -> tuple[onnx.ModelProto, GraphFacts, EncodingSet, list[dict[str, np.ndarray]]]:
@@ -78,24 +73,3 @@ def test_which_islands_join_their_neighbours() -> None:
     whole = partition(facts, frozenset())
     assert [segment.is_float for segment in whole.segments] == [False]
     assert split_model(model, encodings, whole)[0].outputs == ("detections",)
-
-
-def test_a_fused_pair_is_never_cut() -> None:
-    """MatMul and its bias Add: the tensor between them has no entry, so it can be no border."""
-    _, facts, encodings, _ = _detr("w8a16.v1.0.0")
-    absorbed = list(predict_float_set(facts, encodings).absorbed)
-    cut = partition(facts, {"/decoder/enc_score_head/Add_output_0"}, absorbed=absorbed, costs=NEVER_CHANGE)
-    assert not any(set(segment.inputs) & set(absorbed) for segment in cut.segments)
-
-
-def test_what_a_branch_reads_from_outside_crosses_into_its_segment() -> None:
-    """A branch names no inputs: taken for a node that reads nothing, it ran before what it reads was there."""
-    branch = "() => (float[1,4] r) { r = Relu (a) }"
-    body = f"a = Exp (x)  b = If (always) <then_branch = t {branch}, else_branch = e {branch}>  y = Neg (b)"
-    facts = _facts(text_model("float[1,4] x", body, "float[1,4] y", always=np.array(True)))
-    cut = partition(facts, {"b"}, costs=NEVER_CHANGE)
-    made: set[str] = {"x"}
-    for span in cut.segments:
-        assert set(span.inputs) <= made
-        made |= set(span.outputs)
-    assert next(span for span in cut.segments if 1 in span.nodes).inputs == ("a",)

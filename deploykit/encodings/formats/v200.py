@@ -138,9 +138,10 @@ def _parse_scale_of_scales(row: LinearItem, bits: int, where: str) -> Lpbq:
     if blocks.ndim < 2:
         raise InputError(f"{where}: 'x' must be nested as deep as the tensor has dimensions")
     axis = grids.normal_axis(scale.axis, blocks.ndim, where)
-    if axis == _block_axis(row, blocks.ndim, where) or channels.size != blocks.shape[axis]:
-        what = f"{channels.size} items, but 'x' has {blocks.shape[axis]} channels along axis {axis}"
-        raise InputError(f"{where}: 'x_scale' has {what}")
+    along = _block_axis(row, blocks.ndim, where)
+    if axis == along or channels.size != blocks.shape[axis]:
+        what = f"'x' has {blocks.shape[axis]} channels along axis {axis} and blocks along axis {along}"
+        raise InputError(f"{where}: 'x_scale' has {channels.size} items, but {what}")
     shape = [blocks.shape[axis] if dim == axis else 1 for dim in range(blocks.ndim)]
     return _lpbq(row, bits, channels.reshape(shape), blocks, axis, where)
 
