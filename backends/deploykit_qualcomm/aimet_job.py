@@ -157,6 +157,23 @@ def _type_of(quantizer: Any) -> tuple[Any, int]:
     return quantizer.data_type, quantizer.bitwidth
 
 
+def leave_room(job: child.ChildJob, sim: Any) -> None:
+    """16-bit ranges as ``child.with_room`` says, where they are those of all samples."""
+    wide = [one for one in sim.qc_quantize_op_dict.values() if one.enabled and one.bitwidth == 16]
+    if not wide or len(job.calibration) < 2 or job.settings["scheme"] != "min_max":
+        return
+    halves = []
+    for half in (0, 1):
+        sim.compute_encodings(job.calibration[half::2])
+        halves.append([[(end.min, end.max) for end in one.get_encodings() or ()] for one in wide])
+    sim.compute_encodings(job.calibration)
+    for quantizer, one, other in zip(wide, *halves, strict=True):
+        if len(one) == 1:
+            quantizer.set_fixed_encoding_range(child.with_room(*one, *other))
+            quantizer.compute_encodings()
+    job.stage_done("room")
+
+
 def export(job: child.ChildJob, sim: Any) -> None:
     """The model without quantizers, in one file where it fits, and its encodings with int32 biases."""
     child.tell("exporting")
@@ -191,6 +208,7 @@ def work(job: child.ChildJob) -> None:
     sim.compute_encodings(job.calibration)
     job.stage_done("calibrate")
     mix(job, sim)
+    leave_room(job, sim)
     export(job, sim)
     job.save_simulated(names, lambda feed: sim.session.run(None, feed))
     job.stage_done("simulate")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ChildJob", "SampleFiles", "main", "tell"]
+__all__ = ["ChildJob", "SampleFiles", "main", "tell", "with_room"]
 
 Feed = dict[str, Any]
 
@@ -40,7 +40,9 @@ class SampleFiles(Sequence[Feed]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+            other = self.named("")
+            other._files = self._files[index]
+            return other
         with np.load(self._files[index], allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
 
@@ -95,6 +97,21 @@ class ChildJob:
             values = run(feed)
             np.savez(folder / f"{index:05}.npz", **{f"v{at}": value for at, value in enumerate(values)})
         (folder / "names.json").write_text(json.dumps(list(names)), "utf-8")
+
+
+_SETTLED = 0.01
+"""Ends of a range that differ by less than this share of it are one end."""
+
+
+def with_room(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """A range for 16 bits, from those of both halves of the samples: an end that they do not share lies twice as far out.
+
+    Such an end is not settled, and 16 bits have a step to spare for what other data holds. Bounds and masks are shared.
+    """
+    ends = np.array([[0.0, 0.0], one, other])
+    low, high = ends[:, 0].min(), ends[:, 1].max()
+    grown = np.where(np.ptp(ends[1:], axis=0) < _SETTLED * (high - low), 1, 2)
+    return float(low * grown[0]), float(high * grown[1])
 
 
 def _watched() -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.calibrate import create_calibrator
 
 from deploykit.encodings.qdq import DEQUANTIZE, QUANTIZE
 from deploykit.errors import InputError
@@ -100,11 +101,26 @@ def _leave_infinite(path: Path, floats: Path) -> None:
         onnx.save(graph.model, path)
 
 
+def _with_room(job: child.ChildJob, model: Path, taken: set[str]) -> dict[str, Any]:
+    """16-bit ranges as ``child.with_room`` says, for the tensors that are computed."""
+    halves = []
+    for half in (0, 1):
+        calibrator = create_calibrator(str(model), augmented_model_path=str(job.folder / "ranges.onnx"))
+        calibrator.collect_data(_SampleReader(job.calibration[half::2], taken))
+        found = calibrator.compute_data().data.items()
+        halves.append({name: tuple(float(end.item()) for end in data.range_value) for name, data in found})
+    rooms = {name: child.with_room(ends, halves[1][name]) for name, ends in halves[0].items()}
+    return {name: [{"rmin": np.float32(low), "rmax": np.float32(high)}] for name, (low, high) in rooms.items()}
+
+
 def work(job: child.ChildJob) -> None:
     """Calibrate, write the QDQ model, run it on the samples that were held out."""
     settings = job.settings
     job.result["versions"] = {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__}
     prepared, taken = _prepared(job, per_channel=bool(settings["per_channel"]))
+    extra = dict(settings["extra_options"])
+    if settings["activation"] == "QUInt16" and settings["method"] == "MinMax" and len(job.calibration) > 1:
+        extra["TensorQuantOverrides"] = _with_room(job, prepared, taken)
     quantize_static(
         str(prepared),
         str(job.out / QDQ),
@@ -114,7 +130,7 @@ def work(job: child.ChildJob) -> None:
         activation_type=QuantType[settings["activation"]],
         weight_type=QuantType[settings["weight"]],
         calibrate_method=CalibrationMethod[settings["method"]],
-        extra_options=dict(settings["extra_options"]),
+        extra_options=extra,
     )
     if taken:
         _named_again(job.out / QDQ, taken)
