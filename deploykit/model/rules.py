@@ -77,7 +77,7 @@ def _asked_shape(facts: GraphFacts, name: str) -> str:
     "warning",
     sources=(f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
     claim=_OF_MOST_TOOLS,
-    cure=("dequantize-layers", "simplify"),
+    cure=("dequantize-layers", "simplify", "loops-on-host"),
 )
 def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     """A computed tensor whose size depends on the values it is computed from, or is not known for another reason.

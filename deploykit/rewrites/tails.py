@@ -119,22 +119,24 @@ cut_tail = Transform(
 
 
 def _loops(graph: ModelLook) -> MatchResult:
-    """Every node that runs another graph, with all that it leads to; most layers must come before."""
+    """Every node that runs another graph or decides a size, with all that it leads to; most layers must come before."""
     every = range(len(graph.nodes))
-    chosen = [index for index in every if has(graph.nodes[index], Trait.CONTROL_FLOW)]
+    chosen = [index for index in every if has(graph.nodes[index], Trait.CONTROL_FLOW, Trait.SIZED_BY_VALUES)]
     later = frozenset(_followers(graph, chosen, every))
     # A network inside of a body goes to the host as well.
     inside = [node for body in nested_graphs(graph.nodes) for node in body.node]
     behind = sum(node.op_type in ROLES for node in (*(graph.nodes[index] for index in later), *inside))
     before = sum(node.op_type in ROLES for node in (*graph.nodes, *inside)) - behind
     if not chosen or before < max(behind, 1):
-        return MatchResult(reason="no layers, or fewer, come before it" if chosen else "no node runs another graph")
+        return MatchResult(
+            reason="no layers, or fewer, come before it" if chosen else "no node runs another graph or decides a size"
+        )
     return _cut_at(graph, chosen, later, f"{before} layers come before it")
 
 
 loops_on_host = Transform(
     name="loops-on-host",
-    summary="Leaves a Loop, an If or a Scan behind the layers, and all that follows, to the host.",
+    summary="Leaves a Loop, an If, a Scan or a NonMaxSuppression behind the layers, and all that follows, to the host.",
     find=_loops,
     apply=_cut,
 )

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.flow.quantizing.child import ChildJob, main, tell
+from deploykit.flow.quantizing.child import ChildJob, main, tell, with_room
+from tables import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +37,19 @@ def given_job(folder: Path, **images: Any) -> None:
 def done(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
     return found
+
+
+@each_row(
+    ("one", "other", "range_"),
+    ((0.0, 4.0), (-1.0, 5.0), (-2.0, 10.0)),
+    ((-1e4, 4.0), (-1e4 - 3, 9.0), (-1e4 - 3, 9.0)),
+    ((0.0, 1.0), (0.0, 1.0), (0.0, 1.0)),
+    ((2.0, 6.0), (1.0, 5.951), (0.0, 6.0)),
+    ((2.0, 6.0), (1.0, 5.93), (0.0, 12.0)),
+    ((-3.0, -2.0), (-3.0, -1.0), (-3.0, 0.0)),
+)
+def test_an_end_that_halves_of_the_samples_do_not_share_has_room(one: Any, other: Any, range_: Any) -> None:
+    assert with_room(one, other) == with_room(other, one) == range_
 
 
 def progress(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int | None, int | None]]:

@@ -18,6 +18,8 @@ from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob, WeightMethod
 from deploykit.backend.requests import make_request
+from deploykit.encodings.read import read_placed
+from deploykit.encodings.values import Affine
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.pipeline import make_packages
 from deploykit.flow.quantizing import choosing, command, making
@@ -173,6 +175,10 @@ def test_outputs_whose_size_the_values_decide_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="changes its size with the values"):
         asked: Any = {"target": "sm8650", "calibration": tmp_path / "rows.npz", "precision": "w8a8"}
         deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / "o", **asked)
+    np.savez(tmp_path / "rows.npz", x=np.concatenate([rows[:3], np.eye(40, dtype=np.float32)[:13, None]]))
+    done = deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / "o", **asked)
+    told = done.record["numbers"]
+    assert (told["sqnr_db"], told["samples"]) == (None, {"count": 3, "held_out": True})
 
 
 def test_what_no_grid_holds_stays_in_float_and_a_left_operand_has_one_grid(tmp_path: Path) -> None:
@@ -438,3 +444,20 @@ def test_what_the_embedded_quantizer_is_told(precision: str, types: tuple[str, s
     rewrites = ("dequantize-layers", "double-to-float", "raise-opset", "fold-batchnorm")
     script = Path(making.__file__).with_name("ort_static.py")
     assert job == QuantizerJob(script=script, settings={**told, "extra_options": extra}, rewrites=rewrites)
+
+
+@each_row(("precision", "ends"), ("w8a16", (8, 1)), ("w8a8", (4, 1)))
+def test_the_embedded_quantizer_leaves_room_in_sixteen_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, ends: tuple[int, int]
+) -> None:
+    """One half of the samples ends at 3, the other at 4; what is cut off at 1 has one end in both."""
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))
+    body = "y = Add (x, x)\n z = Clip (x, low, high)\n u = Mul (y, z)"
+    model = text_model("float[1,2] x", body, "float[1,2] u", low=np.float32(0), high=np.float32(1))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.array([[[0, at]] for at in (1, 2, 3, 4)], np.float32))
+    given: dict[str, Any] = {"target": "sm8650", "calibration": tmp_path / "d.npz", "out": tmp_path / "out"}
+    done = deploykit.quantize(tmp_path / "m.onnx", precision=precision, **given)
+    placed = read_placed(done.folder / "model.encodings", facts_of(done.folder / "model.onnx"))
+    found = {one.name: one.value.ends[1] for one in placed if isinstance(one.value, Affine)}
+    assert (found["x"], found["z"]) == pytest.approx(ends, abs=0.05)

@@ -71,7 +71,13 @@ def test_what_a_job_is_told(precision: str, target: str, options: dict[str, Any]
     assert [len(AIMET.weight_methods(one)) for one in ("w4a8", "w8a8", "w16a16")] == [2, 2, 0]
 
 
-def run_job(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
+def run_job(
+    settings: dict[str, Any],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    widths: dict[str, int] | None = None,
+    seen: Any = None,
+) -> tuple[list[Any], Any]:
     """The job with stand-ins for AIMET: what was called in which order, and the job as it is then."""
     calls: list[Any] = []
 
@@ -82,12 +88,14 @@ def run_job(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPa
 
         return call
 
-    quantizers = {name: SimpleNamespace(data_type="int", bitwidth=8) for name in ("x", "y")}
+    quantizers = {
+        name: SimpleNamespace(data_type="int", bitwidth=bits) for name, bits in (widths or {"x": 8, "y": 8}).items()
+    }
     names: dict[str, Any] = {"activation_names": ["y"], "input_quantizers_name": ["x"]}
     sim = MagicMock(qc_quantize_op_dict={name: MagicMock(**vars(one)) for name, one in quantizers.items()}, **names)
     for one in sim.qc_quantize_op_dict.values():
         one._tensor_quantizer.setPercentileValue = noting("percentile")
-    sim.compute_encodings = noting("calibrate")
+    sim.compute_encodings = noting("calibrate") if seen is None else lambda samples: seen(sim, samples)
     sim.export = noting("export")
     sim.session.run = lambda _, feed: [feed["x"] * 1.1]
     modules: dict[str, Any] = {"aimet_onnx": MagicMock(QuantizationSimModel=noting("simulate", sim))}
@@ -123,6 +131,28 @@ def run_job(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPa
     )
     runpy.run_path(str(Path(aimet.__file__).with_name("aimet_job.py")))["work"](job)
     return calls, SimpleNamespace(done=done, result=job.result)
+
+
+def test_room_is_left_in_sixteen_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrated on the samples 1, 3 and 5, on 2 and 4, and on all."""
+    found: list[list[float]] = []
+    fixed: dict[str, Any] = {}
+
+    def seen(sim: Any, samples: Any) -> None:
+        found.append([float(one["x"].max()) for one in samples])
+        ends = {"x": (0, max(found[-1])), "mask": (-1e4, max(found[-1])), "narrow": (0, max(found[-1]))}
+        for name, one in sim.qc_quantize_op_dict.items():
+            end = SimpleNamespace(min=ends.get(name, (0,))[0], max=ends.get(name, (0, 0))[-1])
+            one.get_encodings = lambda name=name, end=end: {"float": None, "channels": [end, end]}.get(name, [end])
+            one.set_fixed_encoding_range = lambda ends, name=name: fixed.__setitem__(name, ends)
+
+    for scheme, count in (("percentile", 1), ("min_max", 4)):
+        found.clear()
+        wide = dict.fromkeys(("x", "mask", "float", "channels"), 16)
+        run_job({**PLAIN, "scheme": scheme}, tmp_path, monkeypatch, {**wide, "narrow": 8}, seen)
+        assert len(found) == count and found[-1] == found[0] == [1, 2, 3, 4, 5]
+    assert found[1:3] == [[1, 3, 5], [2, 4]]
+    assert fixed == {"x": (0, 10), "mask": (-1e4, 5)}
 
 
 def test_the_job_does_what_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,22 @@ LAYERLESS = (
 )
 
 
+def test_what_decides_a_size_runs_on_the_host_behind_the_layers() -> None:
+    body = """
+        b = MatMul (x, w)  l = MatMul (x, v)  t = Transpose <perm = [0,2,1]> (l)  s = Sigmoid (t)
+        chosen = NonMaxSuppression (b, s, most, half, half)  at = Gather <axis = 1> (chosen, two)
+        rows = Squeeze (b, first)  y = Gather (rows, at)
+    """
+    rng = np.random.default_rng(0)
+    given: dict[str, Any] = {"w": rng.normal(size=(8, 4)).astype(np.float32), "v": np.ones((8, 1), np.float32)}
+    numbers: dict[str, Any] = {"most": [9], "half": np.array([0.5], np.float32), "two": 2, "first": [0]}
+    model = text_model("float[1,6,8] x", body, "float[n,4] y", **given, **numbers)
+    done = rewrite(model, None, ["loops-on-host"], random_feeds(model))
+    assert done.tail is not None and "Sigmoid" in {node.op_type for node in done.model.graph.node}
+    assert [node.op_type for node in done.tail.graph.node] == ["NonMaxSuppression", "Gather", "Gather"]
+    _check(model, done, random_feeds(model))
+
+
 def test_what_the_values_end_runs_on_the_host_behind_the_layers() -> None:
     """A trained reader of tables decodes in such a Loop."""
     given: dict[str, Any] = {

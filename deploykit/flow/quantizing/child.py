@@ -104,7 +104,7 @@ _SETTLED = 0.01
 
 
 def with_room(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """A range for 16 bits, from those of both halves of the samples: an end that they do not share lies twice as far out.
+    """A range for 16 bits, from those of both halves of the samples: an end that they do not share is twice as far out.
 
     Such an end is not settled, and 16 bits have a step to spare for what other data holds. Bounds and masks are shared.
     """

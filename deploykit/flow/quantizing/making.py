@@ -363,14 +363,16 @@ def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Sequence[
     reference = [{name: row[name] for name in judge.names} for row in judge.reference]
     outputs = [{name: row[name] for name in judge.names} for row in shown]
     own = _own(ran.folder, judge.names)
-    for wanted, got in [*zip(reference, outputs, strict=True), *zip(reference, own or (), strict=False)]:
-        for name in judge.names:
-            if np.shape(wanted[name]) != np.shape(got[name]):
-                raise InputError(
-                    f"{given.path.name}: its output {name!r} changes its size with the values",
-                    why=f"it is {np.shape(wanted[name])} in float and {np.shape(got[name])} quantized",
-                    next="export it without what decides the size, such as a Loop or a NonZero",
-                )
+    # Rows behind a choice, such as NonMaxSuppression, are as many as the values make them: the judge matches them.
+    rows = list(zip(reference, outputs, own or outputs, strict=True))
+    rows = [row for row in rows if all(len({np.shape(one[name]) for one in row}) == 1 for name in judge.names)]
+    if not rows:
+        raise InputError(
+            f"{given.path.name}: an output changes its size with the values on every sample",
+            next="export it without what decides the size, such as a Loop or a NonZero",
+        )
+    reference, outputs, simulated = map(list, zip(*rows, strict=True))
+    own = own and simulated
     return Numbers(
         sqnr_db=overall_sqnr_db(reference, outputs),
         quantizer_db=None if own is None else overall_sqnr_db(reference, own),

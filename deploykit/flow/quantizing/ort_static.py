@@ -103,12 +103,12 @@ def _leave_infinite(path: Path, floats: Path) -> None:
 
 def _with_room(job: child.ChildJob, model: Path, taken: set[str]) -> dict[str, Any]:
     """16-bit ranges as ``child.with_room`` says, for the tensors that are computed."""
-    halves = []
+    halves = list[dict[str, tuple[float, float]]]()
     for half in (0, 1):
         calibrator = create_calibrator(str(model), augmented_model_path=str(job.folder / "ranges.onnx"))
         calibrator.collect_data(_SampleReader(job.calibration[half::2], taken))
         found = calibrator.compute_data().data.items()
-        halves.append({name: tuple(float(end.item()) for end in data.range_value) for name, data in found})
+        halves.append({name: (data.range_value[0].item(), data.range_value[1].item()) for name, data in found})
     rooms = {name: child.with_room(ends, halves[1][name]) for name, ends in halves[0].items()}
     return {name: [{"rmin": np.float32(low), "rmax": np.float32(high)}] for name, (low, high) in rooms.items()}
 
