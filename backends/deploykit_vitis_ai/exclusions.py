@@ -77,11 +77,11 @@ class Exclusions:
         own = [node.name for node in nodes if node.name]
         pairs = (_folded_pair(facts, node) for node in nodes)
         folded = [pair[0].outputs[0] for pair in pairs if pair is not None]
-        joined = []
-        for node in nodes:
-            makers = [facts.producer_of(name) for name in node.inputs] if node.op_type == "Concat" else []
-            if any(maker is not None and maker.op_type == "Concat" for maker in makers):
-                joined.append(node.outputs[0])
+        joined = [
+            node.outputs[0]
+            for node in nodes
+            if node.op_type == "Concat" and any(facts.producer_of(name, "Concat") for name in node.inputs)
+        ]
         return tuple(dict.fromkeys((*own, *folded, *joined)))
 
     def nameless(self, facts: GraphFacts) -> tuple[str, ...]:
@@ -135,10 +135,8 @@ def _folded_pair(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, NodeFact]
         return _folded_pair(facts, before) if before is not None else None
     if not has(node, Trait.TAKES_BATCHNORM):
         return None
-    readers = facts.consumers_of(node.outputs[0])
-    if len(readers) == 1 and readers[0].op_type == "BatchNormalization":
-        return node, readers[0]
-    return None
+    after = facts.only_reader(node.outputs[0], "BatchNormalization")
+    return None if after is None else (node, after)
 
 
 def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph) -> Region:

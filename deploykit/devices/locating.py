@@ -86,9 +86,7 @@ class _DeviceProbe(ModelProbe):
         behind = {
             name
             for name, node in known.items()
-            if node.op_type == "DequantizeLinear"
-            and (source := facts.producer_of(node.inputs[0])) is not None
-            and source.op_type == "QuantizeLinear"
+            if node.op_type == "DequantizeLinear" and facts.producer_of(node.inputs[0], "QuantizeLinear")
         }
         self.tensors = frozenset((behind or set(known)) | set(facts.outputs))
 

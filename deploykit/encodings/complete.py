@@ -88,7 +88,7 @@ def _derived(
     given: dict[str, Value] = {}
     if _agree(outputs, known):
         value = known.get(outputs[0])
-        takers = [name for name in inputs if name not in known and len(facts.consumers_of(name)) == 1]
+        takers = [name for name in inputs if name not in known and facts.only_reader(name)]
         given.update((name, value) for name in takers if value is not None and _travels(value))
     # A padded tensor takes its input's entry whatever the padding is quantized to.
     if node.op_type == "Pad" or _agree(inputs, known):
@@ -115,9 +115,9 @@ def _is_masked_minimum(facts: GraphFacts, node: NodeFact, read_values: ReadValue
     """True for ReduceMin in ``Softmax(Where(mask, x, ReduceMin(x) + far))``: tool chains match that as one op."""
     if node.op_type != "ReduceMin" or read_values is None:
         return False
-    add = _only_reader(facts, node, "Add")
-    where = _only_reader(facts, add, "Where")
-    softmax = _only_reader(facts, where, "Softmax")
+    add = facts.only_reader(node.outputs[0], "Add")
+    where = add and facts.only_reader(add.outputs[0], "Where")
+    softmax = where and facts.only_reader(where.outputs[0], "Softmax")
     if add is None or softmax is None or softmax.attributes.get("axis", -1) not in (-1, 3):
         return False
     if len(node.inputs) > 1:
@@ -125,11 +125,6 @@ def _is_masked_minimum(facts: GraphFacts, node: NodeFact, read_values: ReadValue
     else:
         last_axis = list(node.attributes.get("axes", ())) in ([-1], [3])
     return last_axis and any(_scalar(name, read_values) <= _FAR_BELOW for name in add.inputs if name != node.outputs[0])
-
-
-def _only_reader(facts: GraphFacts, node: NodeFact | None, op_type: str) -> NodeFact | None:
-    readers = facts.consumers_of(node.outputs[0]) if node is not None else ()
-    return readers[0] if len(readers) == 1 and readers[0].op_type == op_type else None
 
 
 def _scalar(name: str, read_values: ReadValues) -> float:

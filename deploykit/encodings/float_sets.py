@@ -326,8 +326,8 @@ def _is_bias(facts: GraphFacts, name: str) -> bool:
             if any(roles.get(index) != BIAS for index, read in enumerate(node.inputs) if read == used):
                 return False
             continue
-        makers = (facts.producer_of(other) for other in node.inputs if other != used)
-        if node.op_type != "Add" or not any(maker is not None and maker.op_type == "MatMul" for maker in makers):
+        products = (facts.producer_of(other, "MatMul") for other in node.inputs if other != used)
+        if node.op_type != "Add" or not any(products):
             return False
     return bool(readers)
 

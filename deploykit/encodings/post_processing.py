@@ -198,8 +198,7 @@ def _is_of_network(facts: GraphFacts, node: NodeFact) -> bool:
 def _is_bias(facts: GraphFacts, node: NodeFact) -> bool:
     if node.op_type != "Add" or not any(facts.is_stored(name) for name in node.inputs):
         return False
-    makers = [facts.producer_of(name) for name in node.inputs]
-    return any(maker is not None and maker.op_type == "MatMul" for maker in makers)
+    return any(facts.producer_of(name, "MatMul") for name in node.inputs)
 
 
 def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
@@ -209,8 +208,7 @@ def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
     sizes = facts.static_shape(node.inputs[1]) or ()
     if max(sizes, default=0) != math.prod(sizes) or math.prod(sizes) > _MOST_BINS:
         return False
-    before = facts.maker_behind(node.inputs[0], _MOVES)
-    return before is not None and before.op_type == "Softmax"
+    return facts.maker_behind(node.inputs[0], _MOVES, "Softmax") is not None
 
 
 def _heads(facts: GraphFacts, queue: list[str]) -> frozenset[int]:
@@ -310,8 +308,8 @@ def output_of_shape(facts: GraphFacts, name: str, shape: tuple[int, ...]) -> str
 
 def find_mixing(facts: GraphFacts, output: str, axis: int) -> Mixing | None:
     """The Concat along ``axis`` that makes ``output``, seen through quantizers and casts; None when there is none."""
-    node = facts.maker_behind(output, _TRANSPARENT)
-    if node is None or node.op_type != "Concat":
+    node = facts.maker_behind(output, _TRANSPARENT, "Concat")
+    if node is None:
         return None
     fact = facts.tensors.get(node.outputs[0])
     along = int(node.attributes.get("axis", 0))

@@ -403,8 +403,8 @@ def check_one_sided_decisions(context: EncodingsOnGraph) -> Iterator[Found]:
     from deploykit.encodings.new_grids import range_of
 
     for output in context.facts.outputs:
-        node = context.facts.maker_behind(output, _MOVED)
-        ends = None if node is None or node.op_type != "Sigmoid" else range_of(context.encodings.get(node.inputs[0]))
+        node = context.facts.maker_behind(output, _MOVED, "Sigmoid")
+        ends = None if node is None else range_of(context.encodings.get(node.inputs[0]))
         if ends is not None and not ends[0] < 0 < ends[1]:
             never = "above" if ends[1] <= 0 else "below"
             yield Found(

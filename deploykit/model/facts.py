@@ -169,22 +169,30 @@ class GraphFacts(Kept):
         fact = self.tensors.get(tensor)
         return None if fact is None else fact.static_shape
 
-    def producer_of(self, tensor: str) -> NodeFact | None:
-        """The node that makes a tensor, or None for inputs, initializers and unknown names."""
-        fact = self.tensors.get(tensor)
-        return None if fact is None or fact.producer is None else self.nodes[fact.producer]
+    def producer_of(self, tensor: str, *op_types: str) -> NodeFact | None:
+        """The node that makes a tensor, if it is of one of the given types (any when none is given).
 
-    def maker_behind(self, tensor: str, passed: Container[str]) -> NodeFact | None:
-        """The node that makes a tensor, seen through operators of some types by their first input."""
-        node = self.producer_of(tensor)
-        while node is not None and node.op_type in passed:
-            node = self.producer_of(node.inputs[0])
-        return node
+        None for inputs, initializers and unknown names.
+        """
+        fact = self.tensors.get(tensor)
+        node = None if fact is None or fact.producer is None else self.nodes[fact.producer]
+        return node if node is not None and (not op_types or node.op_type in op_types) else None
+
+    def maker_behind(self, tensor: str, passed: Container[str], *op_types: str) -> NodeFact | None:
+        """The same, seen through operators of other types by their first input."""
+        while (node := self.producer_of(tensor)) is not None and node.op_type in passed:
+            tensor = node.inputs[0]
+        return self.producer_of(tensor, *op_types)
 
     def consumers_of(self, tensor: str) -> tuple[NodeFact, ...]:
         """The nodes that read a tensor, in graph order."""
         fact = self.tensors.get(tensor)
         return () if fact is None else tuple(self.nodes[index] for index in fact.consumers)
+
+    def only_reader(self, tensor: str, *op_types: str) -> NodeFact | None:
+        """The node that reads a tensor, when it is the only one, and of one of the given types (any without them)."""
+        readers = self.consumers_of(tensor)
+        return readers[0] if len(readers) == 1 and (not op_types or readers[0].op_type in op_types) else None
 
 
 def static_tensors(facts: GraphFacts) -> frozenset[str]:
@@ -212,8 +220,9 @@ def channel_first(facts: GraphFacts) -> GraphFacts:
     """
     tensors, nodes, turned = dict(facts.tensors), list(facts.nodes), set[str]()
     for name in facts.channel_last:
-        turn, shape = facts.maker_behind(name, ("QuantizeLinear", "DequantizeLinear")), tensors[name].shape or ()
-        if turn is not None and turn.op_type == "Transpose":
+        turn = facts.maker_behind(name, ("QuantizeLinear", "DequantizeLinear"), "Transpose")
+        shape = tensors[name].shape or ()
+        if turn is not None:
             nodes[turn.index] = replace(turn, op_type="Identity")
             turned.add(name)
         if name in (*facts.inputs, *turned):

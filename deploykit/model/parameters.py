@@ -63,10 +63,8 @@ def _stored_weight(facts: GraphFacts, node: NodeFact, name: str) -> tuple[str | 
     stored = stored_behind(facts, name)
     if stored is not None or node.op_type != "MatMul":
         return stored, False
-    producer = facts.producer_of(name)
-    if producer is None or producer.op_type != "Transpose":
-        return None, False
-    return stored_behind(facts, producer.inputs[0]), True
+    turn = facts.producer_of(name, "Transpose")
+    return (None, False) if turn is None else (stored_behind(facts, turn.inputs[0]), True)
 
 
 def stored_behind(facts: GraphFacts, name: str, *, through: Container[str] = ("Identity",)) -> str | None:
@@ -99,10 +97,10 @@ def bias_after_matmul(facts: GraphFacts, node: NodeFact) -> str | None:
     """The rank-1 stored tensor that the only reader of a MatMul with a stored weight adds to its output."""
     if node.op_type != "MatMul" or len(node.inputs) < 2 or _stored_weight(facts, node, node.inputs[1])[0] is None:
         return None
-    readers = facts.consumers_of(node.outputs[0])
-    if len(readers) != 1 or readers[0].op_type != "Add":
+    add = facts.only_reader(node.outputs[0], "Add")
+    if add is None:
         return None
-    others = [name for name in readers[0].inputs if name != node.outputs[0]]
+    others = [name for name in add.inputs if name != node.outputs[0]]
     if len(others) != 1:
         return None
     stored = stored_behind(facts, others[0])
@@ -114,8 +112,8 @@ QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 def quantizer_of(facts: GraphFacts, name: str) -> NodeFact | None:
     """The DequantizeLinear that makes a tensor, else the first QuantizeLinear that reads it as data, else None."""
-    producer = facts.producer_of(name)
-    if producer is not None and producer.op_type == "DequantizeLinear":
+    producer = facts.producer_of(name, "DequantizeLinear")
+    if producer is not None:
         return producer
     # Once for all: a stored tensor may have ten thousand readers, each of which asks this.
     first = facts.once(

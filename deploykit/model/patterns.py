@@ -121,15 +121,13 @@ class _Finder:
 
     def maker(self, name: str, *op_types: str) -> NodeFact | None:
         """The node that makes a tensor, if it is one of the given types."""
-        node = self.facts.producer_of(name)
-        return node if node is not None and node.op_type in op_types and is_standard(node) else None
+        node = self.facts.producer_of(name, *op_types)
+        return node if node is not None and is_standard(node) else None
 
     def reader(self, name: str, *op_types: str) -> NodeFact | None:
         """The only reader of a tensor that is no output, if it is one of the given types."""
-        readers = self.facts.consumers_of(name)
-        if len(readers) != 1 or self.facts.tensors[name].is_output:
-            return None
-        return readers[0] if readers[0].op_type in op_types and is_standard(readers[0]) else None
+        node = None if self.facts.tensors[name].is_output else self.facts.only_reader(name, *op_types)
+        return node if node is not None and is_standard(node) else None
 
     def stored(self, name: str) -> bool:
         """True for a stored tensor, looking through Identity."""
@@ -311,9 +309,8 @@ def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ..
         if axes is None and node.operand(1):
             count = (facts.static_shape(node.inputs[1]) or (0,))[0]
         longer = sum(dim > 1 for dim in given) - sum(dim > 1 for dim in made)
-        before = facts.maker_behind(source, _PASSED)
-        turned = before is not None and before.op_type == "Transpose" and is_standard(before)
-        if 0 < longer < count and turned:
+        turned = facts.maker_behind(source, _PASSED, "Transpose")
+        if 0 < longer < count and turned is not None and is_standard(turned):
             yield node, given
 
 
@@ -362,9 +359,8 @@ def dynamically_quantized(facts: GraphFacts) -> frozenset[str]:
 
     def is_scaled(integer: NodeFact) -> bool:
         """The sums become floats in one Cast, and that is multiplied by a scale."""
-        casts = facts.consumers_of(integer.outputs[0])
-        after = facts.consumers_of(casts[0].outputs[0]) if len(casts) == 1 and casts[0].op_type == "Cast" else ()
-        return len(after) == 1 and after[0].op_type == "Mul"
+        cast = facts.only_reader(integer.outputs[0], "Cast")
+        return cast is not None and facts.only_reader(cast.outputs[0], "Mul") is not None
 
     whole: set[str] = set()
     for first in facts.nodes:
@@ -500,10 +496,9 @@ def _fused_pair(facts: GraphFacts, tensor: TensorFact) -> Fusion | None:
 
 
 def _fusable_reader(facts: GraphFacts, tensor: TensorFact) -> NodeFact | None:
-    readers = facts.consumers_of(tensor.name)
-    if len(readers) != 1 or tensor.is_output or len(readers[0].inputs) > _MOST_INPUTS:
+    reader = facts.only_reader(tensor.name)
+    if reader is None or tensor.is_output or len(reader.inputs) > _MOST_INPUTS:
         return None
-    reader = readers[0]
     return reader if is_standard(reader) and reader.inputs.count(tensor.name) == 1 else None
 
 

@@ -22,6 +22,7 @@ from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
 from deploykit.model.nodes import copy_of
+from deploykit.model.parameters import QUANTIZERS
 from deploykit.system.aliases import Arrays, Numbers, Tell
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
@@ -95,7 +96,6 @@ _MIXING = "ConstantSharing;CommonSubexpressionElimination"
 """Rewrites of ONNX Runtime that make one node of two in different graphs, which then are no longer on their own."""
 _NO_GRAPH = "Load model from"
 """ONNX Runtime's words for a graph that it does not read: the provider was not asked."""
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
 class BenchGraph(Protocol):
@@ -212,7 +212,7 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
     outcome = compile_model(job)
     if not outcome.ok:
         if outcome.message == NOTHING_TAKEN:
-            kinds = (node.op_type for node in first.model.graph.node if node.op_type not in _PAIR)
+            kinds = (node.op_type for node in first.model.graph.node if node.op_type not in QUANTIZERS)
             return Ran(probe=first, answer="refused", why=", ".join(dict.fromkeys(kinds)))
         answer = "invalid" if _NO_GRAPH in outcome.message else outcome.status
         named = sorted({f"{node.type}{f': {node.why}' if node.why else ''}" for node in outcome.refused})
@@ -256,7 +256,7 @@ def _left_over(context: Path, outcome: CompileOutcome) -> dict[str, str]:
             for prefix in _NUMBER.findall(" ".join((node.name, *node.output, *read))):
                 found.setdefault(prefix, set()).add(words)
     return {
-        prefix: ", ".join(sorted({why for why in words if not why.startswith(_PAIR)} or words))
+        prefix: ", ".join(sorted({why for why in words if not why.startswith(QUANTIZERS)} or words))
         for prefix, words in found.items()
     }
 

@@ -250,8 +250,8 @@ def check_hard_sigmoid_gate(draft: ProviderDraft) -> Iterator[Found]:
     """
     facts = draft.situation.facts
     for node in facts.nodes if draft.source == "float" else ():
-        gate = facts.producer_of(node.inputs[1]) if node.op_type == "Mul" else None
-        if gate is None or gate.op_type != "HardSigmoid" or gate.inputs[0] != node.inputs[0]:
+        gate = facts.producer_of(node.inputs[1], "HardSigmoid") if node.op_type == "Mul" else None
+        if gate is None or gate.inputs[0] != node.inputs[0]:
             continue
         if abs(float(gate.attributes.get("alpha", 0.2)) - 1 / 6) < _NEAR:
             message = f"{node.label}: the product of {node.inputs[0]} and its HardSigmoid is computed wrong"

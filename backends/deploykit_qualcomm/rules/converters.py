@@ -97,9 +97,8 @@ def check_batch_norm(situation: Situation) -> Iterator[Found]:
     # A normalization right behind a linear layer, with an entry between them.
     facts = situation.facts
     for node in nodes(situation, "BatchNormalization"):
-        producer = facts.producer_of(node.inputs[0])
-        alone = len(facts.consumers_of(node.inputs[0])) == 1
-        if producer is not None and producer.op_type in _FOLDED_INTO and alone and situation.encodings is not None:
+        producer = facts.producer_of(node.inputs[0], *_FOLDED_INTO)
+        if producer is not None and facts.only_reader(node.inputs[0]) and situation.encodings is not None:
             lost = [name for name in node.inputs if name in situation.encodings]
             if lost:
                 yield at_node(node, f"it folds into {producer.label}; the entries of {listed(lost)} are lost")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from deploykit.backend.backend import Situation
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.parameters import QUANTIZERS
 from deploykit.model.patterns import dynamically_quantized, over_short_axes, repeated_before_norm
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints, limit
@@ -301,7 +302,6 @@ def check_nms(situation: Situation) -> Iterator[Found]:
 
 _SHALLOW = 4  # channels: pictures have three, or four
 _WIDE = 128  # what counts as a large picture
-_PAIRS = ("QuantizeLinear", "DequantizeLinear")
 _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
 _COSTS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: its cost model for QCS9075"
 
@@ -324,9 +324,8 @@ def hint_rms_norm(situation: Situation) -> Iterator[Found]:
     facts = situation.facts
     labels = []
     for node in nodes(situation, "Pow", "Mul"):
-        minus = facts.maker_behind(node.inputs[0], _PAIRS)
-        mean = facts.maker_behind(minus.inputs[1], _PAIRS) if minus is not None and minus.op_type == "Sub" else None
-        is_centred = mean is not None and mean.op_type == "ReduceMean"
+        minus = facts.maker_behind(node.inputs[0], QUANTIZERS, "Sub")
+        is_centred = minus is not None and facts.maker_behind(minus.inputs[1], QUANTIZERS, "ReduceMean") is not None
         if (node.op_type == "Mul" and len(set(node.inputs)) != 1) or is_centred:
             continue
         last = _chain(facts, node, _RMS_TAIL)
@@ -340,10 +339,10 @@ def hint_rms_norm(situation: Situation) -> Iterator[Found]:
 def _chain(facts: GraphFacts, node: NodeFact, op_types: tuple[str, ...]) -> NodeFact | None:
     """The last node of a chain of these types behind a node, Q/DQ pairs between them passed over."""
     for op_type in op_types:
-        readers = facts.consumers_of(node.outputs[0])
-        while len(readers) == 1 and readers[0].op_type in _PAIRS:
-            readers = facts.consumers_of(readers[0].outputs[0])
-        following = next((reader for reader in readers if reader.op_type == op_type), None)
+        name = node.outputs[0]
+        while (pair := facts.only_reader(name, *QUANTIZERS)) is not None:
+            name = pair.outputs[0]
+        following = next((reader for reader in facts.consumers_of(name) if reader.op_type == op_type), None)
         if following is None:
             return None
         node = following

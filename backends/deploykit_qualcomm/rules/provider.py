@@ -54,8 +54,7 @@ def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFac
 def _is_lpbq_pair(situation: Situation, node: NodeFact) -> bool:
     """The form the provider fuses: the scale of a blocked pair comes from another, integer one."""
     pair = situation.facts.producer_of(node.inputs[1])
-    scale = None if pair is None or len(pair.inputs) < 2 else situation.facts.producer_of(pair.inputs[1])
-    return scale is not None and scale.op_type == "DequantizeLinear"
+    return pair is not None and situation.facts.producer_of(pair.operand(1), "DequantizeLinear") is not None
 
 
 def _lpbq(situation: Situation, *op_types: str) -> Iterator[NodeFact]:

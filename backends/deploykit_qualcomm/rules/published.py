@@ -67,8 +67,7 @@ def structure_of(facts: GraphFacts) -> str:
     for node in facts.nodes:
         if node.op_type in _NOT_COUNTED or not node.outputs or not facts.is_data(node.outputs[0]):
             continue
-        before = facts.producer_of(node.inputs[0]) if node.inputs else None
-        if node.op_type == "BatchNormalization" and before is not None and before.op_type == "Conv":
+        if node.op_type == "BatchNormalization" and facts.producer_of(node.inputs[0], "Conv"):
             continue  # exporters fold it or leave it
         weight = stored_behind_pairs(facts, node.operand(1))
         # What an attribute says by default is not written by every exporter.

@@ -11,7 +11,7 @@ from deploykit.backend.backend import Situation
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.parameters import stored_behind_pairs
+from deploykit.model.parameters import QUANTIZERS, stored_behind_pairs
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints, limit
 from deploykit_qualcomm.rules.views import (
@@ -34,7 +34,7 @@ __all__ = ["RULES"]
 
 
 _MAX_RANK = 5  # row rank-max-5 of constraints.toml
-_MOVES = frozenset({"Reshape", "Transpose", "QuantizeLinear", "DequantizeLinear"})
+_MOVES = frozenset({"Reshape", "Transpose", *QUANTIZERS})
 _REFUSES_MOVES = (2, 36)
 _LEAVES_ONES = (2, 51)
 # One unsigned process domain on SM8750: 3.652 GB were refused, about 3.62 GB loaded.
@@ -271,11 +271,11 @@ def _linears(situation: Situation) -> Iterator[tuple[str, str]]:
 def _behind_bias(facts: GraphFacts, node: NodeFact) -> str:
     name = node.outputs[0]
     for _ in range(3):
-        readers = facts.consumers_of(name)
-        if len(readers) != 1 or readers[0].op_type not in ("Add", "QuantizeLinear", "DequantizeLinear"):
+        reader = facts.only_reader(name, "Add", *QUANTIZERS)
+        if reader is None:
             return name
-        name = readers[0].outputs[0]
-        if readers[0].op_type == "Add":
+        name = reader.outputs[0]
+        if reader.op_type == "Add":
             return name
     return node.outputs[0]
 

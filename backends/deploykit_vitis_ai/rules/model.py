@@ -223,8 +223,8 @@ def check_mixing(draft: QuarkDraft) -> Iterator[Found]:
     if not draft.needs_quark:
         return
     for output in draft.facts.outputs:
-        concat = draft.facts.producer_of(output)
-        if concat is None or concat.op_type != "Concat" or concat.index in draft.exclusions.indices:
+        concat = draft.facts.producer_of(output, "Concat")
+        if concat is None or concat.index in draft.exclusions.indices:
             continue
         bounded = [name for name in concat.inputs if _is_bounded(draft.facts, name)]
         if bounded and len(bounded) < len(concat.inputs):

@@ -118,18 +118,18 @@ def check_float(quantized: InspectedModel) -> Iterator[Found]:
 
 def _scales_pooling(facts: GraphFacts, node: NodeFact) -> bool:
     """True for the Mul by a constant that ``enable_npu_cnn`` puts behind a GlobalAveragePool: the compiler fuses it."""
-    before = facts.producer_of(node.inputs[0]) if node.op_type == "Mul" else None
-    other = facts.tensors.get(node.inputs[1]) if before is not None and len(node.inputs) == 2 else None
-    return before is not None and before.op_type == "GlobalAveragePool" and other is not None and other.is_weight
+    if node.op_type != "Mul" or facts.producer_of(node.inputs[0], "GlobalAveragePool") is None:
+        return False
+    factor = facts.tensors.get(node.operand(1))
+    return factor is not None and factor.is_weight
 
 
 def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
     for name in node.inputs:
         fact = facts.tensors.get(name)
-        before = facts.producer_of(name)
         if fact is None or fact.is_weight or not fact.is_float:
             continue
-        if before is None or before.op_type != "DequantizeLinear":
+        if facts.producer_of(name, "DequantizeLinear") is None:
             return True
     return False
 
@@ -181,8 +181,8 @@ def _gone(quantized: InspectedModel) -> list[str]:
 def _quantized_inside(quantized: InspectedModel, tensor: str) -> bool:
     """True for a DQ of a weight, and for a Q/DQ pair behind another excluded node."""
     facts = quantized.facts
-    dequantize = facts.producer_of(tensor)
-    if dequantize is None or dequantize.op_type != "DequantizeLinear":
+    dequantize = facts.producer_of(tensor, "DequantizeLinear")
+    if dequantize is None:
         return False
     quantize = facts.producer_of(dequantize.inputs[0])
     if quantize is None:

@@ -135,8 +135,8 @@ def _holds_integers(facts: GraphFacts, tensor: str, maker: NodeFact | None) -> b
     """Whole numbers as such: of an integer type, or cast from one; stored steps of a quantizer are none."""
     if maker is not None and maker.op_type == "Cast":
         return not facts.is_data(maker.inputs[0]) and facts.producer_of(maker.inputs[0]) is not None
-    stored = facts.maker_behind(tensor, _MOVES - {"QuantizeLinear", "TopK"})
-    return not facts.is_data(tensor) and (stored is None or stored.op_type != "QuantizeLinear")
+    stored = facts.maker_behind(tensor, _MOVES - {"QuantizeLinear", "TopK"}, "QuantizeLinear")
+    return not facts.is_data(tensor) and stored is None
 
 
 def _made_of_scores(facts: GraphFacts, node: NodeFact, depth: int = 3) -> bool:
@@ -153,11 +153,10 @@ def _is_unit_length(facts: GraphFacts, node: NodeFact) -> bool:
     """LpNormalization, or x divided by its own norm, as exporters write it."""
     if node.op_type != "Div":
         return node.op_type == "LpNormalization"
-    x, norm = node.inputs[0], facts.maker_behind(node.inputs[1], _AROUND_A_NORM)
+    norm = facts.maker_behind(node.inputs[1], _AROUND_A_NORM, "ReduceSum", "ReduceL2", "ReduceSumSquare")
     if norm is not None and norm.op_type == "ReduceSum":
-        squared = facts.producer_of(norm.inputs[0])
-        return squared is not None and squared.op_type in ("Mul", "Pow") and squared.inputs[0] == x
-    return norm is not None and norm.op_type in ("ReduceL2", "ReduceSumSquare") and norm.inputs[0] == x
+        norm = facts.producer_of(norm.inputs[0], "Mul", "Pow")
+    return norm is not None and norm.inputs[0] == node.inputs[0]
 
 
 def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:

@@ -200,9 +200,9 @@ def data_fit(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed], known:
     low, high = min(float(value.min()) for value in values), max(float(value.max()) for value in values)
     graph, chain, reached = GraphPieces(model, facts.outputs), list[NodeFact](), name
     # The nodes behind a picture for as long as each result has one reader.
-    while colours and len(chain) < _STEPS and len(readers := facts.consumers_of(reached)) == 1:
-        chain.append(readers[0])
-        reached = readers[0].outputs[0]
+    while colours and len(chain) < _STEPS and (reader := facts.only_reader(reached)) is not None:
+        chain.append(reader)
+        reached = reader.outputs[0]
     changes = _changes([feed[name] for feed in some], low, high, colours) if chain else {}
     preparation = _preparation(chain, graph, some, name, changes)
     layer = next((node for node in chain if has(node, Trait.CONVOLVES)), None)

@@ -288,8 +288,8 @@ class _Readings:
 
     def _wrapped(self, node: NodeFact, name: str) -> float | None:
         """The n of ``Where(x < 0, x + n, x)``, by which negative indices are made positive."""
-        moved = self._facts.producer_of(node.inputs[1]) if node.op_type == "Where" else None
-        if moved is None or moved.op_type != "Add" or name not in moved.inputs or node.inputs[2] != name:
+        moved = self._facts.producer_of(node.inputs[1], "Add") if node.op_type == "Where" else None
+        if moved is None or name not in moved.inputs or node.inputs[2] != name:
             return None
         shift = self._beside(moved, name)
         return None if shift is None else shift[0]
