@@ -265,7 +265,7 @@ def _ratio(
         return None
     ratio = (ends[3] - ends[2]) / (ends[1] - ends[0])
     step = max(float(target.scale), ratio * float(source.scale))
-    if abs(ratio * ends[0] - ends[2]) > step or abs(ratio * ends[1] - ends[3]) > step:
+    if abs(ratio * ends[0] - ends[2]) > step:  # the other end is as far off
         return None
     two_sided = ends[0] < 0 < ends[1] and min(-ends[0], ends[1]) >= _TWO_SIDED * max(-ends[0], ends[1])
     whole = ratio >= 1 and abs(ratio - round(ratio)) <= _WHOLE * ratio and _from_integers(graph, name)
