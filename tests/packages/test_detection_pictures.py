@@ -1,7 +1,6 @@
 """Pictures in a report: detections, and the graph."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 import deploykit
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
-from deploykit.accuracy.latency import Estimate, TraceEvent
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
@@ -22,7 +20,6 @@ from deploykit.flow.render import drawn_detections
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
-from deploykit.report.charts import timeline
 from deploykit.report.detections import draw_detections
 from text_models import text_model
 
@@ -108,16 +105,3 @@ def test_what_ran_is_drawn_on_the_sample_that_it_was_given(tmp_path: Path) -> No
     drawn = drawn_detections(plan, Execution(seen=ran))
     assert drawn is not None and len(drawn["pictures"]) == 3
     assert all(picture["before"] == picture["after"] != [] for picture in drawn["pictures"])
-
-
-def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:
-    events = [TraceEvent(f"n{at % 90}", f"HVX {k}", 10.0 * at, 9.0, "vector") for k in range(4) for at in range(20_000)]
-    estimate = Estimate(time_us=1000.0, lower_us=0.0, upper_us=0.0, cycles=200_000, events=tuple(events))
-    line = timeline(estimate)
-    assert line is not None and line["merged"]
-    assert [lane["name"] for lane in line["lanes"]] == ["HVX 0", "HVX 1", "HVX 2", "HVX 3"]
-    assert sum(len(lane["stretches"]) for lane in line["lanes"]) <= 1500
-    for lane in line["lanes"]:
-        assert lane["busy"] == "900 us"
-        assert sum(one["width"] for one in lane["stretches"]) == pytest.approx(100, abs=5)
-    assert timeline(replace(estimate, events=())) is None

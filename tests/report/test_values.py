@@ -69,6 +69,14 @@ def lanes(*events: TraceEvent) -> Any:
     return timeline(Estimate(time_us=500.0, lower_us=0.0, upper_us=0.0, cycles=1000, events=events))
 
 
+def together() -> Any:
+    """Where no more than three stretches may be drawn, those of five kernels."""
+    at = {0: 100, 100: 2, 102: 1, 103: 1, 500: 500}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deploykit.report.charts._MOST_STRETCHES", 3)
+        return lanes(*(replace(EVENT, node=f"n{start}", start=start, duration=long) for start, long in at.items()))
+
+
 KERNELS = (
     AuditedKernel(node="a", nodes=("a",), operators=("Relu",), type="u8", place="alone", verdict="right"),
     *(
@@ -231,6 +239,7 @@ CASES: Mapping[str, Callable[[], Any]] = {
     "kernels": lambda: lanes(
         EVENT, replace(EVENT, start=600, duration=0.1), replace(EVENT, thread="HMX", node="mul", start=500, kernel="")
     ),
+    "kernels drawn together": together,
     "the nodes of a plan": lambda: strip(
         "a = Relu(x) b = Neg(a) c = Neg(b) d = Abs(c) y = Abs(d)",
         *(TENSOR, TENSOR.with_handled("done"), replace(TENSOR, code="DK902"), a_finding(name="Relu -> a")),
