@@ -1,25 +1,29 @@
 """Questions without a model: capabilities, and what this machine has."""
 
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 import deploykit.answers.asking as oracle
+import deploykit.answers.binaries as binaries
 from deploykit.answers.machine import examine, examine_core
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.backend.targets import find_device
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Confidence
 from deploykit.system.processes import ProgramEnd
-from deploykit.tables.capabilities import CompatRow
+from deploykit.tables.capabilities import CompatRow, Status
 from deploykit.tables.devices import Device, Fact
 from stub_backend import ROW, StubBackend
-from told import check_told
+from told import check_file, check_told
 
 BASE = replace(ROW, since="1.0", family="kit")
 
@@ -43,8 +47,28 @@ class FakeBackend(StubBackend):
 
 
 class BinaryBackend(FakeBackend):
+    def inspect(self, path: Path) -> dict[str, Any]:
+        fits = {"ok": False} if path.suffix == ".big" else {"ok": None}
+        return {
+            "release": "1.2",
+            "arch": "" if path.stem == "any" else "a1",
+            "graphs": [{"fits": None}, {"fits": fits}],
+        }
+
     def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterator[CompatRow]:
-        yield replace(BASE, backend=self.id, feature="binary", note=f"{built_with} {built_for} {runtime} {arch}")
+        told = {"whole": "", "release": Version(runtime) < Version(built_with), "arch": built_for != arch}
+        told["whole"] = told["release"] or told["arch"]
+        for name, bad in told.items():
+            status = Status.UNSUPPORTED if bad else Status.SUPPORTED
+            note = f"{built_with} for {built_for or '?'} on {runtime}, {arch or '?'}"
+            yield replace(BASE, backend=self.id, feature=name, status=status, note=note)
+
+    def devices(self) -> tuple[Device, ...]:
+        return DEVICES
+
+
+DEVICES = (device("chip1", "one", arch="a1"), device("chip2", "two", arch=None), device("chip3", "two", arch="a2"))
+RELEASES = {"release 1.0": "1.0", "release 1.2": "1.2", "release 1.10": "1.10", "wheel kit 2": "1.10", "wheel old": ""}
 
 
 @pytest.fixture(autouse=True)
@@ -52,38 +76,43 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     speed = replace(BASE, feature="speed")
     installed: dict[str, Any] = {
         "one": FakeBackend("one", speed, replace(speed, arch="a1"), replace(speed, arch="a2", since="2.0")),
-        "two": BinaryBackend("two", replace(speed, feature="speed-of-two")),
+        "two": BinaryBackend(
+            "two",
+            replace(speed, feature="speed-of-two"),
+            replace(speed, feature="pace", tool="t"),
+            *(replace(BASE, feature=feature, since=since) for feature, since in RELEASES.items()),
+        ),
     }
-    devices = (device("chip1", "one", arch="a1"), device("chip2", "two", arch=None))
-    monkeypatch.setattr(oracle, "load_backends", lambda: tuple(installed.values()))
-    monkeypatch.setattr(oracle, "load_backend", installed.__getitem__)
-    monkeypatch.setattr(oracle, "device_named", lambda name: find_device(devices, name))
+    for room in (oracle, binaries):
+        monkeypatch.setattr(room, "load_backends", lambda: tuple(installed.values()))
+        monkeypatch.setattr(room, "load_backend", installed.__getitem__)
+    monkeypatch.setattr(oracle, "device_named", lambda name: find_device(DEVICES, name))
 
 
-def test_every_backend_answers_or_the_one_that_is_asked() -> None:
-    rows = oracle.ask(["speed"]).rows
-    assert [(row.feature, row.arch) for row in rows] == [
-        *(("speed", a) for a in ("", "a1", "a2")),
-        ("speed-of-two", ""),
-    ]
-    assert [row.backend for row in oracle.ask(["speed"], backend="two").rows] == ["two"]
-    assert [row.backend for row in oracle.ask(["speed"], arch="a2", sdk="1.0").rows] == ["one", "two"]
+def said(question: str) -> list[str]:
+    """``ask WORDS``, ``load BUILT-WITH BUILT-FOR RUNTIME`` or ``read FILE``, each with what else is asked for."""
+    kind, *words = shlex.split(question)
+    given: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
+    words = [word for word in words if "=" not in word]
+    try:
+        if kind == "read":
+            asked: dict[str, Any] = {"backend": None, "runtime": "", "target": ""}
+            found = binaries.report_binary(Path(words[0]), **asked | given)
+            told = [f"{one.release}: {' '.join([one.status, *one.carriers])}" for one in found.runtimes]
+            return [
+                f"refused {found.refused}",
+                *told,
+                *(f"{row.feature} {row.status}: {row.note}" for row in found.loads),
+            ]
+        answer = oracle.ask(words, **given) if kind == "ask" else oracle.ask_binary(*words, **{"target": "", **given})
+    except DeploykitError as error:
+        return [*str(error).splitlines(), f"status {error.exit_status}"]
+    parts = ((row.backend, row.feature, row.tool, row.arch, row.sdk, row.status, row.note) for row in answer.rows)
+    return [*(" | ".join(filter(None, map(str, row))) for row in parts), f"near {', '.join(answer.near) or 'nothing'}"]
 
 
-def test_a_target_without_words_shows_the_device_too() -> None:
-    for chip, status in (("chip1", "supported"), ("chip2", "unknown")):
-        (row,) = [row for row in oracle.ask(target=chip).rows if row.feature == f"device {chip} arch"]
-        assert row.status == status
-
-
-def test_binaries_are_asked_of_those_who_know() -> None:
-    (row,) = oracle.ask_binary("1.0", "a1", "2.0", target="chip1").rows
-    assert (row.backend, row.note) == ("two", "1.0 a1 2.0 a1")
-    (unknown,) = oracle.ask_binary("1.0", "a1", "2.0", target="chip2").rows
-    assert unknown.note == "1.0 a1 2.0 "
-    for runtime, target in (("", "chip1"), ("2.0", "")):
-        with pytest.raises(UsageError):
-            oracle.ask_binary("1.0", "a1", runtime, target=target)
+def test_backends_are_asked() -> None:
+    check_file(Path(__file__).with_name("asking.told"), said)
 
 
 def around(tmp_path: Path, *, programs: tuple[str, ...] = (), code: int = 0) -> Surroundings:
@@ -92,20 +121,12 @@ def around(tmp_path: Path, *, programs: tuple[str, ...] = (), code: int = 0) -> 
         home=tmp_path,
         root=tmp_path,
         which=lambda name: f"/bin/{name}" if name in programs else None,
-        run=lambda argv, **_: ProgramEnd(argv=("x",), returncode=code, tail=("boom",), seconds=0.0),
+        run=lambda argv, **_: ProgramEnd(argv=("x",), returncode=code, tail=("first", " boom", " "), seconds=0.0),
     )
 
 
-class Probing(StubBackend):
-    def __init__(self, *probes: Probe) -> None:
-        self._probes = probes
-
-    def probes(self) -> tuple[Probe, ...]:
-        return self._probes
-
-
-def by_id(lines: object) -> dict[str, CheckLine]:
-    return {line.id: line for line in lines}  # type: ignore[attr-defined]
+def probing(*probes: Probe) -> Any:
+    return SimpleNamespace(probes=lambda: probes)
 
 
 def test_what_the_core_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +141,14 @@ def test_what_the_core_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("shutil.disk_usage", usage)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr("importlib.metadata.version", lambda name: f"1.{len(name)}")
+    lacks: list[str] = []
+
+    def version(name: str) -> str:
+        if name in lacks:
+            raise PackageNotFoundError
+        return f"1.{len(name)}"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
     monkeypatch.setattr("sys.executable", "python")
     monkeypatch.chdir(tmp_path)
     told = {}
@@ -129,7 +157,7 @@ def test_what_the_core_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("with little room", (5 << 30) - 1, "x86_64", (), 3),
         ("of another kind", None, "arm", ("clang++",), 0),
     ):
-        left[0] = free
+        left[0], lacks[:] = free, ["click"] if free is None else []
         monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
         lines = examine_core(around(tmp_path, programs=programs, code=code))
         shown = [f"{line.id}: {line.state}: {line.detail}{' -> ' * bool(line.next)}{line.next}" for line in lines]
@@ -137,28 +165,23 @@ def test_what_the_core_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     check_told(Path(__file__).with_name("machine.told"), told)
 
 
-def test_probes_run_once_and_backends_without_them_are_left_out(tmp_path: Path) -> None:
-    calls = []
-
+def test_probes_run_once_and_one_that_fails_is_a_line(tmp_path: Path) -> None:
     def probe(_: Surroundings) -> Iterator[CheckLine]:
-        calls.append(1)
         yield CheckLine(id="one", state="ok", detail="d")
 
-    lines = examine([Probing(probe), StubBackend(), Probing(probe)], around(tmp_path))
-    assert [line.id for line in lines].count("one") == len(calls) == 1
-
-
-def test_a_probe_that_fails_is_a_line(tmp_path: Path) -> None:
-    def probe_files(_: Surroundings) -> Iterator[CheckLine]:
-        yield CheckLine(id="never", state="ok", detail="")
+    def files(_: Surroundings) -> Iterator[CheckLine]:
+        yield from ()
         raise InputError("sdk.yaml: not readable")
 
-    def probe_disk(_: Surroundings) -> Iterator[CheckLine]:
+    def disk(_: Surroundings) -> Iterator[CheckLine]:
         raise PermissionError(13, "denied")
 
-    lines = by_id(examine([Probing(probe_files, probe_disk)], around(tmp_path)))
-    assert lines["probe_files"].state == "problem" and "sdk.yaml" in lines["probe_files"].detail
-    assert "denied" in lines["probe_disk"].detail
+    lines = examine([probing(probe), StubBackend(), probing(probe, files, disk)], around(tmp_path))
+    assert [f"{line.id} {line.state}: {line.detail}" for line in lines if line.id in ("one", "files", "disk")] == [
+        "one ok: d",
+        "files problem: sdk.yaml: not readable",
+        "disk problem: [Errno 13] denied",
+    ]
 
 
 def test_a_program_runs_or_its_failure_is_an_answer() -> None:

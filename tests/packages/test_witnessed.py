@@ -37,13 +37,6 @@ def later(monkeypatch: pytest.MonkeyPatch, seconds: float = 10) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: now)
 
 
-def test_an_untouched_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, seen = old(tmp_path / "a"), Witnessed()
-    later(monkeypatch)
-    seen.note_read(Look.at(path.stat()), path.stat(), *LIE)
-    assert seen.hash(path) == LIE
-
-
 def test_a_file_written_to_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = old(tmp_path / "a"), Witnessed()
     later(monkeypatch)

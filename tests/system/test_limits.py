@@ -187,16 +187,12 @@ def test_a_signal_at_any_moment_leaves_nothing_hidden(what: str, tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-def python(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
-
-
 def test_a_status_and_a_signal_are_told_apart() -> None:
-    assert run(python("raise SystemExit(3)")).returncode == 3
-    assert run(python("import os; os.kill(os.getpid(), 11)")).returncode == -11
+    for code, status in (("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 11)", -11)):
+        assert run([sys.executable, "-c", code]).returncode == status
 
 
 def test_a_program_that_hangs_is_ended_with_its_children() -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
-    done = run(python(code), timeout=1.0)
+    done = run([sys.executable, "-c", code], timeout=1.0)
     assert done.timed_out and not done.ok
