@@ -164,21 +164,17 @@ def audit_section(audit: Audit | None) -> Json | None:
     """``open`` are the kernels that are not right, worst first; ``left_out`` counts those beyond the table."""
     if audit is None:
         return None
-    ranked = sorted(audit.kernels, key=lambda kernel: _rank(kernel.verdict))
+    ranked = sorted(audit.kernels, key=lambda kernel: _WORST_FIRST.index(kernel.verdict))
     right = [kernel for kernel in ranked if kernel.verdict == "right"]
     still_open = [kernel for kernel in ranked if kernel.verdict != "right"]
     return {
         "by": audit.by,
         "level": audit.level,
-        "counts": {verdict: audit.counts[verdict] for verdict in sorted(audit.counts, key=_rank)},
+        "counts": {verdict: audit.counts[verdict] for verdict in sorted(audit.counts, key=_WORST_FIRST.index)},
         "open": still_open[:_MOST_ROWS],
         "right": right[:_MOST_ROWS],
         "left_out": len(still_open[_MOST_ROWS:]) + len(right[_MOST_ROWS:]),
     }
-
-
-def _rank(verdict: str) -> int:
-    return _WORST_FIRST.index(verdict) if verdict in _WORST_FIRST else 0
 
 
 def quantized_section(record: Json) -> Json:

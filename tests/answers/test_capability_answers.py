@@ -51,6 +51,7 @@ DEVICE = Device(
     facts={
         "units": replace(FACT, value=("a", "b"), note="as sold", alternatives=(1, "c"), contradicts="the shop"),
         "big": replace(FACT, value=False),
+        "small": replace(FACT, value=0),
     },
 )
 

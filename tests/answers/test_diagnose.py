@@ -89,6 +89,7 @@ def test_a_fragment_is_found_wherever_it_lies(position: int, width: int) -> None
     diagnosis = diagnose(io.BytesIO(before + b"BQ is not supported\n" + filler * 40), known_errors())
     (cause,) = diagnosis.causes
     assert cause.count == 1 and cause.first_line == before.count(b"\n") + 1
+    assert (diagnosis.size, diagnosis.lines) == (len(before) + 20 + 40 * len(filler), cause.first_line + 40)
 
 
 pytest.importorskip("onnxruntime_qnn", reason="the wheel is for Linux x86-64 only")
