@@ -41,7 +41,7 @@ __all__ = ["PreparationStep", "ProviderModel", "provider_model"]
 
 _STRUCTURAL = (
     *("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm", "expand-before-norm", "longer-axes"),
-    *("global-pool", "gathernd-to-gather"),
+    *("global-pool", "gathernd-to-gather", "cast-labels"),
 )
 
 _WHY = {

@@ -35,12 +35,15 @@ TIMEOUT = 3600.0
 RESULT = "logs/quantize.json"
 
 _ERROR = re.compile(r"\[QUARK-(?:ERROR|CRITICAL)\]:?\s*([^\x1b]*)")
-# Seen with Quark 0.12 on two trained models of PP-OCR, whose floats are finite: without equalization both go.
-_ENDLESS = re.compile(r"Unable to allocate \S+ [GTPE]iB for an array|array is too big|Maximum allowed size exceeded")
+# Seen with Quark 0.12 on two trained models of PP-OCR, whose floats are finite, and the last on one that slices what a
+# convolution gives: without equalization all go.
+_ENDLESS = re.compile(
+    r"Unable to allocate \S+ [GTPE]iB for an array|array is too big|Maximum allowed size exceeded|index out of range"
+)
 
 
 class EndlessError(ToolError):
-    """Cross-layer equalization made values without an end, which no histogram holds."""
+    """Cross-layer equalization failed, or made values without an end, which no histogram holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +184,7 @@ def _failure(environment: Environment, done: ProgramEnd, result: Json, log: Path
     said = str(result.get("error", "")) or f"it ended with status {done.returncode} and left no result"
     endless = _ENDLESS.search(said) is not None
     if endless:
-        why = "its cross-layer equalization made values without an end, whose histogram fits no memory"
+        why = "its cross-layer equalization fails, or made values without an end, whose histogram fits no memory"
         way_out = "quantize without it: --option include_cle=false"
     return (EndlessError if endless else ToolError)(
         f"{environment.spec.id} {how}",

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
@@ -21,6 +21,7 @@ from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchErro
 
 __all__ = [
     "PoolAxis",
+    "cast_labels",
     "clip_to_extremes",
     "cumulate_forward",
     "divide_by_root",
@@ -135,6 +136,25 @@ def gathernd_to_gather(look: ModelLook, node: NodeProto) -> Match | None:
         to.reshape(source, result)
 
     return Match("its indices are stored", write)
+
+
+@rewrite(
+    "Gather",
+    name="cast-labels",
+    summary="Casts what a Gather gives out as int64 to that type once more.",
+    none="no Gather gives out int64",
+    note="{} Gathers give out int64 behind a Cast",
+)
+def cast_labels(look: ModelLook, node: NodeProto) -> Match | None:
+    """Nothing changes; some compilers take no such Gather as the last node."""
+    if node.output[0] not in look.outputs or look.dtype(node.output[0]) != "int64":
+        return None
+
+    def write(to: NodeSteps) -> None:
+        picked = to.add("Gather", to.node.input, f"{to.made}_picked", axis=attribute(to.node, "axis", 0))
+        to.end("Cast", [picked], to=TensorProto.INT64)
+
+    return Match("it gives out int64", write)
 
 
 @rewrite(

@@ -210,6 +210,10 @@ CASES: dict[str, Any] = {
     "ORT032": tuple(
         partial(float_draft, "y = GatherND (x, i)", "float[4,8] x", i=np.ones((1,) * rank, np.int64)) for rank in (5, 4)
     ),
+    "ORT033": tuple(
+        partial(float_draft, "y = Gather (labels, x)", "int64[2] x", labels=labels)
+        for labels in (np.array([7, 9]), np.array([7, 9], np.int32))
+    ),
     "ORT150": (lambda: replace(with_operator("GRU"), wheel=OLD_WHEEL), lambda: with_operator("GRU")),
     "ORT160": (
         lambda: old_draft(float_draft("y = Tanh (x)", opset=23)),

@@ -79,6 +79,7 @@ INDICES = [
             index=[-1],
         ),
     ),
+    *rows("cast-labels", text_model("int64[2] x", "y = Gather (labels, x)", "int64[2] y", labels=[7, 9])),
     *rows("gathernd-to-gather", nd([[1], [0], [-1]]), nd([[[[[1, 2, 3]]]]]), nd([[0], [1]])),
     *rows("gathernd-to-gather", nd(PAIRS.reshape(1, 1, 2, 3, 2))),
     *rows("gathernd-to-gather", nd([[1, 2], [0, 0], [-1, -3]]), before={"x": A, "y": B}),

@@ -88,6 +88,7 @@ def test_an_end_without_a_model_is_a_failure(environment: Environment, package: 
     ("CRITICAL]: Encountered an OSError: no space left", "no space left", "log"),
     ("ERROR]: Unable to allocate 463. GiB for an array with shape (9,)", "equalization", "include_cle=false"),
     ("ERROR]: array is too big; `arr.size` is larger", "equalization", "include_cle=false"),
+    ("ERROR]: list index out of range", "equalization", "include_cle=false"),
     ("ERROR]: Maximum allowed size exceeded\x1b[0m", "exceeded)", "include_cle=false"),
 )
 def test_what_quark_logs_as_an_error_is_one_although_a_model_is_there(

@@ -506,3 +506,19 @@ def check_gather(draft: ProviderDraft) -> Iterator[Found]:
             yield Found("node", node.label, f"{node.label}: {node.inputs[0]} holds truth values")
         elif index is not None and index.rank is not None and index.rank > _MOST_INDEX_DIMENSIONS:
             yield Found("node", node.label, f"{node.label}: an index of {index.rank} dimensions")
+
+
+@RULES.rule("ORT033", "labels-gathered", "warning", sources=[f"{_LAB}: int32 and int64"], cure="cast-labels")
+def check_labels(draft: ProviderDraft) -> Iterator[Found]:
+    """A Gather gives an int64 output of the model.
+
+    The provider leaves it to the CPU; with a Cast behind it, even one to int64, it is taken.
+
+    Fix: Give int32 out, or the number of the class.
+    """
+    # As the last node alone: what another node reads is taken.
+    facts = draft.situation.facts
+    for node in facts.nodes if draft.source == "float" else ():
+        made = facts.tensors[node.outputs[0]] if node.op_type == "Gather" else None
+        if made is not None and made.is_output and made.dtype == "int64":
+            yield Found("node", node.label, f"{node.label}: its int64 result is an output")

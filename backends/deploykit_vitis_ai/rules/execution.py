@@ -91,10 +91,10 @@ def check_skipped(outcome: QuarkOutcome) -> Iterator[Found]:
 
 
 @RULES.rule(
-    "VAI303", "equalization-left-out", "warning", sources=["amd-quark 0.12.post1, two trained models of PP-OCR"]
+    "VAI303", "equalization-left-out", "warning", sources=["amd-quark 0.12.post1, two models of PP-OCR, a log-mel one"]
 )
 def check_endless(outcome: QuarkOutcome) -> Iterator[Found]:
-    """Cross-layer equalization ended in values without an end, so the model was quantized without it.
+    """Cross-layer equalization failed, or ended in values without an end, so the model was quantized without it.
 
     Ranges of neighbouring layers are not evened out then, which int8 may pay for.
 
