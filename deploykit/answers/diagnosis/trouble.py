@@ -22,7 +22,7 @@ FAILURES = (
     *("bad alloc", "not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "err ", "err!", "err]"),
     *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible"),
     *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned "),
-    *("rash", "by signal ", "#00 pc ", "#0 pc ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
+    *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
     *("sigbus", "o implementation found", "ssr ", "oops:", "rip: 0010:", "pc : ", "null pointer"),
 )
 """What a line that says of a failure holds, in small letters, unless a letter at its start says it (``LEVELS``)."""
@@ -77,7 +77,7 @@ _FAILURE = re.compile(
     |\bnot\ registered\b|\berror_code=[1-9]
     |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ (?:module|method)\ named\b|\bwas\ not\ true\b
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
-    |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
+    |\bcrash(?:ed|es|ing)?\b|make(?:\[\d+\])?:\ \*\*\*|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
     |^lib\S+\.so!\w+::|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found
     |\bOops:|\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[
     |\bRIP:\ 0010:\w|\bpc\ :\ [a-z_.\w]+\+0x|\bnull\ pointer\ dereference|\bprotection\ fault""",
