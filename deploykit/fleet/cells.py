@@ -246,7 +246,7 @@ def _external(model: Path) -> tuple[Path, ...]:
 def _by_role(request: Request, external: tuple[Path, ...]) -> Iterator[tuple[str, tuple[Path, ...]]]:
     yield "model", (request.model,)
     yield "external-data", external
-    for role in ("encodings", "float_tensors", "calibration", "references"):
+    for role in _PATHS:
         path = getattr(request, role)
         if path is not None:
             yield role, tuple(_files_at(path))

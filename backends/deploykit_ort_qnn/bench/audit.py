@@ -25,7 +25,7 @@ from deploykit.model.nodes import label
 from deploykit.system.aliases import Tell
 from deploykit_ort_qnn.bench.ask import Bench, bench_of, judged, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
-from deploykit_ort_qnn.bench.pieces import PAIR
+from deploykit_ort_qnn.bench.pieces import HOLDING, PAIR
 from deploykit_ort_qnn.bench.repair import repaired_kernels, repairs_of
 from deploykit_ort_qnn.bench.together import COVERING
 from deploykit_ort_qnn.compiler.hosts import toolchain_host, who_compiles
@@ -187,7 +187,7 @@ def within_reach(facts: GraphFacts, suspects: Set[str]) -> tuple[frozenset[str],
     sized = []
     for node in facts.nodes:
         given = stored = 0
-        for name in filter(None, node.inputs if node.op_type not in (*PAIR, "Constant") else ()):
+        for name in filter(None, node.inputs if node.op_type not in HOLDING else ()):
             fact, maker = facts.tensors.get(name), facts.producer_of(name, PAIR[1])
             size = math.prod(dim if isinstance(dim, int) else 0 for dim in fact.shape or ()) if fact is not None else 0
             source = name if maker is None else maker.inputs[0]

@@ -21,7 +21,7 @@ from deploykit.system.aliases import Tell
 from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.bench.ask import TimedBench
-from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous
+from deploykit_ort_qnn.bench.pieces import HOLDING, PAIR, Pieces, anonymous
 from deploykit_ort_qnn.compiler.hosts import installed_wheel, toolchain_host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model
 from deploykit_ort_qnn.compiler.precision import precision_scope
@@ -176,7 +176,7 @@ class _Asking:
         nodes = [node for node in facts.nodes if node.label in names]
         if not nodes:
             nodes = [node for node in facts.nodes if names & {*node.inputs, *node.outputs}]
-        nodes = [node for node in nodes if node.op_type not in (*PAIR, "Constant") and node.outputs]
+        nodes = [node for node in nodes if node.op_type not in HOLDING and node.outputs]
         outputs = tuple(next(name for name in node.outputs if name) for node in nodes)
         return outputs, frozenset(node.op_type for node in nodes)
 

@@ -14,9 +14,11 @@ from deploykit.model.collect import facts_of
 from deploykit.model.graph import view_of
 from deploykit.model.nodes import bodies, copy_of
 
-__all__ = ["PAIR", "Pieces", "anonymous", "renamed", "with_conversions"]
+__all__ = ["HOLDING", "PAIR", "Pieces", "anonymous", "renamed", "with_conversions"]
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
+HOLDING = (*PAIR, "Constant")
+"""What computes nothing: it says in which form numbers are held."""
 
 # Operators that are looked at together.
 _LONGEST_RUN = 3
@@ -40,7 +42,7 @@ class Pieces:
 
     def computes(self, node: NodeProto) -> bool:
         """True for operators on something that an input decides."""
-        return node.op_type not in (*PAIR, "Constant") and any(name not in self.static for name in node.input if name)
+        return node.op_type not in HOLDING and any(name not in self.static for name in node.input if name)
 
     def makers(self, tensors: Iterable[str], op_types: Collection[str]) -> tuple[int, ...]:
         """Positions of the nodes of these types that make these tensors, the float form of an output included."""

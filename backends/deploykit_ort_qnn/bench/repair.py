@@ -30,7 +30,7 @@ from deploykit.rewrites.contract import NoMatchError, load_transform, transform_
 from deploykit.system.aliases import Json, Tell
 from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, TimedBench, answer_of, bench_of, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
-from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed
+from deploykit_ort_qnn.bench.pieces import HOLDING, Pieces, anonymous, renamed
 from deploykit_ort_qnn.bench.place import OperatorPlace
 from deploykit_ort_qnn.bench.together import Outputs
 from deploykit_ort_qnn.bench.ways import WAYS
@@ -279,7 +279,7 @@ def _trial_of(kernel: Kernel, at: int, way: str, prefix: str) -> Kernel:
     if kernel.why:
         raise NoMatchError(kernel.why)
     graph = GraphCopy(kernel.model)
-    operators = [node for node in graph.nodes if node.op_type not in (*PAIR, "Constant")]
+    operators = [node for node in graph.nodes if node.op_type not in HOLDING]
     if [node.op_type for node in operators[at : at + 1]] != [kernel.operators[at]]:
         raise NoMatchError("the operator does not stand where it was")
     WAYS[way].build(OperatorPlace(graph, operators[at]))
@@ -339,7 +339,7 @@ def wanted_repairs(
     model = compiled_model(draft)
     named = {numeric.first} if numeric.first else set()
     if differs and not suspects and not named:
-        labels = {label(node) for node in model.graph.node if node.op_type not in (*PAIR, "Constant")}
+        labels = {label(node) for node in model.graph.node if node.op_type not in HOLDING}
         named = labels if len(labels) <= _FEW else set()
     bench = bench_of(wheel, host, draft.soc_model, progress, "looking for another way")
     found = find_repairs(model, suspects | named, bench, named=named)
@@ -422,7 +422,7 @@ def find_culprit(
     They are as few as the time allows.
     """
     pieces, nodes = Pieces(model), list(model.graph.node)
-    operators = [index for index, node in enumerate(nodes) if node.op_type not in (*PAIR, "Constant")]
+    operators = [index for index, node in enumerate(nodes) if node.op_type not in HOLDING]
 
     def does(chosen: Sequence[int]) -> bool:
         piece = pieces.cut(chosen) if chosen else None

@@ -8,11 +8,11 @@ What the user says about an input (``--input``) is parsed and checked at once; n
 from __future__ import annotations
 
 import csv
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from hashlib import file_digest
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
@@ -459,11 +459,9 @@ def _declaration(text: str, spec: InputSpec, said: str) -> Declaration:
     if path.suffix.lower() in ARRAY_SUFFIXES:
         if not places_in(path, (spec,)):
             raise InputError(f"{path}: holds no sample for the input {spec}")
-        digest = hashlib.sha256()
         with open_regular(path) as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-        return Declaration(name=spec.name, kind="file", file=path, sha256=digest.hexdigest())
+            digest = file_digest(stream, "sha256").hexdigest()
+        return Declaration(name=spec.name, kind="file", file=path, sha256=digest)
     raise UsageError(f"--input {text}: neither numbers nor a range nor a .npy file", next=f"write {_FORMS}")
 
 
