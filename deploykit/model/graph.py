@@ -68,9 +68,7 @@ class GraphCopy(Kept):
 
     def maker(self, name: str, *op_types: str) -> NodeProto | None:
         """The node that makes a tensor, if it is of one of the given standard types (any when none is given)."""
-        node = self.makers.get(name)
-        fits = node is not None and (not op_types or (node.op_type in op_types and is_standard(node)))
-        return node if fits else None
+        return _of_types(self.makers.get(name), op_types)
 
     def readers(self, name: str) -> list[NodeProto]:
         """The nodes that read a tensor, each once."""
@@ -80,10 +78,10 @@ class GraphCopy(Kept):
         """The nodes that read a tensor themselves, with each position at which they do."""
         return [(node, at) for node in self.readers(name) for at, used in enumerate(node.input) if used == name]
 
-    def only_reader(self, name: str) -> NodeProto | None:
-        """The node that reads a tensor, when it is the only one and the tensor is no output of the graph."""
+    def only_reader(self, name: str, *op_types: str) -> NodeProto | None:
+        """The node that reads a tensor that is no output, when it is the only one, if it is of one of the types."""
         readers = self.readers(name)
-        return readers[0] if len(readers) == 1 and name not in self.outputs else None
+        return _of_types(readers[0], op_types) if len(readers) == 1 and name not in self.outputs else None
 
     def array(self, name: str) -> Numbers | None:
         """The stored value of an initializer or Constant, through Identity; None where there is none to be read."""
@@ -253,6 +251,12 @@ def view_of(model: ModelProto) -> GraphView:
     _VIEWS.append((content, view))
     del _VIEWS[:-_MOST_VIEWS]
     return copied(view)
+
+
+def _of_types(node: NodeProto | None, op_types: tuple[str, ...]) -> NodeProto | None:
+    """The node, if there is one and it is of one of the given standard types (any when none is given)."""
+    fits = not op_types or (node is not None and node.op_type in op_types and is_standard(node))
+    return node if fits else None
 
 
 def _retain(items: Any, names: set[str]) -> None:

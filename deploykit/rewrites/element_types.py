@@ -125,21 +125,21 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
     quantizer, moves = _quantized_from(look, node.input[0])
     if node.input[2:3] != quantizer.output[2:3]:
         raise NoMatchError(f"{operand(node, 2) or 'nothing'} is not the zero point of its input")
-    cast, added, inner = look.only_reader(node.output[0]), "", [*node.output]
-    if cast is not None and cast.op_type == "Add":
-        (added,) = [name for name in cast.input if name != node.output[0]] or [""]
-        inner.append(cast.output[0])
-        cast = look.only_reader(cast.output[0])
-    product = None if cast is None or cast.op_type != "Cast" else look.only_reader(cast.output[0])
-    if cast is None or product is None or product.op_type != "Mul":
+    add, added, inner = look.only_reader(node.output[0], "Add"), "", [*node.output]
+    if add is not None:
+        (added,) = [name for name in add.input if name != node.output[0]] or [""]
+        inner.append(add.output[0])
+    cast = look.only_reader(inner[-1], "Cast")
+    product = cast and look.only_reader(cast.output[0], "Mul")
+    if cast is None or product is None:
         raise NoMatchError("its sums are not multiplied by one scale")
     (factor,) = [name for name in product.input if name != cast.output[0]] or [""]
     both = look.maker(factor, "Mul")
     scales = [] if both is None else [name for name in both.input if name != quantizer.output[1]]
     if len(scales) != 1:
         raise NoMatchError(f"{factor} is not the product of the scales of its input and its weight")
-    bias = look.maker(look.origin(added, ("Cast", "Floor", "Reshape", "Round", "Unsqueeze")))
-    divisor = None if bias is None or bias.op_type != "Div" else look.maker(bias.input[1], "Mul")
+    bias = look.maker(look.origin(added, ("Cast", "Floor", "Reshape", "Round", "Unsqueeze")), "Div")
+    divisor = bias and look.maker(bias.input[1], "Mul")
     same = divisor is not None and both is not None and set(divisor.input) == set(both.input)
     if added and (bias is None or not same or bias.input[0] not in look.stored):
         raise NoMatchError(f"{added} is no bias that is rounded to the steps of its sums")

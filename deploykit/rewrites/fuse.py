@@ -236,11 +236,11 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
         raise NoMatchError("what is added to the variance is not one stored number, or is negative")
     chain, parameters = list(core), {"Mul": "", "Add": ""}
     for op_type in parameters:
-        found = graph.only_reader(chain[-1].output[0])
+        found = graph.only_reader(chain[-1].output[0], op_type)
         others = [] if found is None else [name for name in found.input if name != chain[-1].output[0]]
         tensor = graph.stored.get(others[0]) if len(others) == 1 else None
         fits = tensor is not None and (list(tensor.dims), tensor.data_type) == ([size], element_type("float"))
-        if found is not None and found.op_type == op_type and fits:
+        if found is not None and fits:
             chain.append(found)
             parameters[op_type] = others[0]
     last, inner = chain[-1].output[0], tuple(node.output[0] for node in chain[:-1])

@@ -372,8 +372,8 @@ def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
     root, inverse = node.input[0], node.output[0]
     if look.maker(root, "Sqrt") is None:
         return None
-    product = look.only_reader(inverse)
-    if product is None or product.op_type != "Mul" or list(product.input).count(inverse) != 1:
+    product = look.only_reader(inverse, "Mul")
+    if product is None or list(product.input).count(inverse) != 1:
         raise NoMatchError(f"{inverse} is read by something else than one product")
 
     def write(to: NodeSteps) -> None:
@@ -397,8 +397,8 @@ def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
 def sum_to_mean(look: ModelLook, node: NodeProto) -> Match | None:
     """As jax writes the statistics of a norm; float16 holds the mean long after the sum has left it."""
     total = node.output[0]
-    quotient = look.only_reader(total)
-    if quotient is None or quotient.op_type not in ("Div", "Mul"):
+    quotient = look.only_reader(total, "Div", "Mul")
+    if quotient is None:
         return None
     factor = next((look.array(name) for name in quotient.input if name != total), None)
     if factor is None or factor.size != 1 or (quotient.op_type == "Div" and quotient.input[0] != total):

@@ -73,10 +73,10 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
     given, turned = node.input[0], node.output[0]
     if len(look.shape(given) or ()) <= _MOST_AXES:
         return None
-    before, after = look.maker(given, "Reshape"), look.only_reader(turned)
+    before, after = look.maker(given, "Reshape"), look.only_reader(turned, "Reshape")
     if before is None or look.only_reader(given) is None:
         raise NoMatchError(f"{given} is not made by a Reshape for this Transpose alone")
-    if after is None or after.op_type != "Reshape":
+    if after is None:
         raise NoMatchError(f"{turned} is not read by one Reshape alone")
     shape, last = _static(look.shape(given)), _static(look.shape(after.output[0]))
     if shape is None or last is None:
@@ -323,8 +323,8 @@ def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
     if rank != 3 or len(tensor.dims) != 2 or tensor.data_type != tensor.FLOAT:
         reason = f"{source} has rank {rank or 'unknown'}, its weight rank {len(tensor.dims)}"
         raise NoMatchError(f"{reason}: needed are 3 and 2, in float32")
-    add, bias = look.only_reader(node.output[0]), ""
-    if add is not None and add.op_type == "Add" and len(set(add.input)) == 2:
+    add, bias = look.only_reader(node.output[0], "Add"), ""
+    if add is not None and len(set(add.input)) == 2:
         other = add.input[0] if add.input[1] == node.output[0] else add.input[1]
         known = look.stored.get(other)
         bias = other if known is not None and list(known.dims) == [tensor.dims[1]] else ""

@@ -12,6 +12,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +27,9 @@ _CHUNK = 1 << 17
 _DEEPEST = 500  # levels of folders: a thousand cannot be removed again by Python's own means
 
 
-def open_regular(path: Path, *, size: int | None = None, limit: int | None = None, follow: bool = True) -> BinaryIO:
+def open_regular(
+    path: Path, *, size: int | None = None, limit: int | None = None, follow: bool = True
+) -> BufferedReader:
     """A regular file, opened for reading. Raises InputError for anything else.
 
     ``size`` is what it must have in bytes, ``limit`` the most it may have. Without ``follow`` a link is refused, even

@@ -45,8 +45,8 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
         raise NoMatchError(f"its bias {bias} is not a constant")
     why, rank = "it has block-quantized weights", len(look.stored[weight].dims)
     if node.op_type == "MatMul":
-        add, product = look.only_reader(node.output[0]), node.output[0]
-        others = [n for n in add.input if n != product] if add is not None and add.op_type == "Add" else []
+        add, product = look.only_reader(node.output[0], "Add"), node.output[0]
+        others = [n for n in add.input if n != product] if add is not None else []
         biases = [n for n in others if n in look.stored and len(look.stored[n].dims) == 1]
         if add is None or not biases:
             return None

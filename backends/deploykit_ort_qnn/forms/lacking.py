@@ -216,8 +216,8 @@ def _biased_layer(look: ModelLook, node: NodeProto) -> tuple[str, int, NodeProto
             return None
         return node.input[2], 0 if attribute(node, "transB", 0) else 1, node
     product = node.output[0]
-    add = look.only_reader(product)
-    if add is None or add.op_type != "Add" or len(set(add.input)) != 2 or product in (look.encodings or ()):
+    add = look.only_reader(product, "Add")
+    if add is None or len(set(add.input)) != 2 or product in (look.encodings or ()):
         return None
     bias = next(name for name in add.input if name != product)
     return (bias, 1, add) if bias in stored else None
