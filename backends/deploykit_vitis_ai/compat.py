@@ -101,7 +101,7 @@ def _quark_keys() -> Iterator[CompatRow]:
             f"--option {names[0]}=…, {words}",
             f"read by {', '.join(readers)} alone" if readers else "",
             f"what it does is in Quark's documentation: {', '.join(names)}",
-            words=(*names, *(name.rpartition(".")[2] for name in names)),
+            words=names,
         )
 
 
