@@ -272,6 +272,7 @@ def test_a_package_is_held_against_its_quantization(lost: int, before: int | Non
         verdict = verdict.beside(judge_outputs(DETECTORS[False], GIVEN, FOUND, _noisy(before), FEEDS))
     assert verdict.right is right, verdict.lines()
     assert says in (verdict.cost if right else verdict.reason)
+    assert Verdict.from_json(verdict.to_json()).lines() == verdict.lines()
 
 
 def test_what_is_lost_without_words_of_a_task_is_excused_with_both_numbers() -> None:

@@ -348,7 +348,7 @@ class KeptCount(Published):
 
 def fewest_for(share: float) -> int:
     """So many detections are needed to show a share, if all of them are kept."""
-    return math.ceil(_SURE**2 * share / (1 - share) - 1e-9) if share < 1 else 0
+    return math.ceil(_SURE**2 * share / (1 - share)) if share < 1 else 0
 
 
 def _at_least(kept: Sequence[int], of: Sequence[int]) -> float:
