@@ -169,10 +169,9 @@ def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, param
 
 
 def request_from(*, model: Path, target: str, options: Iterable[str], **given: Any) -> Request:
-    """The request that the shared options describe; of the backends' options only those that were given."""
+    """The request that the shared options describe, of which only those count that were given."""
     source = click.get_current_context().get_parameter_source
-    core = {spec.name for spec in CORE_OPTIONS}
-    given = {name: v for name, v in given.items() if name in core or source(name) is not ParameterSource.DEFAULT}
+    given = {name: v for name, v in given.items() if source(name) is not ParameterSource.DEFAULT}
     return make_request(model, target, options=[pair(text) for text in options], **given)
 
 

@@ -83,6 +83,11 @@ def test_only_what_deploykit_wrote_and_nobody_changed_is_replaced(tmp_path: Path
         writer.record_outputs()
         writer.seal({"schema": 1})
         assert json.loads(writer.publish().read_text())["files"]["made"]["origin"] == "executed"
+    with PackageWriter(tmp_path / "late") as writer, pytest.raises(PackageError) as taken:
+        writer.seal({"schema": 1})
+        (tmp_path / "late/folder").mkdir(parents=True)
+        writer.publish()
+    assert taken.value.what == f"{tmp_path}/late: something else came to stand there while the package was made"
     refused("own", "manifest.json (it does not say that deploykit wrote it)")
     publish_results(tmp_path / "made", lambda folder: {"a": (folder / "file").write_text("1")}, force=False)
     assert json.loads((tmp_path / "made/report.json").read_text())["a"] == 1
