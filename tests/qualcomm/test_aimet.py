@@ -97,7 +97,7 @@ def run_job(
         one._tensor_quantizer.setPercentileValue = noting("percentile")
     sim.compute_encodings = noting("calibrate") if seen is None else lambda samples: seen(sim, samples)
     sim.export = noting("export")
-    sim.session.run = lambda _, feed: [feed["x"] * 1.1]
+    sim.session.run = lambda _, feed: [feed["x"] * 1.1, feed["x"] * 1.01]
     modules: dict[str, Any] = {"aimet_onnx": MagicMock(QuantizationSimModel=noting("simulate", sim))}
     for path, function, gives in (
         ("", "apply_adaround", None),
@@ -106,17 +106,20 @@ def run_job(
         ("cross_layer_equalization", "equalize_model", None),
         ("lite_mp", "flip_layers_to_higher_precision", None),
         ("mixed_precision", "analyze_mixed_precision_sensitivity", {}),
-        ("mixed_precision", "apply_amp", None),
         ("quant_analyzer", "analyze_per_layer_sensitivity", {"y": 3.0}),
         ("quantsim", "set_lpbq_for_params", None),
         ("utils", "duplicate_shared_initializers", None),
     ):
         module = modules.setdefault(f"aimet_onnx.{path}".rstrip("."), MagicMock())
         setattr(module, function, noting(function, gives))
+    amp = modules["aimet_onnx.mixed_precision"]
+    amp.apply_amp = lambda sim, found, enough: calls.append(("apply_amp", enough(sim.session)))
     for name, module in {**modules, "child": child}.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1")
-    onnx.save(text_model("float[1,2] x", "y = Identity (x)", "float[1,2] y"), folder / "model.onnx")
+    onnx.save(
+        text_model("float[1,2] x", "y = Abs (x)  z = Abs (x)", "float[1,2] y, float[1,2] z"), folder / "model.onnx"
+    )
     for number in range(5):
         np.savez(folder / f"{number}.npz", x=np.full((1, 2), 1 + number, np.float32))
     done: list[str] = []
@@ -166,7 +169,7 @@ def test_the_job_does_what_it_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     nothing: dict[str, Any] = {}
     shared, calibrate = ("duplicate_shared_initializers", nothing), ("calibrate", nothing)
-    simulated = ("simulated", ["y"])
+    simulated = ("simulated", ["y", "z"])
     calls, job = run_job(PLAIN, tmp_path, monkeypatch)
     assert calls == [("fold_all_batch_norms_to_weight", {}), shared, simulate, calibrate, export, simulated]
     assert job.done == ["start", "fold", "simulation", "calibrate", "export", "simulate"]
@@ -187,7 +190,7 @@ def test_the_job_does_what_it_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert job.result["sensitivity"] == {"y": 3.0} and job.result["notes"] == told
     calls, job = run_job({**PLAIN, "amp": {"decibels": 40.0}}, tmp_path, monkeypatch)
     kinds = [("int8", "int8"), ("int8", "int16")]
-    assert calls[4:6] == [("analyze_mixed_precision_sensitivity", kinds, {}), ("apply_amp", {})]
+    assert calls[4:6] == [("analyze_mixed_precision_sensitivity", kinds, {}), ("apply_amp", False)]
     assert job.result["notes"][-1] == "20.0 dB of the worst output, of 40 asked for, on 4 calibration samples"
 
 
