@@ -36,6 +36,7 @@ def infer(model: ModelProto, encodings: EncodingSet, *wanted: str, **more: Any) 
     (16, (-3.0, 5.0), (-6.0, 10.0)),
     (16, (2.0, 5.0), (2.0, 10.0)),
     (16, (-3e38, -1.0), (-3.4028234663852886e38, -1.0)),
+    (16, (1.0, 3e38), (1.0, 3.4028234663852886e38)),
     (8, (-3.0, 5.0), (-3.0, 5.0)),
 )
 def test_a_grid_has_room_for_more_than_samples_show_at_spare_bits(bits: int, seen: Interval, kept: Interval) -> None:
