@@ -112,7 +112,7 @@ def test_names_and_words_of_strangers_stay_text() -> None:
 
 
 def test_names_of_models_in_a_folder_become_keys_and_what_is_no_model_is_told(tmp_path: Path) -> None:
-    weird = "weird näme" if sys.getfilesystemencoding() == "utf-8" else "weird n me"
+    weird = "-.weird näme.-" if sys.getfilesystemencoding() == "utf-8" else "-.weird n me.-"
     shutil.copyfile(AIMET / "cnn" / "model.onnx", tmp_path / f"{weird}.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff")
     file, scouted = api.init(tmp_path, targets=["sm8650"])

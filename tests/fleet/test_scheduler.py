@@ -182,5 +182,5 @@ def test_no_scheduler_and_no_package_of_dask_are_errors(
     with pytest.raises(ToolError, match="nowhere:1: no scheduler answers there"):
         api.matrix(fleet, out=tmp_path / "out", executor="dask://nowhere:1")
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UsageError, match="'distributed' is not installed"):
+    with pytest.raises(UsageError, match=r"'distributed' is not installed\n  next: pip install 'deploykit\[dask\]'"):
         sent_to(fleet, tmp_path)
