@@ -248,6 +248,10 @@ def test_what_computes_a_tensor_stands_in_the_place_of_what_did(body: str, there
     assert place(paired(body)) == there
 
 
+def test_what_another_node_makes_stands_in_its_own_place() -> None:
+    assert place(GIVEN, "last") == {"last"}
+
+
 def tanh(node: str, verdict: str, *nodes: str) -> AuditedKernel:
     return AuditedKernel(
         node=node, nodes=(node, *nodes), operators=("Tanh",), type="u8", place="alone", verdict=verdict, why="far off"

@@ -38,7 +38,7 @@ def test_the_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, RULES)
     for changed, words in (
         ({"why": "the provider refuses it"}, "no DLC was written: the provider refuses it"),
-        ({"compared": (Compared(tensor="y", meant="uint16", found="uint8"),)}, "1 of 1 tensors"),
+        ({"compared": (*WRITTEN.compared, Compared(tensor="y", meant="uint16", found="uint8"))}, "1 of 2 tensors"),
         ({"compared": (Compared(tensor="y", meant="int8", found="int8", grid=False),)}, "grid: y"),
     ):
         (found,) = RULES["QNN299"].run(replace(WRITTEN, **changed))
