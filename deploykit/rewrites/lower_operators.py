@@ -584,4 +584,5 @@ class _Taps:
             stored = self._to.store(f"{tap}_places", np.ascontiguousarray(places[:, number]))
             taps.append(self._to.add("Gather", [source, stored], tap, axis=1))
         self._shape[window.axis] = len(places)
-        return self._to.add(op_type, taps, f"{self._made}_axis{window.axis}")
+        # Compilers take no Max of one operand.
+        return self._to.add(op_type, taps, f"{self._made}_axis{window.axis}") if len(taps) > 1 else taps[0]

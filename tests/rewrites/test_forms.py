@@ -290,6 +290,7 @@ LOWERED = [
             for shape, body in (
                 ("1,2,9,8", "y = MaxPool <kernel_shape = [3, 2], dilations = [2, 3], pads = [2, 1, 2, 1]> (x)"),
                 ("2,3,5,6,7", f'y = MaxPool <{STRIDED} = "SAME_UPPER"> (x)'),
+                ("1,2,3,4,4", "y = MaxPool <kernel_shape = [1, 2, 2], strides = [1, 2, 2]> (x)"),
                 ("2,3,5,6,7", f'y = MaxPool <{STRIDED} = "SAME_LOWER"> (x)'),
                 ("2,3,17", "y = MaxPool <kernel_shape = [3], dilations = [2], strides = [3]> (x)"),
                 ("1,2,9,8", DILATED.format("")),
@@ -452,6 +453,7 @@ def test_it_is_written_in_another_form(name: str, model: ModelProto, before: dic
     if name == "pool-by-taps":
         taps = [node.output[0] for node in made.model.graph.node if node.op_type in ("Max", "Sum")]
         assert taps and all(len(types[tensor][1] or ()) == 3 for tensor in taps)
+        assert all(len(node.input) > 1 for node in made.model.graph.node if node.op_type in ("Max", "Sum"))
     if name == "cumulate-forward":
         assert not {"reverse", "exclusive"} & {a.name for node in made.model.graph.node for a in node.attribute}
     if name == "write-out-functions":
