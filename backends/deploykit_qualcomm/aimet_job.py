@@ -87,6 +87,17 @@ def hold_indices(job: child.ChildJob, sim: Any) -> None:
             quantizer.set_fixed_encoding_range((0, 65535))
 
 
+def leave_rows(job: child.ChildJob, sim: Any) -> None:
+    """``floats`` stay in float16 where their samples are far below its end, and have 16 bits elsewhere."""
+    floats = job.settings["floats"]
+    small = all(np.abs(feed[name]).max() < 2**14 for feed in job.calibration for name in {*floats} & {*feed})
+    for quantizer in filter(None, map(sim.qc_quantize_op_dict.get, floats)):
+        if small:
+            quantizer.enabled = False
+        else:
+            quantizer.set_bitwidth(16)
+
+
 def improve(job: child.ChildJob, sim: Any) -> None:
     """What is asked for to get better weights; both freeze the encodings of the weights that they changed."""
     settings = job.settings
@@ -204,6 +215,8 @@ def work(job: child.ChildJob) -> None:
         raise ValueError("no weight takes a whole number of blocks: set a smaller block_size")
     job.stage_done("simulation")
     hold_indices(job, sim)
+    if job.settings["floats"]:
+        leave_rows(job, sim)
     improve(job, sim)
     sim.compute_encodings(job.calibration)
     job.stage_done("calibrate")

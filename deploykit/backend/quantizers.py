@@ -30,11 +30,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizerAsked:
-    """What a quantizer plans from. ``options`` are its own, checked, defaults filled in."""
+    """What a quantizer plans from. ``options`` are its own, checked, defaults filled in.
+
+    ``floats`` are tensors that no grid holds well.
+    """
 
     precision: str
     target: Target
     options: Mapping[str, OptionValue] = field(default_factory=dict)
+    floats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

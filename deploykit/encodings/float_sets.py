@@ -32,7 +32,30 @@ __all__ = [
     "missing_entries",
     "predict_float_set",
     "suggest_extensions",
+    "unscaled_rows",
 ]
+
+_SCALES = frozenset({"Add", "Div", "Mul", "Sub"})
+
+
+def unscaled_rows(facts: GraphFacts) -> tuple[str, ...]:
+    """Rows of features until each of them is scaled by a number of its own, and these numbers.
+
+    No grid holds 0.001 beside 4,000, which is why the model scales them.
+    """
+    tensors = facts.tensors
+    behind = {name: {name} for name in facts.inputs if tensors[name].is_float and tensors[name].rank == 2}
+    found = set[str]()
+    for node in facts.nodes:
+        computed = [name for name in node.inputs if name not in tensors or not tensors[name].is_weight]
+        if node.op_type not in _SCALES or len(computed) != 1 or computed[0] not in behind:
+            continue
+        reached, made = behind[computed[0]], node.outputs[0]
+        (number,) = {*node.inputs} - {*computed}
+        if tensors[number].shape not in ((), (1,)):
+            found |= {*reached, number}
+        behind[made] = {*reached, made, number}
+    return tuple(sorted(found))
 
 
 def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str, Fusion]:

@@ -3,8 +3,11 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from onnx.shape_inference import infer_shapes
 
 from deploykit.encodings.float_sets import (
     CoverageStatus,
@@ -12,13 +15,15 @@ from deploykit.encodings.float_sets import (
     collect_coverage,
     missing_entries,
     predict_float_set,
+    unscaled_rows,
 )
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts, place
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import load_model
 from tables import each_row
+from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data"
 AIMET, ZOO = DATA / "aimet", DATA / "zoo"
@@ -79,3 +84,17 @@ def test_true_files_intend_no_float_and_a_slip_behind_a_norm_is_noticed(name: st
         if inside in fusion.inside:
             blocks.setdefault(fusion.result, []).append(inside)
     assert all(names == sorted(names) for names in blocks.values())
+
+
+@each_row(
+    ("given", "body", "found"),
+    ("float[1,3] x", "c = Sub (x, m)  s = Div (c, d)  l = MatMul (s, w)  b = Add (l, d)  y = Mul (b, d)", {*"xcmd"}),
+    ("float[1,3] x", "h = Div (x, half)  s = Mul (d, h)  y = MatMul (s, w)", {"x", "h", "half", "d"}),
+    ("float[1,3] x", "h = Div (x, half)  y = MatMul (h, w)", set()),
+    ("float[1,3] x, float[1,3] z", "s = Sub (x, z)  y = Div (s, d)", set()),
+    ("float[1,3] x", "t = Tanh (x)  y = Div (t, d)", set()),
+    ("float[1,1,3] x", "y = Div (x, d)", set()),
+)
+def test_rows_of_features_are_no_integers_until_they_are_scaled(given: str, body: str, found: set[str]) -> None:
+    stored: dict[str, Any] = {"m": [1.0, 2.0, 3.0], "d": [1.0, 2.0, 3.0], "half": 0.5, "w": np.eye(3, dtype=np.float32)}
+    assert {*unscaled_rows(facts_of(infer_shapes(text_model(given, body, **stored))))} == found

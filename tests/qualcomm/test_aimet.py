@@ -42,6 +42,7 @@ PLAIN: dict[str, Any] = {
     "percentile": None,
     "fold_batchnorm": True,
     "cle": False,
+    "floats": [],
     "seq_mse": None,
     "adaround": None,
     "lpbq": None,
@@ -77,6 +78,7 @@ def run_job(
     monkeypatch: pytest.MonkeyPatch,
     widths: dict[str, int] | None = None,
     seen: Any = None,
+    times: int = 1,
 ) -> tuple[list[Any], Any]:
     """The job with stand-ins for AIMET: what was called in which order, and the job as it is then."""
     calls: list[Any] = []
@@ -121,7 +123,7 @@ def run_job(
         text_model("float[1,2] x", "y = Abs (x)  z = Abs (x)", "float[1,2] y, float[1,2] z"), folder / "model.onnx"
     )
     for number in range(5):
-        np.savez(folder / f"{number}.npz", x=np.full((1, 2), 1 + number, np.float32))
+        np.savez(folder / f"{number}.npz", x=np.full((1, 2), times * (1 + number), np.float32))
     done: list[str] = []
     job: Any = SimpleNamespace(
         model=folder / "model.onnx",
@@ -156,6 +158,20 @@ def test_room_is_left_in_sixteen_bits(tmp_path: Path, monkeypatch: pytest.Monkey
         assert len(found) == count and found[-1] == found[0] == [1, 2, 3, 4, 5]
     assert found[1:3] == [[1, 3, 5], [2, 4]]
     assert fixed == {"x": (0, 10), "mask": (-1e4, 5)}
+
+
+@each_row(("times", "told"), (3276, {"x": (False, 8)}), (3277, {"x": (True, 16)}))
+def test_rows_are_in_float16_where_it_holds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, told: Any
+) -> None:
+    found: dict[str, Any] = {}
+
+    def seen(sim: Any, _samples: Any) -> None:
+        wide = {name: 16 for name, one in sim.qc_quantize_op_dict.items() if one.set_bitwidth.call_args}
+        found.update({name: (bool(one.enabled), wide.get(name, 8)) for name, one in sim.qc_quantize_op_dict.items()})
+
+    run_job({**PLAIN, "floats": ["x", "gone"]}, tmp_path, monkeypatch, None, seen, times)
+    assert found == {**told, "y": (True, 8)}
 
 
 def test_the_job_does_what_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
 from deploykit.backend.targets import Target
+from deploykit.encodings.float_sets import unscaled_rows
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.new_grids import entry_for_range
 from deploykit.encodings.place import layouts, place
@@ -487,7 +488,9 @@ class Making:
         picked = pick(self.backend, self.target, request.quantizer, precision)
         name = precision or picked.quantizer.precisions(self.target)[0]
         values = dict(options_of(picked.quantizer, self.options))
-        plan = picked.quantizer.plan(QuantizerAsked(precision=name, target=self.target, options=values))
+        plan = picked.quantizer.plan(
+            QuantizerAsked(precision=name, target=self.target, options=values, floats=unscaled_rows(facts))
+        )
         # What targets ask alike is made once; a quantizer is told all that it does in its plan.
         key = ("quantized", repr((plan, values, request.calibration)), Same(model))
         made: Made | None = self.shared.known(key)
