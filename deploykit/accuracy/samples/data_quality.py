@@ -95,7 +95,8 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
                 for value in sample.values():
                     digest.update(value.tobytes())
                 digests[name] = digest.hexdigest()
-                first = next(iter(sample.values())).astype(np.float64).ravel()
+                given = next(iter(sample.values()))
+                first = given.astype(np.float64).ravel()
                 if not np.isfinite(first).all():
                     not_finite.append(name)
                     continue
@@ -103,7 +104,8 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
                     constant.append(name)
                 sketch = first[:: max(1, first.size // _SKETCH)]
                 sketch = sketch - sketch.mean()
-                if last is not None and last.shape == sketch.shape:
+                # In rows of features the columns differ so much that all rows look alike.
+                if last is not None and last.shape == sketch.shape and given.ndim > 2:
                     length = float(np.linalg.norm(sketch) * np.linalg.norm(last))
                     correlations.append(float(sketch @ last) / length if length else 0.0)
                 last = sketch

@@ -64,6 +64,15 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert found.samples == 119
 
 
+def test_rows_of_features_are_no_film(tmp_path: Path) -> None:
+    """Columns of unlike size make all rows alike; of pictures the same says that they follow each other."""
+    rows = np.array([1000, 1, 20, 3], np.float32) + RNG.random((20, 1, 4), dtype=np.float32)
+    for shape, alike in (((1, 4), None), ((1, 1, 2, 2), 1.0)):
+        np.save(tmp_path / "rows.npy", rows.reshape(20, *shape[1:]))
+        found = survey(load_calibration(tmp_path), (InputSpec(name="x", dtype="float32", shape=shape),))
+        assert (found.samples, found.neighbours) == (20, alike and pytest.approx(alike, abs=0.01))
+
+
 def test_frames_of_images_are_noticed_by_name(tmp_path: Path) -> None:
     (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")
     for number in range(120):
