@@ -446,7 +446,7 @@ def test_what_the_embedded_quantizer_is_told(precision: str, types: tuple[str, s
     assert job == QuantizerJob(script=script, settings={**told, "extra_options": extra}, rewrites=rewrites)
 
 
-@each_row(("precision", "ends"), ("w8a16", (8, 1)), ("w8a8", (4, 1)))
+@each_row(("precision", "ends"), ("w8a16", (5, 1)), ("w8a8", (4, 1)))
 def test_the_embedded_quantizer_leaves_room_in_sixteen_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, ends: tuple[int, int]
 ) -> None:

@@ -157,7 +157,7 @@ def test_room_is_left_in_sixteen_bits(tmp_path: Path, monkeypatch: pytest.Monkey
         run_job({**PLAIN, "scheme": scheme}, tmp_path, monkeypatch, {**wide, "narrow": 8}, seen)
         assert len(found) == count and found[-1] == found[0] == [1, 2, 3, 4, 5]
     assert found[1:3] == [[1, 3, 5], [2, 4]]
-    assert fixed == {"x": (0, 10), "mask": (-1e4, 5)}
+    assert fixed == {"x": (0, 6), "mask": (-1e4, 6)}
 
 
 @each_row(("times", "told"), (3276, {"x": (False, 8)}), (3277, {"x": (True, 16)}))

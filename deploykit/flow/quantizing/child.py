@@ -99,19 +99,15 @@ class ChildJob:
         (folder / "names.json").write_text(json.dumps(list(names)), "utf-8")
 
 
-_SETTLED = 0.01
-"""Ends of a range that differ by less than this share of it are one end."""
-
-
 def with_room(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """A range for 16 bits, from those of both halves of the samples: an end that they do not share is twice as far out.
+    """A range for 16 bits, from those of both halves of the samples: each end lies further out by what they differ in.
 
     Such an end is not settled, and 16 bits have a step to spare for what other data holds. Bounds and masks are shared.
     """
-    ends = np.array([[0.0, 0.0], one, other])
-    low, high = ends[:, 0].min(), ends[:, 1].max()
-    grown = np.where(np.ptp(ends[1:], axis=0) < _SETTLED * (high - low), 1, 2)
-    return float(low * grown[0]), float(high * grown[1])
+    lows = sorted(min(0.0, low) for low, _ in (one, other))
+    highs = sorted(max(0.0, high) for _, high in (one, other))
+    low, high = (end if end == inner else 2 * end - inner for end, inner in (lows, reversed(highs)))
+    return low, high
 
 
 def _watched() -> list[str]:
