@@ -121,6 +121,7 @@ class Aimet(Quantizer):
                 "fold_batchnorm": given["fold_batchnorm"],
                 "cle": given["cle"],
                 "floats": list(asked.floats),
+                "float16": "fp16" in (asked.target.device.fact("precisions") or ()),
                 "seq_mse": {"num_candidates": given["candidates"]} if given["seq_mse"] else None,
                 "adaround": {"num_iterations": given["iterations"]} if given["adaround"] else None,
                 "lpbq": {"block_size": given["block_size"], "operators": self.blocked} if given["lpbq"] else None,

@@ -88,11 +88,11 @@ def hold_indices(job: child.ChildJob, sim: Any) -> None:
 
 
 def leave_rows(job: child.ChildJob, sim: Any) -> None:
-    """``floats`` stay in float16 where their samples are far below its end, and have 16 bits elsewhere."""
-    floats = job.settings["floats"]
-    small = all(np.abs(feed[name]).max() < 2**14 for feed in job.calibration for name in {*floats} & {*feed})
+    """``floats`` stay in float16 where the chip has it and their samples are far below its end; else in 16 bits."""
+    floats, fits = job.settings["floats"], job.settings["float16"]
+    fits &= all(np.abs(feed[name]).max() < 2**14 for feed in job.calibration for name in {*floats} & {*feed})
     for quantizer in filter(None, map(sim.qc_quantize_op_dict.get, floats)):
-        if small:
+        if fits:
             quantizer.enabled = False
         else:
             quantizer.set_bitwidth(16)

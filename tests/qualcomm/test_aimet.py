@@ -43,6 +43,7 @@ PLAIN: dict[str, Any] = {
     "fold_batchnorm": True,
     "cle": False,
     "floats": [],
+    "float16": True,
     "seq_mse": None,
     "adaround": None,
     "lpbq": None,
@@ -57,6 +58,7 @@ BLOCKS = {"block_size": 32, "operators": ("Conv", "Gemm", "MatMul")}
     ("precision", "target", "options", "told"),
     ("w8a16", "sm8650", {}, {}),
     ("w8a16", "sm8450", {"configuration": ""}, {"configuration": "htp_v69"}),
+    ("w8a16", "sm8350", {"configuration": ""}, {"configuration": "htp_v68", "float16": False}),
     ("w8a16", "sm8650", {"configuration": "own"}, {"configuration": "own"}),
     ("w4a16", "sm8650", {"lpbq": True, "block_size": 32}, {"param_type": "int4", "lpbq": BLOCKS}),
     ("w8a16", "sm8650", SHARE, SHARE),
@@ -160,9 +162,9 @@ def test_room_is_left_in_sixteen_bits(tmp_path: Path, monkeypatch: pytest.Monkey
     assert fixed == {"x": (0, 6), "mask": (-1e4, 6)}
 
 
-@each_row(("times", "told"), (3276, {"x": (False, 8)}), (3277, {"x": (True, 16)}))
+@each_row(("times", "has_float", "told"), (3276, True, (False, 8)), (3277, True, (True, 16)), (3276, False, (True, 16)))
 def test_rows_are_in_float16_where_it_holds_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, told: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, has_float: bool, told: Any
 ) -> None:
     found: dict[str, Any] = {}
 
@@ -170,8 +172,9 @@ def test_rows_are_in_float16_where_it_holds_them(
         wide = {name: 16 for name, one in sim.qc_quantize_op_dict.items() if one.set_bitwidth.call_args}
         found.update({name: (bool(one.enabled), wide.get(name, 8)) for name, one in sim.qc_quantize_op_dict.items()})
 
-    run_job({**PLAIN, "floats": ["x", "gone"]}, tmp_path, monkeypatch, None, seen, times)
-    assert found == {**told, "y": (True, 8)}
+    settings = {**PLAIN, "floats": ["x", "gone"], "float16": has_float}
+    run_job(settings, tmp_path, monkeypatch, None, seen, times)
+    assert found == {"x": told, "y": (True, 8)}
 
 
 def test_the_job_does_what_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
