@@ -10,7 +10,6 @@ from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.system.store import is_off
-from tables import each_row
 
 MLP = Path(__file__).parents[1] / "data/aimet/mlp/model.onnx"
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "help"
@@ -134,12 +133,6 @@ def test_a_tool_that_fails_is_diagnosed_by_its_own_log(
     assert f"next: deploykit diagnose {made}/logs/" in (made / "logs/build.log").read_text()
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path))
-    return tmp_path
-
-
 @pytest.mark.parametrize("arguments", [["--no-cache", "targets"], ["targets", "--no-cache"]])
 def test_no_cache_holds_for_one_call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.delenv("DEPLOYKIT_NO_CACHE", raising=False)
@@ -153,11 +146,6 @@ def test_no_cache_holds_for_one_call(monkeypatch: pytest.MonkeyPatch, arguments:
     run(cli, arguments)
     assert seen == [True]
     assert "DEPLOYKIT_NO_CACHE" not in os.environ
-
-
-@each_row(("value", "off"), ("1", True), ("yes", True), ("0", False), ("false", False), ("", False))
-def test_the_variable_says_the_same(monkeypatch: pytest.MonkeyPatch, value: str, off: bool) -> None:
-    monkeypatch.setenv("DEPLOYKIT_NO_CACHE", value)
-    assert is_off() is off
-    assert run(cli, ["doctor", "--clear-cache"]) == 0
-    assert os.environ["DEPLOYKIT_NO_CACHE"] == value
+    monkeypatch.setenv("DEPLOYKIT_NO_CACHE", "yes")
+    run(cli, arguments)
+    assert os.environ["DEPLOYKIT_NO_CACHE"] == "yes"

@@ -16,7 +16,6 @@ from deploykit.encodings.place import place
 from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Value
-from deploykit.findings import Finding, Severity
 from deploykit.model.collect import collect_facts, constant_value
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, load_model, wrap_proto
@@ -129,18 +128,3 @@ CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
 
 def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, ENCODING_RULES)
-
-
-def only(code: str, context: EncodingsOnGraph) -> Finding:
-    (finding,) = ENCODING_RULES[code].run(context)
-    return finding
-
-
-def test_how_grave_it_is_depends_on_what_is_known() -> None:
-    integers = CASES["DK109"][0]
-    unknown = {name: replace(fact, dtype="") for name, fact in integers.facts.tensors.items()}
-    assert not list(ENCODING_RULES["DK109"].run(replace(integers, facts=replace(integers.facts, tensors=unknown))))
-    context = CASES["DK105"][0]
-    shapeless = {name: replace(fact, shape=None) for name, fact in context.facts.tensors.items()}
-    unranked = EncodingsOnGraph(encodings=context.encodings, facts=replace(context.facts, tensors=shapeless))
-    assert only("DK105", unranked).severity is Severity.WARNING

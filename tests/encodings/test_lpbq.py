@@ -10,10 +10,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.lpbq import lpbq_encodings
 from deploykit.encodings.lpbq_files import WeightReport, convert_file
 from deploykit.encodings.qdq import extract_qdq
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
+from deploykit.encodings.values import Lpbq
 from deploykit.errors import PackageError
 from deploykit.model.load import load_model
 from deploykit.model.weights import integer_tensor
@@ -125,25 +124,3 @@ def test_external_data_is_streamed_and_memory_stays_small(tmp_path: Path) -> Non
     (tmp_path / "sub").mkdir()
     inside = convert(tmp_path / "sub", block_model(shape=(2048, 1024)), refined=True)
     assert inside.loss == report.weights[0].loss
-
-
-@each_row(
-    ("changes", "reason"),
-    ({}, ""),
-    ({"bits": 8}, "8-bit blocks; LPBQ expands 4-bit ones"),
-    ({"zero_point": np.full((2, 6), 1.0)}, "its zero point is not that of a symmetric grid"),
-    ({"signed": False, "zero_point": np.full((2, 6), 8.0)}, ""),
-    ({"signed": False}, "its zero point is not that of a symmetric grid"),
-    ({"axis": None}, "its channel axis is not known"),
-    ({"block_axis": None}, "its channel axis is not known"),
-    ({"scale": np.full((2, 6), -0.1)}, "a scale is negative"),
-)
-def test_an_entry_becomes_lpbq_or_says_why_not(changes: dict[str, Any], reason: str) -> None:
-    grid = {"bits": 4, "signed": True, "scale": np.full((2, 6), 0.1), "zero_point": np.zeros((2, 6))}
-    blocks = {"axis": 1, "block_axis": 0, "block_size": 16}
-    value = Affine(**{**grid, **blocks, **changes})
-    made, left = lpbq_encodings(EncodingSet(version="2.0.0", entries={"w": Encoding(name="w", value=value)}))
-    assert left == ({"w": reason} if reason else {})
-    turned = made.entries["w"].value
-    assert isinstance(turned, Affine if reason else Lpbq)
-    assert not isinstance(turned, Lpbq) or (turned.block_scale == 16).all()

@@ -3,43 +3,20 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from deploykit import api
-from deploykit.accuracy.simulate.simulation import simulate_files
-from deploykit.encodings.files import check_encodings, convert_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
-from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 GraphOf = Callable[[str], GraphFacts]
 
 CNN = AIMET / "cnn"
 MODEL, ENCODINGS = CNN / "model.onnx", CNN / "w8a8.v2.0.0.encodings"
-READERS: list[Callable[[Path, Path], Any]] = [
-    lambda path, floats: api.plan(MODEL, target="sm8650", encodings=path, float_tensors=floats),
-    lambda path, floats: simulate_files(MODEL, path, float_tensors=floats),
-    lambda path, floats: check_encodings(path, model=MODEL, float_tensors=floats),
-    lambda path, floats: convert_encodings(path, "1.0.0", float_tensors=floats),
-    lambda path, floats: convert_encodings(path, "1.0.0", model=MODEL, float_tensors=floats),
-]
-
-
-@each_row("reader", *READERS)
-def test_a_float_list_is_taken_beside_entries_not_against(tmp_path: Path, reader: Callable[[Path, Path], Any]) -> None:
-    floats = tmp_path / "floats"
-    floats.write_text("logits\n")
-    with pytest.raises(InputError, match=r"'logits' has an entry of uint8, but is listed as float") as refused:
-        reader(ENCODINGS, floats)
-    assert str(ENCODINGS) in refused.value.what
-    floats.write_text("/conv1/Conv_output_0\n")
-    reader(ENCODINGS, floats)
 
 
 def test_a_qdq_model_stands_for_its_encodings_and_a_float_model_for_none(tmp_path: Path, graph_of: GraphOf) -> None:

@@ -18,6 +18,7 @@ from deploykit.encodings.float_sets import (
 )
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.lpbq import lpbq_encodings
 from deploykit.encodings.new_grids import symmetric_blocks, widen, with_wide_activations
 from deploykit.encodings.place import needed_opset, share_entry
 from deploykit.encodings.post_processing import find_mixing, find_post_processing, output_of_shape
@@ -139,6 +140,11 @@ def regridded(asked: Asked) -> Iterator[str]:
         old = asked.encodings.entries
         changed = [shown(entry) for entry in made if entry is not old.get(entry.name)]
         yield from listed(label, changed + sorted(made.float_tensors - asked.encodings.float_tensors))
+
+
+def low_power(asked: Asked) -> Iterator[str]:
+    made, left = lpbq_encodings(asked.encodings)
+    yield from (shown(entry) + (f", left: {left[entry.name]}" if entry.name in left else "") for entry in made)
 
 
 def ends(asked: Asked) -> Iterator[str]:
@@ -269,6 +275,7 @@ QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "halves": halves,
     "infer": inferred,
     "inserted": inserted,
+    "lpbq": low_power,
     "mixing": mixing,
     "proven": proven,
     "reach": reach,

@@ -102,15 +102,6 @@ sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(ce
     assert kept is not None and kept.error == made[0].error
 
 
-@pytest.mark.usefixtures("in_this_process")
-def test_fail_fast_begins_nothing_new(fleet: Path, tmp_path: Path) -> None:
-    text = fleet.read_text("utf-8").replace('device = "sm8650"', 'device = "moonbase-9"')
-    fleet.write_text(text, "utf-8")
-    results = api.matrix(fleet, out=tmp_path / "out", processes=1, fail_fast=True)
-    assert verdicts(results) == {"cnn/phone": CellVerdict.FAILED}
-    assert set(results.not_run) == {"cnn/old", "mlp/phone", "mlp/old"} and results.exit_status == 1
-
-
 def test_only_what_differs_in_its_target_shares_a_process(fleet: Path) -> None:
     cells = select(fleet).cells
     assert [len(batch) for batch in batches_of((cell, "") for cell in cells)] == [2, 2]

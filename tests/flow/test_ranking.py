@@ -152,6 +152,8 @@ SEGMENTS = at(74.0, "segments", "segments", segments=3, borders=5, confidence=Co
     ((at(79.0, right=False), at(70.0, "cut", intrusion=3, right=True)), 60, False, "cut"),
     ((at(70.0, kept=0.791), at(71.0, "cut", kept=0.8, intrusion=3)), 60, False, "rewrite"),
     ((at(70.0, kept=0.789), at(71.0, "cut", kept=0.8, intrusion=3)), 60, False, "cut"),
+    # The energy of boxes says nothing about scores that are all zero.
+    ((at(43.0, right=False, kept=0.1), at(40.0, "cut", right=False, kept=0.8, intrusion=3)), 40, False, "cut"),
     # What is safe comes before a small loss, and only the SDK's own mix is.
     ((at(67.0), FALLBACK, SEGMENTS), 70, True, "fallback"),
     ((at(67.0), SEGMENTS), 70, True, "rewrite"),

@@ -17,10 +17,10 @@ from deploykit.accuracy.simulate.simulation import Simulator, simulate
 from deploykit.backend.backend import MixedSupport, Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.place import place
-from deploykit.flow.choose import Explored, choose, explore
+from deploykit.flow.choose import Explored, explore
 from deploykit.flow.cure import rewrite
 from deploykit.flow.pipeline import make_plan
-from deploykit.flow.ways import WIDER_END, BuiltWay, Ground, Way
+from deploykit.flow.ways import WIDER_END, BuiltWay, Ground
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.rewrites import SAFE_REWRITES
@@ -80,13 +80,6 @@ def test_the_end_gets_wider_grids_and_keeps_nearly_everything(name: str, folder:
     assert {won.encodings.entries[tensor].dtype for tensor in won.widened} <= {"uint16", "int16"}
     untouched = won.encodings.entries.keys() - set(won.widened)
     assert all(won.encodings.entries[tensor] is ways["as-is"].encodings.entries[tensor] for tensor in untouched)
-
-
-def test_among_wrong_ways_the_one_that_keeps_more_wins() -> None:
-    """The energy of boxes says nothing about scores that are all zero."""
-    good = Way(id="good", kind="integer", overall_db=40.0, right=False, kept=0.8, intrusion=3)
-    dead = Way(id="dead", kind="integer", overall_db=43.0, right=False, kept=0.1)
-    assert choose([good, dead], reference_db=40.0).winner is good
 
 
 def request(tmp_path: Path, data: Path | None, **options: Any) -> Request:

@@ -20,7 +20,6 @@ from deploykit.model.load import wrap_proto
 from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import element_type
 from rule_cases import check_pairs
-from sample_models.networks import dynamic_net
 from tables import each_row
 from text_models import text_model
 
@@ -231,16 +230,3 @@ def test_each_rule_fires_and_stays_silent() -> None:
 @each_row("name", "cnn", "cnn_bnfold", "vit", "detr", "mlp")
 def test_ordinary_models_have_no_findings(name: str) -> None:
     assert findings(onnx.load(AIMET / name / "model.onnx")) == ()
-
-
-SIZED = model("h = Relu (x)  y = own.Own (h)", made="float[some] y")
-SIZED.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, (4, "some")))
-
-
-@each_row(
-    ("proto", "message"),
-    (dynamic_net(), ""),  # results of dynamic inputs are not told twice
-    (SIZED, "2 tensors have no fixed size, first h (4 x some) made by n0"),
-)
-def test_a_size_is_told_where_it_comes_from(proto: onnx.ModelProto, message: str) -> None:
-    assert [found.message for found in findings(proto) if found.code == "DK002"] == ([message] if message else [])

@@ -1,17 +1,12 @@
 """Shape inference never explodes nor ends the process, and graphs that only look odd keep their shapes."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from deploykit.model.collect import collect_facts
-from deploykit.model.facts import GraphFacts
-from deploykit.model.load import wrap_proto
 from deploykit.model.shape_inference import infer
-from tables import each_row
 from text_models import text_model
 
 
@@ -31,10 +26,6 @@ def chained(count: int, rank: int) -> onnx.ModelProto:
     for _ in range(rank - 1):
         model.graph.input[0].type.tensor_type.shape.dim.add(dim_value=1)
     return model
-
-
-def facts_of(proto: onnx.ModelProto) -> GraphFacts:
-    return collect_facts(wrap_proto(proto, path=Path("m.onnx")))
 
 
 X = "float[2,3] x"
@@ -63,35 +54,6 @@ def test_bombs_stay_small_and_are_answered(within_a_gigabyte: Callable[..., list
     reasons = [line.removeprefix("None ").removeprefix("('n',) ") for line in said]
     assert all(not reason or reason.startswith(told) for reason in reasons), said
     assert len(said) == len(BOMBS) and any(told[0] in line for line in said) and told[1] in said[-1]
-
-
-EXPAND = "s = Shape (x)  b = Gather (s, zero)  b1 = Unsqueeze (b, axis)  wanted = Concat <axis = 0> (b1, four, five)"
-EXPAND += "  k = Shape (wanted)  ones = ConstantOfShape <value = int64[1] {1}> (k)  negative = Mul (ones, minus)"
-EXPAND += "  keep = Equal (wanted, negative)  sizes = Where (keep, ones, wanted)  y = Expand (z, sizes)"
-RESHAPED = "s = Shape (x)  head = Slice (s, front, one)  sizes = Concat <axis = 0> (head, rest)  y = Reshape (x, sizes)"
-NUMBERS: dict[str, Any] = {
-    "zero": 0,
-    "axis": [0],
-    "four": [4],
-    "five": [5],
-    "minus": -1,
-    "front": [0],
-    "one": [1],
-    "hop": 160,
-    "window": [1.0] * 320,
-}
-
-
-@each_row(
-    ("given", "body", "name", "shape"),
-    (X, doubled_shape(2), "s2", (8,)),  # a small doubling is no bomb
-    ("float[n,3] x, float[1,4,5] z", EXPAND, "y", (None, 4, 5)),  # the way exporters write it
-    ("float[n,3,4] x", RESHAPED, "y", ("n", 12)),
-    ("float[1,960] x", "y = STFT (x, hop, window)", "y", (1, 5, 161, 2)),  # one-sided is the default
-)
-def test_computed_shapes_are_inferred(given: str, body: str, name: str, shape: tuple[int | str | None, ...]) -> None:
-    model = text_model(given, body, f"int64[k] {name}" if name == "s2" else name, **NUMBERS, rest=[12])
-    assert facts_of(model).tensors[name].shape == shape
 
 
 # Tensors that would have fewer than no elements: a Slice of one is where onnx, or ONNX Runtime, ends the process.

@@ -128,7 +128,7 @@ def entries(text: str) -> EncodingSet:
                 zero_point=np.full_like(scale, float(said.get("zero", 0))),
                 symmetric=symmetric or None,
                 axis=along,
-                block_axis=int(block_axis) if size else None,
+                block_axis=int(block_axis) if block_axis else None,
                 block_size=int(size) if size else None,
                 placed=known,
             )
