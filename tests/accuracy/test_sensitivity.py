@@ -25,7 +25,6 @@ from deploykit.accuracy.search.layer_losses import (
     LayerLoss,
     Sensitivity,
     analyze,
-    analyze_files,
     layers_of,
 )
 from deploykit.accuracy.search.output_losses import OutputLoss
@@ -181,26 +180,6 @@ def test_statistics_of_values() -> None:
     for far, share in ((8.0, 0.01), (7.0, 0.0)):  # of a hundred values one, beyond six deviations or not
         spike = statistics_of([np.r_[np.tile([1.0, -1.0], 50)[:99], far]])
         assert spike is not None and spike.outliers == share
-
-
-def test_a_quantized_model_brings_its_own_encodings() -> None:
-    found = analyze_files(DETR.with_name("w8a8.qdq.onnx"), budget=Budget(seconds=0.0))
-    assert len(found.tensors) > 30
-    told = found.to_json()
-    assert sorted(told) == sorted(
-        [
-            "precision",
-            "whole",
-            "layers",
-            "tensors",
-            "samples",
-            "unmeasured",
-            "weights_only",
-            "activations_only",
-            "worst",
-        ]
-    )
-    assert told["samples"]["used"] == 4 and told["worst"] == [] and told["tensors"][0]["alone"] is None
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,6 @@ from rule_cases import check_pairs
 from tables import each_row
 from told import check_told
 
-AIMET = Path(__file__).parents[1] / "data" / "aimet"
 WRITTEN = DlcScope(qairt="2.51.0", metadata="2.3.0", compared=(Compared(tensor="x", meant="uint16", found="uint16"),))
 CASES: dict[str, tuple[Any, Any]] = {"QNN299": (WRITTEN, DlcScope())}
 

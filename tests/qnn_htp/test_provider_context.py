@@ -15,9 +15,7 @@ from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 
 import deploykit
-from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backend
-from deploykit.errors import UsageError
 from deploykit.flow.pipeline import Packaged
 from deploykit.model.load import load_model
 from deploykit.system.environments import environment_of
@@ -33,28 +31,8 @@ def asked(aimet: Path, name: str = "detr/w8a16-fp16mix-explicit.v0.6.1", **more:
     return {"model": model, "encodings": encodings, **values}
 
 
-def plan(aimet: Path, *name: str, **more: Any) -> Plan[Any]:
-    return deploykit.plan(**asked(aimet, *name, **more))
-
-
 def package(aimet: Path, out: Path, *name: str, **more: Any) -> Packaged:
     return deploykit.package(**asked(aimet, *name, **more), out=out)
-
-
-def test_the_request_may_rule_it_in(aimet: Path) -> None:
-    """The mix stays as it is meant: the compiler takes float16 among integers, so nothing is rewritten or cut."""
-    made = plan(aimet, route=ROUTE)
-    assert made.route is not None and (made.route.id, made.route.confidence) == (ROUTE, "inferred")
-    assert made.feasible
-    codes = {finding.code for finding in made.findings}
-    assert {"QNN295", "QNN296", "QNN297", "QNN298"} <= codes
-    won = next(way for way in made.to_json()["candidates"] if way["won"])
-    assert won["id"] == "fallback" and won["float16_tensors"] == 5
-    assert made.precision.intended["/decoder/Div_output_0"] == "float16"
-    assert [step.id for step in made.steps] == ["compile", "emulate", "net-run"]
-    assert {step.tool for step in made.steps} == {"onnxruntime-qnn", "qnn-net-run"}  # no converter, no quantizer
-    argv = made.steps[-1].argv
-    assert argv[argv.index("--retrieve_context") + 1] == "artifacts/model_ctx_qnn.bin"
 
 
 def float_operand(aimet: Path, folder: Path) -> Path:
@@ -190,16 +168,6 @@ def test_2_36_1_compiles_the_detector_with_its_float16_tensors(aimet: Path, tmp_
 
 
 DLC_ROUTE = "provider-dlc"
-
-
-@pytest.mark.parametrize(("sdk", "offered"), [("2.33", False), ("2.42", False), ("2.47", True), ("2.51", True)])
-def test_a_dlc_is_only_offered_and_only_where_it_can_be_written_here(aimet: Path, sdk: str, offered: bool) -> None:
-    made = plan(aimet, "cnn/w8a16.v2.0.0", sdk=sdk)
-    rows = {row["id"]: row for row in made.to_json()["alternatives"]}
-    assert made.route is not None and made.route.id != DLC_ROUTE and (DLC_ROUTE in rows) is offered
-    if not offered:
-        with pytest.raises(UsageError, match="not possible here"):
-            plan(aimet, "cnn/w8a16.v2.0.0", sdk=sdk, route=DLC_ROUTE)
 
 
 @pytest.fixture(scope="module")

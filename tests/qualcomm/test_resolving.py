@@ -58,14 +58,6 @@ def test_what_the_series_file_declares_is_done(data: Path) -> None:
         resolve_sdk("2.52", source=shelf)
 
 
-def test_a_target_carries_what_was_found_about_both() -> None:
-    target = resolve_target("QCS6490", "2.33.7", "qnn-htp")
-    assert target.sdk is not None
-    assert (target.device.id, target.requested, target.sdk.version) == ("qcs6490", "2.33.7", "2.33.0")
-    assert {"QNN001", "QNN012"} <= {finding.code for finding in target.findings}
-    assert resolve_target("sm8650", "2.33", "qnn-htp").findings == ()
-
-
 def chosen(request: str, table: str, match: SdkMatch, *, uses_tools: bool = True) -> SdkChoice:
     return SdkChoice(request=request, table=load_sdk_table(table), match=match, uses_tools=uses_tools)
 

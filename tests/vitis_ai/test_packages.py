@@ -162,9 +162,6 @@ def test_compile_judges_by_the_summary(
     assert done.returncode == status, done.stderr
     assert told in done.stderr
     assert (packaged.package / "logs/compile.json").is_file()
-    verified = verify(packaged.package)
-    codes = {finding.code for finding in verified.findings if finding.blocks}
-    assert codes == (set() if status == 0 or not summary else {"VAI402" if "errors" in summary else "VAI401"})
 
 
 def test_the_scripts_are_good_shell(make: Callable[..., Packaged]) -> None:

@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit_vitis_ai import backend, tables
-from deploykit_vitis_ai.config_keys import ChosenOptions, parse_options, quark_keys, quark_recipes
 from deploykit_vitis_ai.configs import config_problems
 from deploykit_vitis_ai.exclusions import activation_types, resolve_exclusions
 from deploykit_vitis_ai.inspection import actual_types, inspect_quantized
@@ -125,19 +123,3 @@ def test_a_normalization_goes_with_the_convolution_that_it_is_folded_into_and_wi
 def test_which_activations_stay_in_float(body: str, excluded: Any, types: dict[str, str | None]) -> None:
     found = activation_types(of_body(body), excluded, "int8")
     assert {name: found.get(name) for name in types} == types
-
-
-def chosen(*pairs: tuple[str, str]) -> ChosenOptions:
-    return parse_options(pairs, product="versal_ai_edge_gen2")
-
-
-@pytest.mark.parametrize("name", ["adaround", "adaquant", "cle"])
-def test_a_recipe_sets_what_quarks_preset_of_that_name_sets(name: str) -> None:
-    made = chosen((name, "true"))
-    recipe = quark_recipes()[name]
-    assert made.attributes == dict(recipe.attributes) and made.extra == dict(recipe.extra)
-    for place, inner in recipe.extra.items():
-        assert all(f"{place}.{key}" in quark_keys() for key in inner)
-    assert set(recipe.attributes) <= set(quark_keys())
-    off = chosen((name, "false"))
-    assert (off.attributes, off.extra) == ({}, {})

@@ -36,12 +36,10 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
 from deploykit.model.collect import facts_of
-from tables import each_row
 from text_models import text_model
 from told import check_file
 
 HERE = Path(__file__).parent
-AIMET = Path(__file__).parents[2] / "data" / "aimet"
 
 
 def _gather(model: onnx.ModelProto, *, inputs: tuple[str, ...] = (), **more: Any) -> Samples:
@@ -91,37 +89,6 @@ def _gathered(question: str) -> list[str]:
 
 def test_what_inputs_are_made_of_and_what_they_mean() -> None:
     check_file(HERE / "gathered.told", _gathered)
-
-
-@each_row(
-    ("said", "agrees"),
-    ("sizes=640", True),
-    ("sizes=640.0,640", True),
-    ("sizes=320", False),
-    ("sizes=1..640", True),
-    ("sizes=1..639", False),
-    ("sizes=641..650", False),
-    ("image=1.0009", True),  # to a thousandth
-    ("image=1.0011", False),
-    ("image=image.npy", False),  # two files for one input: which is meant is not guessed
-)
-def test_a_declaration_that_the_data_contradicts_is_refused(
-    said: str, agrees: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    np.savez("x.npz", image=np.ones((5, 2)), sizes=np.full((5, 2), 640))
-    np.save("image.npy", np.ones((1, 2)))
-    if agrees:
-        made = _gather(_detector(), calibration=Path("x.npz"), inputs=(said,))
-        assert (made.label, made.count, made.available) == (Label.GIVEN, 5, 5)
-        if said.startswith("sizes"):
-            np.savez("x.npz", image=np.ones((5, 2)))
-            lacking = _gather(_detector(), calibration=Path("x.npz"), inputs=(said,))
-            assert (lacking.label, lacking.count) == (Label.DECLARED, 5)
-        return
-    with pytest.raises(UsageError, match=f"--input {said[:5]}: contradicts the calibration data") as caught:
-        _gather(_detector(), calibration=Path("x.npz"), inputs=(said,))
-    assert caught.value.why.startswith("the data holds other values than declared")
 
 
 def test_what_is_made_up_hangs_on_the_seed() -> None:
