@@ -39,7 +39,7 @@ def _the_packages_of_the_tutorial_are_as_it_says() -> None:
     assert told["seen"]["quantization"]["calibration"]["kind"] == "images"
     ladder = told["best"]["quantization"]["ladder"]
     reached = {row["precision"]: row["sqnr_db"] for row in ladder["candidates"]}
-    assert reached["w16a16"] - reached["w8a8"] < 1
+    assert reached["w16a16"] - reached["w8a8"] < 2
     assert ladder["steps"][-1]["raised"]["best"]["to"] == "float16"
     page = Path("ladder.html").read_text("utf-8")
     assert re.search('<td class="words">w8a8 <span.*</span><td class="words">reaches<td', page)
