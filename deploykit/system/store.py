@@ -123,13 +123,10 @@ class Store:
         self.folder = cache_folder() / kind
 
     def get(self, key: str) -> Json | None:
-        """The answer under a key, None where there is none that can be read."""
+        """The answer under a key, None where there is none, or another than was written."""
         data = self._read(f"{key}.json")
-        try:
-            found = None if data is None else json.loads(data)
-        except (ValueError, RecursionError):
-            return None
-        return found if isinstance(found, dict) else None
+        found: Json | None = None if data is None else json.loads(data)
+        return found
 
     def put(self, key: str, answer: Json, *, tidy: bool = True) -> None:
         """Keep an answer, whole or not at all; a folder that cannot be written to keeps none.
