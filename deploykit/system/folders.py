@@ -123,11 +123,12 @@ def exchange(fresh: Path, place: Path, aside: Path) -> None:
     Between the two nothing stands at ``place``: a process that is killed there leaves the old folder at ``aside`` and
     the new one at ``fresh``, and the next one puts it back.
     """
-    place.rename(aside)
     try:
+        place.rename(aside)
         fresh.rename(place)
-    except BaseException:
-        aside.rename(place)
+    except BaseException:  # a signal is told behind the rename during which it came
+        if not os.path.lexists(place):
+            aside.rename(place)
         raise
 
 

@@ -153,8 +153,19 @@ def test_a_folder_takes_the_place_of_another_or_nothing_changes(tmp_path: Path) 
     assert place.is_dir() and not aside.exists()
     fresh.mkdir()
     (fresh / "file").touch()
-    exchange(fresh, place, aside)
-    assert (place / "file").exists() and aside.is_dir() and not fresh.exists()
+    renamed = Path.rename
+
+    def interrupted(at: str, path: Path, to: Path) -> None:
+        renamed(path, to)
+        if path.name in (at, "aside"):
+            raise KeyboardInterrupt
+
+    for at, new in (("place", False), ("fresh", True)):  # a signal is told once the rename is done
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Path, "rename", lambda path, to, at=at: interrupted(at, path, to))
+            exchange(fresh, place, aside)
+        assert (place / "file").exists() == new and place.is_dir()
+    assert aside.is_dir() and not fresh.exists()
     (tmp_path / folders.GONE).mkdir()  # what an earlier one was removing
     discard(place)
     assert [path.name for path in tmp_path.iterdir()] == ["aside"]
