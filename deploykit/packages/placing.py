@@ -175,7 +175,7 @@ class PlacedFolder:
             except PackageError as error:
                 why = f"an earlier run died while it replaced this {self.kind.noun}, which was put back"
                 raise PackageError(error.what, why=why if restored else error.why, next=error.next) from None
-            self._work = self._held.enter_context(workspace(self.out.parent, self.out.name))
+            self._work = self._held.enter_context(workspace(self.out.parent, self.out.name, keeps=self._keeps_old))
             self.folder.mkdir(mode=0o755)
             self.folder.chmod(0o755)
         except OSError as error:
@@ -216,8 +216,16 @@ class PlacedFolder:
                 ) from None
             discard(old)
         except OSError as error:
+            if self._keeps_old():
+                why = f"{error.strerror or error}; the {self.kind.noun} that stood there is kept beside it"
+                hint = "make room, and run it again: that puts it back"
+                raise PackageError(f"{self.out}: cannot be replaced", why=why, next=hint) from None
             raise self._taken() if os.path.lexists(self.out) else self.unwritable(self.out, error) from None
         return self.out / self.kind.file
+
+    def _keeps_old(self) -> bool:
+        """True where what was set aside could not be put back, as on a full disk: the next run does it."""
+        return self._work is not None and (self._work / OLD).exists() and not os.path.lexists(self.out)
 
     def _taken(self) -> PackageError:
         return PackageError(

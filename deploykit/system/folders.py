@@ -42,15 +42,15 @@ _UNLOCKED = -1  # the handle where the disk has no locks
 
 
 @contextmanager
-def workspace(parent: Path, stem: str) -> Iterator[Path]:
-    """A new folder in ``parent``, named after ``stem``; it is removed at the end. Raises OSError."""
+def workspace(parent: Path, stem: str, *, keeps: Callable[[], bool] = lambda: False) -> Iterator[Path]:
+    """A new folder in ``parent``, named after ``stem``; removed at the end, unless it ``keeps``. Raises OSError."""
     tried: list[Path] = []
     handle = None
     try:
         folder, handle = _hold_new(parent, stem, tried)
         yield folder
     finally:
-        for made in tried:
+        for made in () if keeps() else tried:
             try:
                 shutil.rmtree(made, ignore_errors=True)
             except BaseException:  # the one signal that a command takes came in the middle of it

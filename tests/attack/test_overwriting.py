@@ -1,5 +1,6 @@
 """What a command writes over: nothing that it did not write itself, wherever it is told to write."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -9,7 +10,7 @@ import onnx
 import pytest
 
 from deploykit.errors import PackageError, UsageError
-from deploykit.packages.placing import publish_results, tidy
+from deploykit.packages.placing import RESULTS, publish_results, tidy
 from victims import AIMET, MODEL, run_here
 
 Command = tuple[str, ...]
@@ -51,6 +52,24 @@ def test_results_with_something_of_the_users_are_kept(change: str, tmp_path: Pat
         results(out, "two", force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     _remove_deep(out)
+
+
+def test_what_no_disk_takes_back_is_kept_for_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, renamed = tmp_path / "out", Path.rename
+    results(out, "one")
+    before = content(out)
+
+    def full(path: Path, to: Path) -> Path:
+        if path != out:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return renamed(path, to)
+
+    with monkeypatch.context() as patch, pytest.raises(PackageError, match="stood there is kept beside it"):
+        patch.setattr(Path, "rename", full)
+        results(out, "two", force=True)
+    assert not out.exists()
+    assert tidy(out, print, RESULTS) and content(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_results_are_whole_or_as_they_were(tmp_path: Path) -> None:
