@@ -73,10 +73,10 @@ def check_tail(chosen: ChosenWay) -> Iterator[Found]:
     """The end of the model was cut off and runs on the host.
 
     Outputs of unlike ranges share one grid when they are joined; on the host they keep their own precision. A Loop that
-    the values end runs there too.
+    the values end runs there too, and what decides a size, such as NonMaxSuppression.
 
-    Fix: run model/tail.onnx after the device (the run scripts do), or keep it whole with --no-rewrite cut-tail
-    --no-rewrite split-output --no-rewrite scale-last --no-rewrite loops-on-host
+    Fix: run model/tail.onnx after the device (the run scripts do); without a Loop or NonMaxSuppression it stays whole
+    with --no-rewrite cut-tail --no-rewrite split-output --no-rewrite scale-last
     """
     if chosen.situation.tail is not None:
         yield Found(SubjectKind.MODEL, _name(chosen), "model/tail.onnx must run after the device")
