@@ -199,7 +199,7 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     sizes = decide_sizes(
         facts,
         declared=declared,
-        sampled=_sampled_shapes(request.calibration, specs) if open_ else {},
+        sampled=_sampled_shapes(request.calibration, specs, proto) if open_ else {},
         metadata={entry.key: entry.value for entry in model.proto.metadata_props},
         runs=runs_with(proto, facts, choices),
         dense=_grows_with_its_input(facts),
@@ -246,7 +246,7 @@ def _stated_choices(choices: Mapping[str, int], texts: tuple[str, ...]) -> tuple
     return stated, tuple(rest)
 
 
-def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...]) -> dict[str, tuple[int, ...]]:
+def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: ModelProto) -> dict[str, tuple[int, ...]]:
     """The shape of one sample by input, that of the first file; nothing where the data does not say."""
     if source is None:
         return {}
@@ -261,10 +261,15 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...]) -> dict[s
         sample = next(read_places(places[0][:1]), {}) if places else {}
     except DeploykitError:  # whoever reads the samples says what is wrong with them
         return {}
+    from deploykit.accuracy.samples.sizes import rows_meet
+
     shapes = {spec: sample[spec.name].shape for spec in specs if spec.name in sample}
-    # A first axis that is open holds samples. Of a sound it may be the only one.
+    # A first axis that is open holds samples, unless they meet in the model. Of a sound it may be the only one.
     several = {spec for spec, shape in shapes.items() if shape and spec.shape[0] is None and data.sound is None}
-    return {spec.name: (1, *shape[1:]) if spec in several else shape for spec, shape in shapes.items()}
+    names = frozenset(spec.name for spec in several)
+    if len(sample) < len(specs) or not rows_meet(model, sample, names):
+        return {spec.name: (1, *shape[1:]) if spec in several else shape for spec, shape in shapes.items()}
+    return {spec.name: shape for spec, shape in shapes.items()}
 
 
 def _grows_with_its_input(facts: GraphFacts) -> bool:

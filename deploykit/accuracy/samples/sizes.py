@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
@@ -20,8 +20,9 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.shape_inference import contradicts
+from deploykit.system.aliases import Arrays, Numbers
 
-__all__ = ["PinnedInput", "Sizes", "decide_sizes", "split_shapes"]
+__all__ = ["PinnedInput", "Sizes", "decide_sizes", "rows_meet", "runs_with", "split_shapes"]
 
 Shape: TypeAlias = tuple[int, ...]
 Runs: TypeAlias = Callable[[Mapping[str, Shape]], bool]
@@ -314,3 +315,33 @@ def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -
         return True
 
     return runs
+
+
+def rows_meet(model: ModelProto, sample: Arrays, several: Collection[str]) -> bool:
+    """Whether the rows of the inputs ``several`` change each other's results: steps in time, or members of one set.
+
+    A model that is random or finds its scales while it runs tells nothing, nor does one that does not run on several.
+    """
+    drifts = any(node.op_type.startswith(("DynamicQuantize", "Random")) for node in model.graph.node)
+    if drifts or {len(sample[name]) for name in several} <= {1}:
+        return False
+    from deploykit.accuracy.simulate.sessions import Session
+
+    ends = slice(0, 1), slice(-1, None)
+    rows = [{name: value[end] if name in several else value for name, value in sample.items()} for end in ends]
+    try:
+        whole, *single = Session(model).runs([sample, *rows])
+    except DeploykitError:
+        return False
+    return any(not _holds(whole[name], row[name], last=last) for last, row in enumerate(single) for name in whole)
+
+
+def _holds(whole: Numbers, row: Numbers, *, last: int) -> bool:
+    """Whether ``row`` is the first or the last part of ``whole``; True where the two cannot be compared."""
+    grown = [axis for axis, (many, one) in enumerate(zip(whole.shape, row.shape, strict=False)) if many != one]
+    for axis in grown:
+        size = row.shape[axis]
+        whole = np.moveaxis(np.moveaxis(whole, axis, 0)[-size if last else 0 :][:size], 0, axis)
+    if whole.shape != row.shape or row.dtype.kind != "f":
+        return True
+    return np.allclose(whole, row, rtol=1e-3, atol=1e-4 * float(np.abs(row).max(initial=0)), equal_nan=True)

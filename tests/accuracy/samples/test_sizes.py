@@ -9,7 +9,7 @@ import numpy as np
 from onnx import shape_inference
 
 from deploykit.accuracy.samples.inputs import input_specs
-from deploykit.accuracy.samples.sizes import decide_sizes, runs_with, split_shapes
+from deploykit.accuracy.samples.sizes import decide_sizes, rows_meet, runs_with, split_shapes
 from deploykit.errors import DeploykitError
 from deploykit.model.collect import facts_of
 from text_models import text_model
@@ -25,7 +25,7 @@ STORED: dict[str, Any] = {
 
 
 def _answer(question: str) -> list[str]:
-    """``inputs; body``, then in any order ``dense``, ``metadata …``, ``sampled NAME …``, or what ``--input`` says."""
+    """``inputs; body``, then ``rows``, or ``dense``, ``metadata …``, ``sampled NAME …``, or what ``--input`` says."""
     given, body, *more = question.split("; ")
     stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
     model = shape_inference.infer_shapes(text_model(given, body, **stored))
@@ -38,6 +38,13 @@ def _answer(question: str) -> list[str]:
             sampled[name] = tuple(json.loads(shape))
         elif word == "metadata":
             metadata["imgsz"] = rest
+        elif word == "rows":
+            random = np.random.default_rng(0)
+            sample = {
+                one.name: random.random((4, *(size or 1 for size in one.shape[1:])), np.float32)
+                for one in input_specs(facts)
+            }
+            return ["rows meet" if rows_meet(model, sample, sample.keys()) else "rows stand apart"]
         elif word == "dense":
             dense = True
         else:
