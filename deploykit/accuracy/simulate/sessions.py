@@ -245,6 +245,8 @@ def _options(nodes: int, weight_bytes: int) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if weight_bytes < _ONE_THREAD:
         options.intra_op_num_threads = 1
+    else:  # such a model runs in groups, each opened for a few samples: laying weights out anew costs more than it gains
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if nodes > _PLANNED_NODES:
         options.enable_mem_reuse = options.enable_mem_pattern = False
     return options
