@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from msgspec.structs import replace
 
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
 from deploykit.system.aliases import Json, Tell

@@ -2,13 +2,14 @@ import gc
 import os
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import hypothesis
 import numpy as np
 import onnx
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 import deploykit
 import recorded
@@ -106,8 +107,7 @@ def collect() -> Callable[[onnx.ModelProto], GraphFacts]:
     return lambda model: collect_facts(wrap_proto(model, path=Path("model.onnx")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detector:
+class Detector(Struct, frozen=True, kw_only=True):
     """A decoder detector with the encodings AIMET would give it: W8A16 from the ranges of its calibration samples.
 
     ``wide`` are the ends of the names of tensors that no 16-bit grid holds: anchors, and parts of inverse sigmoids.

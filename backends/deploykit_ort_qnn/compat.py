@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby, pairwise
 from pathlib import Path
+
+from msgspec import Struct
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
@@ -43,8 +44,7 @@ LIMITS = {"fp16": 35.0, "w8a16": 35.0, "w8a8": 20.0}
 """dB below which a kernel alone is called wrong, by its type. A whole model may lose more, as the core says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelCell:
+class KernelCell(Struct, frozen=True, kw_only=True):
     """What one release makes of one form in one type.
 
     ``answer`` is taken, refused, failed (to be finalized), crashed or timed-out; ``decibels`` are of the worst output
@@ -105,8 +105,7 @@ _MOST_WORDS = 80
 """Of a compiler's own words about one form."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Span:
+class _Span(Struct, frozen=True, kw_only=True):
     """Releases about which a column speaks: from ``since`` to ``until`` ("" for still so)."""
 
     since: str

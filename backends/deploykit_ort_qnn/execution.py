@@ -10,9 +10,10 @@ import math
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate, chrome_trace
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE

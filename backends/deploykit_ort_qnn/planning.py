@@ -5,8 +5,9 @@ It runs nothing. A version that is asked for names the QAIRT inside a wheel, who
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from deploykit.backend.backend import MixedSupport
 from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step

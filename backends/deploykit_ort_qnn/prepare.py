@@ -6,8 +6,10 @@ Only here are weights loaded; nothing is written.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.accuracy.latency import read_time
 from deploykit.backend.backend import Same, SharedWork, Situation
@@ -42,8 +44,7 @@ _MOST_BYTES = 1_800_000_000
 _SUSPECT = ("wrong", "narrowed", "refused")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderDraft:
+class ProviderDraft(Struct, frozen=True, kw_only=True):
     """The facts a plan is made of.
 
     ``prepared`` is the QDQ model to compile, None for a float one; ``lint`` is what the shared rules say

@@ -6,11 +6,11 @@ The provider ignores an unknown option without a word, so an unknown one is refu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
 from packaging.version import Version
 
 from deploykit.backend.targets import nearest_names
@@ -32,8 +32,7 @@ __all__ = [
 _BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option(SourcedRow):
+class Option(SourcedRow, frozen=True, kw_only=True):
     """One provider option: ``since`` the first opened wheel that has it, ``not_in`` the last one looked at in vain.
 
     Between ``not_in`` and the checked wheel, which has every option, nothing is known.
@@ -54,8 +53,7 @@ class Option(SourcedRow):
     excludes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry(SourcedRow):
+class Entry(SourcedRow, frozen=True, kw_only=True):
     """One session configuration entry."""
 
     name: str
@@ -64,8 +62,7 @@ class Entry(SourcedRow):
     managed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedOption(SourcedRow):
+class RefusedOption(SourcedRow, frozen=True, kw_only=True):
     """A name that circulates and that no wheel has, with the right one ("" where there is none)."""
 
     name: str
@@ -73,8 +70,7 @@ class RefusedOption(SourcedRow):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionTable:
+class OptionTable(Struct, frozen=True, kw_only=True):
     """``options.toml``."""
 
     schema: int
@@ -89,8 +85,7 @@ class OptionTable:
         return next((row for row in self.option if row.name == name), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class Chosen(Struct, frozen=True, kw_only=True):
     """What the user chose, checked: provider options by phase, session entries, and names not checked for the wheel."""
 
     compile: Mapping[str, str]

@@ -7,8 +7,8 @@ no files and starts nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from onnx import ModelProto
 
 from deploykit.encodings.complete import complete_encodings
@@ -60,8 +60,7 @@ _WHY = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparationStep(Published):
+class PreparationStep(Published, frozen=True, kw_only=True):
     """One thing that was done to the model: its name, how often, why, and on which nodes or tensors."""
 
     id: str
@@ -75,8 +74,7 @@ class PreparationStep(Published):
         return {**told, "losses": self.losses} if self.losses else told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderModel:
+class ProviderModel(Struct, frozen=True, kw_only=True):
     """The model to compile. ``intended`` is the type every tensor is meant to have, by the tensor's own name.
 
     ``placed`` are the types that Q/DQ nodes state, ``stored`` the names of the integers, ``activations`` the tensors
@@ -148,8 +146,7 @@ def provider_model(
     return work.with_pairs(given, without, int16_matmul=int16_matmul)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Preparation:
+class _Preparation(Struct, kw_only=True):
     """The model and its encodings as they stand, and what was done to them."""
 
     model: ModelProto

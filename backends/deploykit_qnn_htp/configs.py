@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
@@ -23,8 +24,7 @@ _OURS = ("backend_extensions.shared_library_path", "backend_extensions.config_fi
 _BOOLS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """One documented key with its checked value."""
 
     key: ConfigKey

@@ -5,9 +5,10 @@ No weight is read but to compare two files that say they hold the same ones. It 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.backend.backend import Situation
@@ -36,8 +37,7 @@ from deploykit_qualcomm.rules.converters import FLOAT16_RULES
 __all__ = ["crossing_findings", "cut_graphs", "segment_drafts", "wants_contexts"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutGraph:
+class CutGraph(Struct, frozen=True, kw_only=True):
     """One part of one graph. ``name`` is the graph's in its context, ``number`` its context's, from 1 on."""
 
     name: str

@@ -4,11 +4,12 @@ It selects no route and writes nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from deploykit.backend.backend import Situation
@@ -60,8 +61,7 @@ class Intent(StrEnum):
     FLOAT32 = "float32"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConverterRoute(SourcedRow):
+class ConverterRoute(SourcedRow, frozen=True, kw_only=True):
     """One route: its converter, the intents it serves, the encodings versions it can be given, best first."""
 
     id: str
@@ -87,8 +87,7 @@ class ConverterRoute(SourcedRow):
         return self.tool == PROVIDER_TOOL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preference(SourcedRow):
+class Preference(SourcedRow, frozen=True, kw_only=True):
     """Which routes are tried in which order for one intent, from one version on."""
 
     intent: Intent
@@ -97,8 +96,7 @@ class Preference(SourcedRow):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteTable:
+class RouteTable(Struct, frozen=True, kw_only=True):
     schema: int
     route: tuple[ConverterRoute, ...]
     preference: tuple[Preference, ...]
@@ -176,8 +174,7 @@ _PRECISIONS = {"fp32": Intent.FLOAT32, "fp16": Intent.FLOAT16}
 _CALIBRATED = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Widths:
+class Widths(Struct, frozen=True, kw_only=True):
     """Bit widths given to the converter explicitly, so that no gap falls to its 8-bit default."""
 
     activation: int
@@ -185,8 +182,7 @@ class Widths:
     bias: int = 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConversionDraft:
+class ConversionDraft(Struct, frozen=True, kw_only=True, dict=True):
     """Everything route-independent. ``completed`` has derived entries and int32 biases, and no float entry.
 
     ``float_set`` is what is meant to stay float; ``gaps`` are tensors that nothing covers although they are not in it.
@@ -250,8 +246,7 @@ class ConversionDraft:
         return self.sdk.status(feature, tool=tool, arch=self.arch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteCandidate:
+class RouteCandidate(Struct, frozen=True, kw_only=True):
     """One route under consideration for one draft: what the route rules look at."""
 
     draft: ConversionDraft

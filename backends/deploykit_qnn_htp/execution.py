@@ -10,12 +10,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from msgspec import Struct
 from onnx import helper
 
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
@@ -44,8 +44,7 @@ _NODES = "nodes"
 _VIEWER_SECONDS = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Graph:
+class _Graph(Struct, frozen=True, kw_only=True):
     """One model of the package, by the program's forms of its names: which list and output folder it has there."""
 
     model: Path

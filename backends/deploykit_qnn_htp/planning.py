@@ -5,10 +5,11 @@ It reads values and tables only and touches nothing."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from deploykit.backend.plans import Plan, PlannedPrecision, Route, Step
 from deploykit.encodings.formats.conversion import Conversion
@@ -23,8 +24,7 @@ from deploykit_qnn_htp.selection import Selection, alternatives, select_route
 __all__ = ["ConversionPart", "ConversionPlan", "in_contexts", "make_plan"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConversionPart(DraftedPart):
+class ConversionPart(DraftedPart, frozen=True, kw_only=True, dict=True):
     """A drafted conversion with the route selected for it; ``provider`` has decided where the route is its."""
 
     selection: Selection

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.backend.backend import SharedWork, Situation
 from deploykit.findings import Finding
@@ -20,8 +22,7 @@ from deploykit_qualcomm.rules.registries import CONVERTERS, run_lint
 __all__ = ["DraftedPart", "PreparedConversions", "prepare"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftedPart:
+class DraftedPart(Struct, frozen=True, kw_only=True):
     """One conversion before its route is known. ``segment`` is "" for a whole model."""
 
     draft: ConversionDraft
@@ -33,8 +34,7 @@ class DraftedPart:
     provider: ProviderPart | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedConversions:
+class PreparedConversions(Struct, frozen=True, kw_only=True):
     """The draft of the whole model, and of each conversion; the same one where nothing is cut.
 
     ``findings`` are what only the uncut model shows.

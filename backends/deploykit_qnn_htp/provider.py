@@ -6,9 +6,11 @@ Everything goes through the contract between core and backends, so neither adapt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.backend.backend import (
     Aids,
@@ -49,8 +51,7 @@ def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Car
     return Carried(wheel=wheel, device=target.device, runtime=runtime, insisted=insisted, ask=ask)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderPart:
+class ProviderPart(Struct, frozen=True, kw_only=True):
     """What the provider's backend prepared for one situation, and what it decided, None before it was asked."""
 
     backend: AnyBackend

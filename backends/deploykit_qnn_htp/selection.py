@@ -6,8 +6,10 @@ It reads the draft and the tables; which steps follow from a route is not its bu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.backend.backend import MixedSupport
 from deploykit.backend.plans import Alternative, Plan, Rejected
@@ -35,8 +37,7 @@ from deploykit_qualcomm.tables import LINUX
 __all__ = ["Selection", "alternatives", "mixed_support", "select_route"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(Struct, frozen=True, kw_only=True):
     """The route taken, or None, the ones rejected before it, and what was found about all of them."""
 
     candidate: RouteCandidate | None

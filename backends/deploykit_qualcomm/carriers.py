@@ -7,12 +7,12 @@ compiles, reads and chooses nothing. Codes of the rules: QNN295 to QNN298.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
@@ -127,8 +127,7 @@ _MAINTAINER = "qualcomm/ai-hub-apps#148 (maintainer statement)"
 _V81 = 81  # the emulator refuses binaries for v81 under any older architecture, and no others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
+class Loading(Struct, frozen=True, kw_only=True):
     """One part of the judgement: ``release`` or ``architecture``."""
 
     part: str
@@ -242,8 +241,7 @@ class Fit(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class Carried(Struct, frozen=True, kw_only=True):
     """One wheel's compiler for one device.
 
     ``runtime`` is the release that will load the binary, as typed or as the table names it; "" is the wheel's own.

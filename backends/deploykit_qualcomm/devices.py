@@ -7,9 +7,11 @@ One file per chip, found by id, chip, marketing or board name. Chips that no HTP
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.backend.targets import find_device
 from deploykit.system.aliases import Json
@@ -102,8 +104,7 @@ def qualcomm_device(name: str, data: Path = DATA) -> Device:
     return device_of_id(name, data) or find_device(qualcomm_devices(data), name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnsupportedFile:
+class UnsupportedFile(Struct, frozen=True, kw_only=True):
     """``unsupported.toml``: what its devices share is said once, ``sources`` are short names in it."""
 
     schema: int

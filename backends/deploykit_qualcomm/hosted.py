@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from deploykit.errors import InputError
 from deploykit.system.aliases import Json
@@ -40,8 +41,7 @@ RECORD = "DEPLOYKIT_QNN_RECORD"
 _LONGEST = 1 << 28
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeVerdict:
+class NodeVerdict(Struct, frozen=True, kw_only=True):
     """A backend's answer to one node: 0, or its code, and the lines of its log at that moment."""
 
     node: str
@@ -104,8 +104,7 @@ _VALIDATION = re.compile(r"failed for node `(?P<name>[^`]+)` of type `(?P<op>\w+
 _SAID = re.compile(r"the backend says of `(?P<name>[^`]+)`: (?P<text>.*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedNode:
+class RefusedNode(Struct, frozen=True, kw_only=True):
     """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites.
 
     ``why`` is the backend's answer or the provider's reason, "" where its log does not say.
@@ -116,8 +115,7 @@ class RefusedNode:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerAnswer:
+class RunnerAnswer(Struct, frozen=True, kw_only=True):
     """What the runner said. ``error`` is "" exactly when everything that was asked for was done.
 
     ``log`` are the texts of the provider's log and the lines that libraries printed, in order.

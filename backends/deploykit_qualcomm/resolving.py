@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from deploykit.backend.targets import Target, nearest_names
@@ -34,8 +35,7 @@ _OWN = "the tables of this package (backends/deploykit_qualcomm/data/sdks)"
 SdkMatch = Literal["exact", "series", "build", "unlisted-build", "lower", "newer", "below"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdkChoice:
+class SdkChoice(Struct, frozen=True, kw_only=True):
     """A version as typed, the table that answers for it, and how the two belong together.
 
     ``uses_tools`` is False for a backend that runs no tool of the SDK, only its libraries.

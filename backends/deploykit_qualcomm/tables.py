@@ -7,11 +7,12 @@ path of the offending entry, for instance ``sdks/2.33.0.toml: flag[3].confidence
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
@@ -35,8 +36,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFlags:
+class ToolFlags(Struct, frozen=True, kw_only=True):
     """``tools/<tool>.toml``: the flags of one tool. ``read_at`` is the release whose flags the rows describe."""
 
     schema: int
@@ -45,16 +45,14 @@ class ToolFlags:
     flag: tuple[Flag, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyFile:
+class KeyFile(Struct, frozen=True, kw_only=True):
     """``config_keys.toml``: the keys of the backend-extensions files."""
 
     schema: int
     key: tuple[ConfigKey, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdkFile(SourcedRow):
+class SdkFile(SourcedRow, frozen=True, kw_only=True):
     """``sdks/<version>.toml``: one release and what it changes.
 
     ``extends`` is the earlier release whose rows hold here too, ``base`` for the files beside ``sdks/``, or empty for
@@ -77,8 +75,7 @@ class SdkFile(SourcedRow):
     key: tuple[ConfigKey, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series(SourcedRow):
+class Series(SourcedRow, frozen=True, kw_only=True):
     """``series.toml``: how a version that no table has is answered."""
 
     schema: int
@@ -89,8 +86,7 @@ class Series(SourcedRow):
     far_series: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingEncoding(SourcedRow):
+class MissingEncoding(SourcedRow, frozen=True, kw_only=True):
     """What becomes of a tensor without an encoding, for one tool and one choice of options."""
 
     id: str
@@ -107,8 +103,7 @@ class MissingEncoding(SourcedRow):
     contradicts: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompatRule(SourcedRow):
+class CompatRule(SourcedRow, frozen=True, kw_only=True):
     """One statement about files and libraries of different releases; ``words`` are other names that find it."""
 
     topic: str
@@ -118,8 +113,7 @@ class CompatRule(SourcedRow):
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpChange(SourcedRow):
+class OpChange(SourcedRow, frozen=True, kw_only=True):
     """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
 
     op: str
@@ -128,8 +122,7 @@ class OpChange(SourcedRow):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelPair:
+class WheelPair(Struct, frozen=True, kw_only=True):
     """Whether one wheel was seen to work in one ONNX Runtime, which reads models up to ``opset`` and ``ir``."""
 
     version: str
@@ -139,16 +132,14 @@ class WheelPair:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelReads(SourcedRow):
+class WheelReads(SourcedRow, frozen=True, kw_only=True):
     """The newest operator set and IR version that the ONNX Runtime inside a wheel reads."""
 
     opset: int
     ir: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelHost:
+class WheelHost(Struct, frozen=True, kw_only=True):
     """One build of a wheel's compiler: the system it is made for, its machine code, and where that can be executed.
 
     ``observed`` is what was really seen of it. ``file`` and ``sha256`` name the file that was read, "" where none was.
@@ -162,8 +153,7 @@ class WheelHost:
     sha256: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel(SourcedRow):
+class Wheel(SourcedRow, frozen=True, kw_only=True):
     """One onnxruntime-qnn wheel: the QAIRT inside, the form of its provider, and where its compiler runs.
 
     ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
@@ -221,8 +211,7 @@ class Wheel(SourcedRow):
         return next((host for host in self.host if place in host.runs), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arch:
+class Arch(Struct, frozen=True, kw_only=True):
     """One HTP architecture: its number and what it can do, by name; an absent name is unknown."""
 
     number: int
@@ -230,8 +219,7 @@ class Arch:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchFile:
+class ArchFile(Struct, frozen=True, kw_only=True):
     """``archs.toml``. ``features`` names the capabilities that are a feature of every SDK release as well."""
 
     schema: int
@@ -239,8 +227,7 @@ class ArchFile:
     arch: Mapping[str, Arch]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method(SourcedRow):
+class Method(SourcedRow, frozen=True, kw_only=True):
     """One method: the spellings that find it, and the option of the quantizer that runs it ("" for none)."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import groupby
+
+from msgspec.structs import replace
 
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit.tables.sources import NotedRow

@@ -9,9 +9,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from msgspec import Struct, field
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
@@ -34,8 +35,7 @@ __all__ = [
 _NAMES = "quark_names.toml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
+class _Group(Struct, frozen=True, kw_only=True):
     """Keys of one type in one place, each with the versions that read it, () for all that were looked at."""
 
     where: str
@@ -182,8 +182,7 @@ _OWN = frozenset({"cache_dir", "cache_key", "config_file", "target"})
 _RANGE = re.compile(r"(\d+)-(\d+)(?: \((\w+)\))?")
 
 
-@dataclass(slots=True, kw_only=True)
-class ChosenOptions:
+class ChosenOptions(Struct, kw_only=True):
     """Typed values by name. ``quark`` is the version to quantize with, "" for the release's own.
 
     ``extra`` holds Quark's dictionaries as such. ``renamed`` are (as typed, as used); ``beyond`` are (key, value,

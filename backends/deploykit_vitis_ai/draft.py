@@ -5,7 +5,8 @@ The rules judge a draft; planning turns one that nothing blocks into a plan. Pur
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from deploykit.accuracy.search.goals import GOAL, Goal, parse_goal
 from deploykit.backend.backend import Request, Situation
@@ -56,8 +57,7 @@ def ladder(offered: Collection[str]) -> tuple[str, ...]:
     return tuple(row.format for row in rungs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FloatPart:
+class FloatPart(Struct, frozen=True, kw_only=True):
     """Nodes by name, in graph order, what they are in words, and the analysis they come from."""
 
     names: tuple[str, ...]
@@ -91,8 +91,7 @@ AUTO = "auto"
 PARTS = "subgraphs_to_include"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarkDraft:
+class QuarkDraft(Struct, frozen=True, kw_only=True):
     """What was asked for and what it amounts to.
 
     ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when

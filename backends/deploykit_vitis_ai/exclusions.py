@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
@@ -23,8 +24,7 @@ __all__ = ["GRAPH_INPUT", "Exclusions", "activation_types", "in_float16", "resol
 GRAPH_INPUT = "the graph's inputs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subgraph:
+class Subgraph(Struct, frozen=True, kw_only=True):
     """A subgraph as typed: the names of the nodes where it starts, and of those where it ends."""
 
     starts: tuple[str, ...]
@@ -34,8 +34,7 @@ class Subgraph:
         return f"{','.join(self.starts)}:{','.join(self.ends)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leak:
+class Leak(Struct, frozen=True, kw_only=True):
     """One way into a subgraph that passes no start: ``tensor`` of ``producer`` (a node, or the inputs)."""
 
     subgraph: Subgraph
@@ -44,8 +43,7 @@ class Leak:
     consumer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class Region(Struct, frozen=True, kw_only=True):
     """The nodes between the starts and the ends of one subgraph, both included, by index; and its leaks."""
 
     subgraph: Subgraph
@@ -54,8 +52,7 @@ class Region:
     unreached: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exclusions:
+class Exclusions(Struct, frozen=True, kw_only=True):
     """Everything the user wants in float. ``unknown`` maps a name that no node has to names that look like it."""
 
     nodes: tuple[str, ...]

@@ -5,9 +5,10 @@ Compiling for the NPU happens in the vendor's container or on the PC; ``deployki
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model, load_model
@@ -21,8 +22,7 @@ __all__ = ["InspectedModel", "actual_types", "grids_of", "inspect_quantized", "i
 _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "HardSigmoid", "HardSwish"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class Grid(Struct, frozen=True, kw_only=True):
     """The grid of one QuantizeLinear or DequantizeLinear: node, tensor, scales, zero points and integer type."""
 
     node: str
@@ -32,8 +32,7 @@ class Grid:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InspectedModel:
+class InspectedModel(Struct, frozen=True, kw_only=True):
     """A quantized model with what it should be. ``excluded`` are names of nodes that were to stay in float.
 
     ``refusal`` is what ONNX Runtime says when it does not load the model. ``source`` are the float model's facts.

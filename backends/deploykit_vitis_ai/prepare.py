@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from deploykit.accuracy.samples.calibration import Calibration, load_calibration
 from deploykit.accuracy.samples.data_quality import survey
@@ -21,8 +22,7 @@ __all__ = ["DRAFT_REGISTRIES", "QuarkPrepared", "prepare"]
 DRAFT_REGISTRIES = (request.RULES, model.RULES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarkPrepared:
+class QuarkPrepared(Struct, frozen=True, kw_only=True):
     """The draft with its data. ``files`` maps package paths to the user's data files."""
 
     draft: QuarkDraft

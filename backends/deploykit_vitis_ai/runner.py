@@ -11,9 +11,10 @@ import hashlib
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+
+from msgspec import Struct
 
 from deploykit.answers.diagnosis import diagnose
 from deploykit.backend.toolchains import load_toolchains
@@ -46,8 +47,7 @@ class EndlessError(ToolError):
     """Cross-layer equalization failed, or made values without an end, which no histogram holds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarkRun:
+class QuarkRun(Struct, frozen=True, kw_only=True):
     """What one run left: the model's package path, what the script counted, and where the log is."""
 
     output: str

@@ -9,8 +9,10 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.compare import ComparedOutputs, compare, read_outputs
 from deploykit.accuracy.judge.judge import judge_outputs
@@ -38,8 +40,7 @@ __all__ = ["Measured", "QuantizedQuality", "SearchResult", "find_better", "measu
 _HELD_OUT = "held_out_"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """One run, and how its model compares; both None for a model that was calibrated with random data."""
 
     run: QuarkRun
@@ -77,8 +78,7 @@ def measure(
 _FEW_KEPT = 0.95
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedQuality:
+class QuantizedQuality(Struct, frozen=True, kw_only=True):
     """What was measured on some samples.
 
     ``unseen`` is the same on those among them that the quantizer did not see; None where it saw all.
@@ -147,8 +147,7 @@ def tried(
             return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
+class SearchResult(Struct, frozen=True, kw_only=True):
     """Everything that was tried, and the request that is better than the one that was made; None where none is."""
 
     outcome: QuarkOutcome

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
+
+from msgspec import field
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
@@ -49,8 +50,7 @@ __all__ = [
 DATA = Path(__file__).parent / "data"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarkOption(NotedRow):
+class QuarkOption(NotedRow, frozen=True, kw_only=True):
     """One option of Quark, ``name`` dotted where it lies in a dictionary.
 
     ``where``: ``extra`` (extra_options), ``attribute`` of the global config, or ``new-api``. ``quark`` are the versions
@@ -71,8 +71,7 @@ class QuarkOption(NotedRow):
     renamed_to: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToldFact(NotedRow):
+class ToldFact(NotedRow, frozen=True, kw_only=True):
     """What only ``deploykit compat`` tells; ``sdk`` is the release it is about, ``words`` are what finds it besides."""
 
     feature: str
@@ -84,8 +83,7 @@ class ToldFact(NotedRow):
     sdk: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fp16Way(NotedRow):
+class Fp16Way(NotedRow, frozen=True, kw_only=True):
     """One way from a float16 model to VINT8 with one release of Quark; ``valid``: ONNX Runtime loads what comes out."""
 
     quark: str
@@ -94,8 +92,7 @@ class Fp16Way(NotedRow):
     effect: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderOption(NotedRow):
+class ProviderOption(NotedRow, frozen=True, kw_only=True):
     """One option of the execution provider, for the products it belongs to."""
 
     name: str
@@ -106,8 +103,7 @@ class ProviderOption(NotedRow):
     status: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass(NotedRow):
+class Pass(NotedRow, frozen=True, kw_only=True):
     """One pass of ``vitisai_config.json``; ``order`` matters."""
 
     order: int
@@ -116,8 +112,7 @@ class Pass(NotedRow):
     purpose: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VaimlKey(NotedRow):
+class VaimlKey(NotedRow, frozen=True, kw_only=True):
     """One key of ``vaiml_config``; ``aliases`` are older spellings."""
 
     name: str
@@ -129,8 +124,7 @@ class VaimlKey(NotedRow):
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrecisionRow(NotedRow):
+class PrecisionRow(NotedRow, frozen=True, kw_only=True):
     """One number format, and the products and devices that have it; what makes it stands in ``routes.toml``."""
 
     name: str
@@ -141,8 +135,7 @@ class PrecisionRow(NotedRow):
     scale: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound(NotedRow):
+class Bound(NotedRow, frozen=True, kw_only=True):
     """The oldest NPU driver that one release of a product's execution provider accepts."""
 
     product: str
@@ -150,8 +143,7 @@ class Bound(NotedRow):
     driver_min: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release(NotedRow):
+class Release(NotedRow, frozen=True, kw_only=True):
     """One release of Vitis AI or Ryzen AI.
 
     ``quark`` is what is known of the Quark that belongs to it, in words; ``toolchain`` is the environment that
@@ -170,8 +162,7 @@ class Release(NotedRow):
     changes: tuple[ReleaseChange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opsets(NotedRow):
+class Opsets(NotedRow, frozen=True, kw_only=True):
     """Operator sets of the default domain; 0 for a bound that does not exist.
 
     ``full`` is the last one with every operator, ``last`` the last that is read at all.
@@ -181,16 +172,14 @@ class Opsets(NotedRow):
     last: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operators(NotedRow):
+class Operators(NotedRow, frozen=True, kw_only=True):
     """Operators about which something holds in some number formats."""
 
     formats: tuple[str, ...]
     operators: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Product(NotedRow):
+class Product(NotedRow, frozen=True, kw_only=True):
     """One product line.
 
     ``sdk`` names the SDK whose releases count, "" where deploykit drives none. ``compiled`` says where a model is
@@ -233,8 +222,7 @@ class Product(NotedRow):
         return tuple(sorted({op for row in self.miscompiled if form in row.formats for op in row.operators}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe(NotedRow):
+class Recipe(NotedRow, frozen=True, kw_only=True):
     """One word for several settings; ``extra`` holds dictionaries where its keys lie in one."""
 
     name: str
@@ -244,8 +232,7 @@ class Recipe(NotedRow):
     extra: Json = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatRow(NotedRow):
+class FormatRow(NotedRow, frozen=True, kw_only=True):
     """One format: who makes it, and what is stored then.
 
     ``activation`` is the stored type, "" for whatever the model has; ``zero_points`` are the ones that occur, empty

@@ -5,8 +5,8 @@ What follows from a release is decided elsewhere."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.targets import Target
@@ -19,8 +19,7 @@ from deploykit_vitis_ai.tables import Release, product_of, releases
 __all__ = ["RULES", "PickedRelease", "is_older", "release_of", "resolve"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PickedRelease:
+class PickedRelease(Struct, frozen=True, kw_only=True):
     """The release that was picked for a version as typed ("" for the newest)."""
 
     requested: str

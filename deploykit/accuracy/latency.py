@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.errors import UsageError
 from deploykit.system.aliases import Json
@@ -31,8 +33,7 @@ Unit: TypeAlias = Literal["matrix", "vector", "scalar", "dma"]
 """What a kernel keeps busy: the matrix unit, a vector thread, the foreground thread, or a transfer from or to DDR."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
+class TraceEvent(Struct, frozen=True):
     """One kernel on one thread, in cycles from the start of the run. ``node`` is the operator it was made from."""
 
     node: str
@@ -44,8 +45,7 @@ class TraceEvent:
     kernel: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorTime:
+class OperatorTime(Struct, frozen=True, kw_only=True):
     """What one operator takes, in cycles.
 
     ``share`` is its part of the whole time: where kernels of several operators run at once they share the moment, and
@@ -73,8 +73,7 @@ class OperatorTime:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate(Published):
+class Estimate(Published, frozen=True, kw_only=True):
     """The compiler's word on one chip. Times in microseconds, ``ddr`` in bytes by kind of traffic, ``clock_mhz`` of the
     accelerator (0 where it is not told). ``missing_ops`` counts operators without a cost: the time is then a least one.
 

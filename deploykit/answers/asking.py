@@ -6,7 +6,8 @@ It collects and filters; what the answer is stands in the backends' tables.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec.structs import replace
 
 from deploykit.answers.capability_answers import (
     CompatAnswer,
@@ -27,8 +28,7 @@ from deploykit.tables.devices import Device
 __all__ = ["ReleaseComparison", "ask", "ask_binary", "compare", "features"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseComparison(Published):
+class ReleaseComparison(Published, frozen=True, kw_only=True):
     """What differs between two releases: states of features, and what the releases in between are said to change."""
 
     before: str

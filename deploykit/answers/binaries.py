@@ -5,7 +5,6 @@ The backend that made such files reads them and judges; here the question is put
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
@@ -20,8 +19,7 @@ from deploykit.tables.capabilities import CompatRow, Status
 __all__ = ["BinaryReport", "Runtime", "report_binary"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime(Published):
+class Runtime(Published, frozen=True, kw_only=True):
     """One release and whether it loads the binary; ``carriers`` are the packages that bring its libraries."""
 
     release: str
@@ -29,8 +27,7 @@ class Runtime(Published):
     carriers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryReport(Published):
+class BinaryReport(Published, frozen=True, kw_only=True):
     """``info`` is the binary's own word; ``loads`` the judgement for the place that was asked for.
 
     ``runtimes`` holds every release with tables, oldest first, for the device that was named or the binary's own chip.

@@ -6,10 +6,11 @@ It searches rows and never makes one up; what no row says is unknown. It knows n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
@@ -34,8 +35,7 @@ _PLAIN = str.maketrans(dict.fromkeys("-_/,;:\"'()[]=.", " "))
 _ARCH_FACT = "arch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(Struct, frozen=True, kw_only=True):
     """What is asked: words that must all occur, and filters; an empty filter lets everything pass.
 
     ``archs`` is None for every architecture, else those whose rows are wanted beside the general ones; ``backends``
@@ -49,8 +49,7 @@ class Query:
     backends: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompatAnswer(Published):
+class CompatAnswer(Published, frozen=True, kw_only=True):
     """The rows that answer a query, best match first. ``answered_by`` names the release that speaks per family.
 
     ``near`` are features that look like the words when no row matched.
@@ -71,8 +70,7 @@ class CompatAnswer(Published):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseDifference(Published):
+class ReleaseDifference(Published, frozen=True, kw_only=True):
     """One thing that differs between two releases; None on the side that has no row."""
 
     before: CompatRow | None

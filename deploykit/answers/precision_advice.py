@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
@@ -26,8 +28,7 @@ _NESTED = (("w16a16", "w8a16"), ("w8a16", "w8a8"), ("w8a16", "w4a16"), ("w8a8", 
 """(more bits, fewer bits) of the same things: the first can hold whatever the second holds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advised(Published):
+class Advised(Published, frozen=True, kw_only=True):
     """One statement with what it rests on, and what to do next; ``command`` is an example, or empty."""
 
     says: str
@@ -36,8 +37,7 @@ class Advised(Published):
     command: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice(Published):
+class Advice(Published, frozen=True, kw_only=True):
     """``met`` says of each precision whether it reaches the goal; ``best`` is the cheapest that does, or empty."""
 
     goal: str
@@ -82,8 +82,7 @@ def advise(values: Mapping[str, Reached], goal: Goal) -> Advice:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccuracyTable:
+class AccuracyTable(Struct, frozen=True, kw_only=True):
     """Accuracies that were measured elsewhere, as a file (TOML or JSON) holds them."""
 
     accuracy: Mapping[str, float] = field(default_factory=dict)

@@ -7,7 +7,6 @@ rule does not say itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from deploykit.backend.plugins import load_backends
@@ -21,8 +20,7 @@ from deploykit.system.published import Published
 __all__ = ["RuleEntry", "all_rules", "find_rule", "reserved_codes", "rule_page"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleEntry(Published):
+class RuleEntry(Published, frozen=True, kw_only=True):
     """A rule with who applies it: ``every backend`` for the core's own rules, else the ids of the backends."""
 
     rule: Rule[Any]

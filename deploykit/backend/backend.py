@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from msgspec import Struct, field
 
 from deploykit.backend.requests import Request
 from deploykit.backend.status import Compilation
@@ -67,8 +68,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """Everything known before anything is decided: the input of planning and of the rules."""
 
     request: Request
@@ -96,8 +96,7 @@ class Situation:
     """What a compiler said of findings about this situation, None where there was nothing to ask."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextFile:
+class TextFile(Struct, frozen=True, kw_only=True):
     """A text file of the package; ``executable`` scripts get mode 0755."""
 
     path: str
@@ -105,24 +104,21 @@ class TextFile:
     executable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonFile:
+class JsonFile(Struct, frozen=True, kw_only=True):
     """A JSON file of the package; serialised, never templated."""
 
     path: str
     value: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BytesFile:
+class BytesFile(Struct, frozen=True, kw_only=True):
     """A binary file of the package that was made in memory."""
 
     path: str
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedFile:
+class CopiedFile(Struct, frozen=True, kw_only=True):
     """A file streamed into the package from where the user keeps it, hashed while copied."""
 
     path: str
@@ -132,8 +128,7 @@ class CopiedFile:
 PackageFile: TypeAlias = TextFile | JsonFile | BytesFile | CopiedFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Published):
+class Check(Published, frozen=True, kw_only=True):
     """One thing that was verified."""
 
     id: str
@@ -141,8 +136,7 @@ class Check(Published):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instead:
+class Instead(Struct, frozen=True, kw_only=True):
     """Another request for the same model, seen to get over what an execution failed at, and how in words.
 
     ``findings`` are what there is to say about it in the package that it leads to. ``right`` is what a trial showed of
@@ -162,8 +156,7 @@ class Instead:
         return tuple(finding.with_handled(how or self.how) for finding, how in told if how or finding.blocks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True, eq=False):
     """A few samples and the outputs that ``by`` gave for each; names and shapes are the graph's own."""
 
     by: str
@@ -171,8 +164,7 @@ class Seen:
     outputs: tuple[Arrays, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class Execution(Struct, frozen=True, kw_only=True):
     """What really ran, with the files it left (package-relative), the facts to record, and what it found.
 
     ``right`` is None where nothing was run whose numbers could be judged. ``instead`` is what to start again with.
@@ -200,8 +192,7 @@ class Execution:
         return (*self.findings, *gone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Struct, frozen=True, kw_only=True):
     """The adapter's judgement of a package: checks, intended against actual types, findings."""
 
     checks: tuple[Check, ...] = ()
@@ -210,8 +201,7 @@ class Verification:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aids:
+class Aids(Struct, frozen=True, kw_only=True):
     """What the core hands an adapter for ``execute``: where news go, and inputs to judge on.
 
     ``samples`` gathers on the call; it raises InputError for calibration data that does not fit the inputs.
@@ -244,9 +234,6 @@ class Same:
 
 class SharedWork(Kept):
     """What several targets of one run share: each thing is made once, under its key, and is gone with the run."""
-
-    def __init__(self) -> None:
-        self._derived = {}
 
 
 class Backend(ABC, Generic[P, D]):
@@ -455,8 +442,7 @@ AnyBackend: TypeAlias = Backend[Any, Any]
 """A backend as the entry points give it: what it prepares is its own business."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedSupport:
+class MixedSupport(Struct, frozen=True, kw_only=True):
     """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``, ``direct``.
 
     ``safe`` says that its tools are known to mix float16 and integers well; ``without`` why a kind is missing;

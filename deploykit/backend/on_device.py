@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from deploykit.system.aliases import Arrays
 from deploykit.system.published import Published
@@ -16,8 +17,7 @@ LONGEST_RUN = 1800.0
 """Seconds after which a program on a device is ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place(Published):
+class Place(Published, frozen=True, kw_only=True):
     """What a device says of itself. "" is what it does not say; ``serial`` is a hash.
 
     ``folder`` is the absolute path of this run's own folder there, ``temperature`` the highest that it reads, in °C.
@@ -41,8 +41,7 @@ class Place(Published):
         return " ".join(filter(None, (self.soc, self.system, self.release, self.machine)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Measuring:
+class Measuring(Struct, frozen=True, kw_only=True, eq=False):
     """How to measure: inference is repeated ``iterations`` times after ``warmup``, for at most ``seconds``.
 
     ``profile`` asks for times of single operators, in a run of their own.
@@ -54,8 +53,7 @@ class Measuring:
     profile: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceRequest(Measuring):
+class DeviceRequest(Measuring, frozen=True, kw_only=True, eq=False):
     """What is asked of a device: the samples to judge on, and how to measure.
 
     ``power`` is burst, balanced, saver or "" for what the package says.
@@ -66,8 +64,7 @@ class DeviceRequest(Measuring):
     power: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFile:
+class DeviceFile(Struct, frozen=True, kw_only=True):
     """One file of the run's folder, by its path there; ``source`` is a file here, or the bytes."""
 
     path: str
@@ -75,8 +72,7 @@ class DeviceFile:
     executable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceJob:
+class DeviceJob(Struct, frozen=True, kw_only=True):
     """What is pushed, started in the run's folder, and pulled: ``results`` must be there afterwards.
 
     ``where`` says what the outputs come from: ``device``, ``emulator``, or ``simulated`` for a plain CPU. ``started``
@@ -95,8 +91,7 @@ class DeviceJob:
     timeout: float = LONGEST_RUN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredOperator(Published):
+class MeasuredOperator(Published, frozen=True, kw_only=True):
     """One operator of a profile: the user's ``node`` ("" where it maps to none), and its ``raw`` name in the profile.
 
     ``unit`` is cycles or us; cycles stay cycles, since operators run in parallel. ``on`` is NPU, GPU, CPU or "".
@@ -110,8 +105,7 @@ class MeasuredOperator(Published):
     on: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceResults:
+class DeviceResults(Struct, frozen=True, kw_only=True, eq=False):
     """What a device gave: the outputs of each sample, times in microseconds one by one, and what its profile says.
 
     ``libraries`` are build ids or versions of what ran.

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.findings import Confidence, Finding, Severity
 from deploykit.system.aliases import Json
@@ -27,8 +29,7 @@ class OpinionState(StrEnum):
     OPEN = "open"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiler:
+class Compiler(Struct, frozen=True, kw_only=True):
     """A compiler that can be asked here, by its name for people; ``missing`` is why none can, and ``instead`` the cure.
 
     ``release`` is the SDK release it belongs to, as the tables name it.
@@ -40,8 +41,7 @@ class Compiler:
     instead: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opinion(Published):
+class Opinion(Published, frozen=True, kw_only=True):
     """The answer about one finding, which ``code`` and ``subject`` name.
 
     ``scope`` is what was compiled for it ("2 operators", "the model"), "" where nothing was. ``by`` is whose it is
@@ -66,8 +66,7 @@ class Opinion(Published):
         return {**published(self, without=("by",)), **by}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opinions:
+class Opinions(Struct, frozen=True, kw_only=True):
     """Every opinion on one situation, whose they are (``compiler``: the nearest), and for which SDK they do not speak.
 
     ``unasked`` is the SDK of the package where the compiler is another release's, else "". Where ``compiler`` is
@@ -122,8 +121,7 @@ def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, st
     return tuple(finding if how is None else finding.with_handled(how) for finding, how in told)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditedKernel(Published):
+class AuditedKernel(Published, frozen=True, kw_only=True):
     """One distinct kernel: an operator with its attributes, shapes, types, grids and constants.
 
     ``node`` is the first node that it is of, ``count`` how many of the model are the same. ``place`` is ``alone``, or
@@ -149,8 +147,7 @@ class AuditedKernel(Published):
     shown_by: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audit(Published):
+class Audit(Published, frozen=True, kw_only=True):
     """All kernels that were looked at, by whom (``by``), and what follows; ``level`` is quick, auto or full.
 
     ``left_out`` are those that the level had no room for. ``settled`` says of findings of the plan, by code and name of

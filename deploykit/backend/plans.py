@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import field
 
 from deploykit.backend.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
@@ -20,8 +21,7 @@ __all__ = ["Alternative", "Plan", "PlannedPrecision", "Rejected", "Route", "Step
 D = TypeVar("D")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route(Published):
+class Route(Published, frozen=True, kw_only=True):
     """The way chosen through the vendor's tools, why, and how sure it is that it works."""
 
     id: str
@@ -30,8 +30,7 @@ class Route(Published):
     sources: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected(Published):
+class Rejected(Published, frozen=True, kw_only=True):
     """A route that was not taken, with the codes of the rules that rejected it."""
 
     id: str
@@ -39,8 +38,7 @@ class Rejected(Published):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative(Published):
+class Alternative(Published, frozen=True, kw_only=True):
     """A route that was not reached, as a preferred one serves: what it is, and the codes that would stand against it.
 
     ``ask`` is how to insist on it.
@@ -53,8 +51,7 @@ class Alternative(Published):
     ask: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step(Published):
+class Step(Published, frozen=True, kw_only=True):
     """One command. ``argv`` is literal, paths are relative to the package; ``where`` is ``host`` or ``device``."""
 
     id: str
@@ -66,8 +63,7 @@ class Step(Published):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedPrecision(Published):
+class PlannedPrecision(Published, frozen=True, kw_only=True):
     """Per tensor, what the encodings intend and what the tool chain is expected to make of it.
 
     Types by their ONNX-like names (``uint8``, ``float16`` …). A tensor in neither map is not spoken about.
@@ -102,8 +98,7 @@ def _count(types: Mapping[str, str]) -> dict[str, int]:
     return dict(sorted(Counter(types.values()).items()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Published, Generic[D]):
+class Plan(Published, Generic[D], frozen=True, kw_only=True):
     """What will be packaged for one target. ``route`` is None when every route was rejected: a precise no.
 
     ``target`` and ``sdk`` are JSON values that describe them; ``configs`` maps a package path to a JSON value.

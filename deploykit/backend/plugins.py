@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from deploykit.backend.backend import AnyBackend, Backend
 from deploykit.backend.options import OptionGiven, OptionSpec, check_options

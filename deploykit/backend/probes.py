@@ -9,9 +9,10 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from deploykit.errors import ToolError
 from deploykit.system.aliases import Json
@@ -26,8 +27,7 @@ State: TypeAlias = Literal["ok", "problem", "absent"]
 _TIMEOUT = 120.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckLine(Published):
+class CheckLine(Published, frozen=True, kw_only=True):
     """One thing that was looked at. ``absent`` is not there and only matters to who wants it; ``next`` says how."""
 
     id: str
@@ -37,8 +37,7 @@ class CheckLine(Published):
     facts: Json = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """The machine as a probe sees it: environment, home, the file system's root, and how to find and start programs."""
 
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

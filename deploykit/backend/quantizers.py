@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from deploykit.backend.options import OptionSpec, OptionValue
 from deploykit.system.aliases import Json
@@ -28,8 +29,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizerAsked:
+class QuantizerAsked(Struct, frozen=True, kw_only=True):
     """What a quantizer plans from. ``options`` are its own, checked, defaults filled in.
 
     ``floats`` are tensors that no grid holds well.
@@ -41,8 +41,7 @@ class QuantizerAsked:
     floats: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizerJob:
+class QuantizerJob(Struct, frozen=True, kw_only=True):
     """A plan: which script runs, and what it is told.
 
     ``script`` is a file that stands by itself beside ``child.py`` of the core (``deploykit.flow.quantizing``), in
@@ -56,8 +55,7 @@ class QuantizerJob:
     rewrites: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightMethod:
+class WeightMethod(Struct, frozen=True, kw_only=True):
     """A way to better weights at the same precision: its name, and the quantizer's options that ask for it."""
 
     name: str
@@ -89,8 +87,7 @@ class Quantizer(ABC):
         return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedModel:
+class QuantizedModel(Struct, frozen=True, kw_only=True):
     """That a situation's encodings were made here, and from what: the user's float model and calibration data.
 
     ``record`` is the published account of the run (``report.json`` of ``deploykit quantize``); ``findings`` are what

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+
+from msgspec import Struct, field
 
 from deploykit.backend.options import ConfigKeys, OptionSpec, check_options
 from deploykit.errors import UsageError
@@ -68,8 +69,7 @@ class RequestOptions(TypedDict, total=False):
     options: ConfigKeys
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What the user asked for, as typed; ``options`` are ``--option KEY=VALUE`` pairs in order."""
 
     model: Path

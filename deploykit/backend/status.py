@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published
@@ -44,8 +46,7 @@ class Right(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compilation:
+class Compilation(Struct, frozen=True, kw_only=True):
     """Whether, by what, and why not."""
 
     state: Compiled = Compiled.NOT_RUN
@@ -58,8 +59,7 @@ class Compilation:
         return f"{self.state}{by}{f': {self.why}' if self.why else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correctness(Published):
+class Correctness(Published, frozen=True, kw_only=True):
     """The verdict on the numbers, on which samples it rests, against what, and every judged number as published.
 
     ``label`` and ``count`` are those of the samples; ``against`` is float, quantized or device; ``where``
@@ -111,8 +111,7 @@ def correctness_of(verdict: Verdict, *, where: str, label: str = "", count: int 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageStatus(Published):
+class PackageStatus(Published, frozen=True, kw_only=True):
     """``intact``: hashes and schemas hold. The defaults are what is known before anything ran."""
 
     intact: bool = True

@@ -6,8 +6,9 @@ Resolving an unknown name suggests the nearest one; a version between two tables
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from os.path import commonprefix
+
+from msgspec import Struct
 
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Finding
@@ -18,8 +19,7 @@ from deploykit.tables.devices import Device
 __all__ = ["Target", "find_device", "nearest_names"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """A device under one SDK version.
 
     ``requested`` is the version as the user typed it ("" for the newest), ``sdk`` the table that answers for it,

@@ -17,11 +17,11 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from deploykit.cli.terminal import defused
 from deploykit.errors import DefectError, DeploykitError, InputError, PackageError, ToolError, UsageError
@@ -57,8 +57,7 @@ _LONG_WORD = re.compile(r"(\S{60})\S{80,}(\S{60})")  # more than a line of a ter
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-@dataclass(slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, kw_only=True):
     """The global options of this call. ``verbosity`` is 0, rises with -v and falls with -q."""
 
     json: bool = False

@@ -12,10 +12,11 @@ import secrets
 import shutil
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
+
+from msgspec import Struct
 
 from deploykit.errors import ToolError, UsageError
 from deploykit.system.processes import run
@@ -49,8 +50,7 @@ _CLIENT_SAYS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class Connection(Struct, frozen=True, kw_only=True):
     """One way to a device. ``words`` start a shell there; ``folder`` is the one folder there that is deploykit's."""
 
     kind: str

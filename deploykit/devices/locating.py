@@ -7,9 +7,9 @@ the package: what agrees in pieces and not as a whole is told as no operator.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, helper, save_model
 
 from deploykit.accuracy.judge.verdict import Thresholds

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -36,8 +35,7 @@ _THROTTLED = 1.05
 _CLOCK = "its clock was set meanwhile: run again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(Published):
+class Comparison(Published, frozen=True, kw_only=True):
     """One sample of times against another: ``ratio`` is the median of the second over that of the first.
 
     Above 1 the first is faster. ``low`` and ``high`` bound it in 95 of 100 resamples, ``p`` is the test's; both are
@@ -66,8 +64,7 @@ class Comparison(Published):
         return f"A is {self.verdict}: it runs {self.ratio:.3g} times as fast as B {band}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend(Published):
+class Trend(Published, frozen=True, kw_only=True):
     """The last third of the samples beside the first: ``ratio`` of their medians, above 1 where it got slower."""
 
     ratio: float
@@ -75,8 +72,7 @@ class Trend(Published):
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency(Published):
+class Latency(Published, frozen=True, kw_only=True):
     """The times of one run in microseconds, of single inferences one after another.
 
     ``samples_us`` are all of them in the order of measuring; the warm-up before counts for nothing.

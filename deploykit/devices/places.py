@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from deploykit.accuracy.judge.verdict import Thresholds
 from deploykit.accuracy.latency import read_time
@@ -18,8 +19,7 @@ from deploykit.tables.reading import read_toml, structure
 __all__ = ["DeviceRow", "device_at", "devices_in", "draft_device"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRow:
+class DeviceRow(Struct, frozen=True, kw_only=True):
     """One device: ``at`` is what ``--on`` takes; ``python`` and ``folder`` are its own, where they are not the usual.
 
     ``max_p90`` (``5ms``) is what a run may take, the rest what its outputs are held to instead of the usual limits.

@@ -11,10 +11,11 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct, field
 
 from deploykit.accuracy.latency import TraceEvent, operator_times
 from deploykit.answers.diagnosis.names import mangle
@@ -34,8 +35,7 @@ _KERNEL = re.compile(r"(.*)_kernel_time$", re.DOTALL)
 _LARGEST, _LONGEST_LINE = 1 << 30, 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origins:
+class Origins(Struct, frozen=True, kw_only=True, dict=True):
     """The operators of the packaged model by name, each with its type, to which names in a profile lead back.
 
     ``layouts`` are transposes that a compiler puts in, each with the name of what it is for.
@@ -134,8 +134,7 @@ def _events(path: Path) -> Iterator[Json]:
                 yield event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateRow(Published):
+class EstimateRow(Published, frozen=True, kw_only=True):
     """One operator on the device beside the compiler's estimate, in cycles and as part of all operators of its side.
 
     None where one of both does not know it: an operator that is fused into another has no cost of its own there.

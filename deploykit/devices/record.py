@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import field
 
 from deploykit.backend.on_device import MeasuredOperator, Place
 from deploykit.backend.status import Correctness, Right
@@ -27,8 +28,7 @@ _WAIT_SECONDS, _ASKED_EVERY = 60.0, 0.1
 _PARTS_DB = 3.0  # twice the noise: more than what an emulator rounds otherwise than its device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputBeside(Published):
+class OutputBeside(Published, frozen=True, kw_only=True):
     """One output in decibels: the device and the emulator each beside the reference, and beside each other."""
 
     output: str
@@ -43,8 +43,7 @@ class OutputBeside(Published):
         return None not in pair and float(pair[1] or 0) - float(pair[0] or 0) > _PARTS_DB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord(Published):
+class RunRecord(Published, frozen=True, kw_only=True):
     """One run: on what, how, whether its outputs are right, how long it took; times in microseconds.
 
     ``where`` is what the outputs come from: device, emulator or simulated. ``emulator`` is the emulator's own verdict

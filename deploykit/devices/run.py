@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
+
+from msgspec.structs import fields, replace
 
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.verdict import Verdict
@@ -39,8 +40,7 @@ from deploykit.system.published import Published
 __all__ = ["RunOptions", "RunReport", "run_package", "run_there"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunOptions(Measuring):
+class RunOptions(Measuring, frozen=True, kw_only=True, eq=False):
     """How to run on any device: on which samples, how to measure, held against which earlier times."""
 
     data: Path | None = None
@@ -48,8 +48,7 @@ class RunOptions(Measuring):
     keep: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport(Published):
+class RunReport(Published, frozen=True, kw_only=True):
     """How a run ended: its record and where that is kept, or what the program's log says of the failure."""
 
     record: RunRecord | None

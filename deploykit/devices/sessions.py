@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import fields
 
 from deploykit.backend.on_device import LONGEST_RUN, DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Measuring
 from deploykit.devices import runner

@@ -13,10 +13,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from deploykit.backend.on_device import DeviceJob, Place
 from deploykit.devices.connection import Connection, connection_to
@@ -67,8 +68,7 @@ class VisitEnd(NamedTuple):
     temperature: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class Visit(Struct, frozen=True, kw_only=True):
     """An open way to a device, what it is, and which contents it holds already."""
 
     connection: Connection

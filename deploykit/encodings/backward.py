@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import NodeProto
 
 from deploykit.encodings.values import Affine, EncodingSet
@@ -56,8 +57,7 @@ class Origin(StrEnum):
         return str(self).replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferredRange(Published):
+class InferredRange(Published, frozen=True, kw_only=True):
     """The range of one tensor, where it comes from, and why in words.
 
     ``copies`` names a tensor that has the same grid. A ``wide`` range holds, but is much wider than calibration's would
@@ -81,8 +81,7 @@ class InferredRange(Published):
         return self.low, self.high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTensor(Published):
+class OpenTensor(Published, frozen=True, kw_only=True):
     """A tensor about whose range nothing is known: the graph inputs it hangs on, and why nothing else tells."""
 
     ALSO = ("ways_out",)
@@ -97,8 +96,7 @@ class OpenTensor(Published):
         return ("--calibration DATA", *(f"--input {name}=VALUE" for name in self.inputs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """What the user gave or said about inputs.
 
     ``inputs`` are those whose values mean something (given, recorded or declared ones; never derived or arbitrary
@@ -112,8 +110,7 @@ class Evidence:
     words: str = "the calibration data"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inference:
+class Inference(Struct, frozen=True, kw_only=True):
     """Completed encodings, a conclusion for every new entry, and the tensors that stay open."""
 
     encodings: EncodingSet
@@ -141,8 +138,7 @@ _SPREAD = 256.0
 """A divisor whose largest value is this many times its smallest says too little about a quotient."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clue:
+class Clue(Struct, frozen=True, kw_only=True):
     """A range for an operand. ``encloses`` tells an enclosure from a need; ``copies`` a tensor of the same grid.
 
     ``exact`` ranges are as narrow as the ones they follow from; others hold whatever two operands do together. It is

@@ -7,10 +7,11 @@ invented.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.encodings.formats.differences import compare_values
@@ -140,8 +141,7 @@ _LARGEST_SCALE = 1e298
 _FINEST_FLOAT16 = 2.0**-14
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DerivedBiases:
+class DerivedBiases(Struct, frozen=True, kw_only=True):
     """New entries in graph order, and for every other bias without an entry the reason why it gets none."""
 
     entries: tuple[Encoding, ...]
@@ -191,8 +191,7 @@ def _written_out(encodings: EncodingSet, facts: GraphFacts, read_values: ReadVal
             yield _Case(encodings, facts, use, weight, read_values, block.source)
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(Struct, frozen=True):
     """One bias with everything its scale may depend on."""
 
     encodings: EncodingSet
@@ -293,8 +292,7 @@ def _int32(scale: Array) -> Made:
     return Affine(bits=32, signed=True, scale=scale, zero_point=np.zeros(scale.shape), symmetric=True, axis=axis)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletedEncodings:
+class CompletedEncodings(Struct, frozen=True, kw_only=True):
     """The completed set; ``biases`` and ``copies`` name what was added, ``skipped`` why a bias has no entry."""
 
     encodings: EncodingSet

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from msgspec import Struct
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from deploykit.errors import UsageError
@@ -136,8 +136,7 @@ _ENTRANCES = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
 """What may stand between an input of the model and its readers, and is made again in every part that reads it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutPart:
+class CutPart(Struct, frozen=True, kw_only=True):
     """One part of one graph: an ordinary model with the names of the whole; ``weights`` are the large ones it reads."""
 
     model: ModelProto

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import onnx
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.encodings.formats.aimet import write_encodings
@@ -128,8 +128,7 @@ Bias = Literal["float", "encoded", "int32"]
 _INLINE_LIMIT = 1_900_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied(Published):
+class Applied(Published, frozen=True, kw_only=True):
     """A written QDQ model: the type of each quantized tensor, and the entries that were not written with the reason."""
 
     output: Path
@@ -137,8 +136,7 @@ class Applied(Published):
     skipped: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed(Published):
+class Removed(Published, frozen=True, kw_only=True):
     """What came out of a QDQ model: the float model, the encodings' text, and the nodes that could not be taken out."""
 
     WITHOUT = ("encodings",)

@@ -10,8 +10,9 @@ is float. It changes no set by itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.values import EncodingSet, Float
@@ -86,8 +87,7 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Border:
+class Border(Struct, frozen=True, kw_only=True):
     """One conversion: ``tensor`` is quantized and ``node`` (a label) runs in float.
 
     ``direction`` is ``to-float`` where the node reads the tensor and ``to-quantized`` where it makes it.
@@ -128,8 +128,7 @@ def _is_quantized(facts: GraphFacts, name: str, floats: Collection[str]) -> bool
     return facts.is_data(name) and not facts.is_stored(name) and name not in floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class Extension(Struct, frozen=True, kw_only=True):
     """Quantized activations that, made float as well, would remove borders.
 
     ``nodes`` are the ops that would then run in float and do not yet (labels); ``removed`` is the net number of borders
@@ -187,8 +186,7 @@ def _islands(
 _ACTIVATIONS = ops(Trait.CLAMPS, Trait.RECTIFIES) | {"HardSwish"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FloatPrediction:
+class FloatPrediction(Struct, frozen=True, kw_only=True):
     """Which tensors are meant to be float, and which will be, by name.
 
     ``unexpected`` will be float though an encoding was meant to exist; ``missing`` are meant to be float and will be

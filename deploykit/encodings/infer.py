@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from enum import IntEnum
 
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.backward import (

@@ -8,10 +8,10 @@ the grid. It derives no encoding: which tensors need one is somebody else's busi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.formats.differences import to_unsigned
@@ -26,8 +26,7 @@ from deploykit.system.aliases import Numbers
 __all__ = ["Bias", "QdqModel", "QuantizedConstant", "Skipped", "dequantized", "insert_qdq", "quantize_constant"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class QuantizedConstant:
+class QuantizedConstant(Struct, frozen=True, kw_only=True, eq=False):
     """Integers of a weight with the grid that gives them meaning.
 
     ``scale`` and ``zero_point`` are 0-d per tensor, 1-d along ``axis`` per channel, and of the tensor's rank per block,
@@ -143,16 +142,14 @@ _BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization")
 _MS = "com.microsoft"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class Skipped(Struct, frozen=True, kw_only=True):
     """An encoding that could not be written, and why."""
 
     tensor: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QdqModel:
+class QdqModel(Struct, frozen=True, kw_only=True):
     """The quantized model. ``placed`` maps each quantized tensor to its type, ``stored`` to the name of its integers,
     ``activations`` are those computed at run time, and ``skipped`` says what was left float.
     """
@@ -200,8 +197,7 @@ def insert_qdq(
     return work.insert()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Insertion:
+class _Insertion(Struct, kw_only=True):
     """A graph while pairs are put into it: what is read under another name from now on, and the nodes so far."""
 
     graph: GraphCopy

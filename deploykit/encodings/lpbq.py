@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.system.aliases import Json, Numbers
@@ -37,8 +38,7 @@ _CHUNK = 1 << 17
 _THREADS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LpbqLoss(Published):
+class LpbqLoss(Published, frozen=True, kw_only=True):
     """What LPBQ costs one weight: the largest relative change of a scale, and the SQNR of the dequantized weight.
 
     ``refined_sqnr_db`` is that after re-rounding the integers to the new scales; None when it was not computed.
@@ -57,8 +57,7 @@ class LpbqLoss(Published):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BlockWeight:
+class BlockWeight(Struct, frozen=True, kw_only=True, eq=False):
     """A 4-bit weight as ONNX stores it: two integers to a byte, the first in the low half.
 
     ``scale`` is of the weight's rank, with the block axis divided by ``block_size``.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.files import data_of
@@ -32,8 +32,7 @@ _LAYERS = ("MatMul", "Gemm", "Conv")
 _FUSED = ("Add", "Relu", "Clip")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightReport(Published):
+class WeightReport(Published, frozen=True, kw_only=True):
     """One block-quantized weight: converted with its loss, or left as it is with the reason."""
 
     WITHOUT = ("has_bias",)
@@ -52,8 +51,7 @@ class WeightReport(Published):
         return self.loss is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LpbqReport:
+class LpbqReport(Struct, frozen=True, kw_only=True):
     """Every weight with a block size, in graph order."""
 
     weights: tuple[WeightReport, ...]
@@ -65,8 +63,7 @@ class LpbqReport:
         return sum(report.converted for report in self.weights)
 
 
-@dataclass(slots=True, kw_only=True)
-class _ModelWork:
+class _ModelWork(Struct, kw_only=True):
     model: Model
     graph: GraphCopy
     refined: bool

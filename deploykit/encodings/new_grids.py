@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model.facts import GraphFacts
@@ -29,8 +30,7 @@ __all__ = [
 _SMALLEST_SCALE = 2.0**-100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridKind:
+class GridKind(Struct, frozen=True, kw_only=True):
     """What a new integer entry looks like: width, sign, and whether zero must lie in the middle."""
 
     bits: int

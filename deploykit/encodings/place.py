@@ -6,8 +6,10 @@ It changes no scale. What the graph cannot settle stays as it was, and ``formats
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq
@@ -71,8 +73,7 @@ def _misfit(what: str, shape: tuple[int, ...]) -> InputError:
     return InputError(f"{what} {text}", next="is this the model that the encodings were made from?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """What a graph says about one tensor.
 
     ``shape`` is None when it is not fully known. The axes are those that the op reading the tensor as its weight uses

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import RANGES, ROLES, Trait, has, is_standard, ops
@@ -65,8 +66,7 @@ class Harm(StrEnum):
     """A TopK orders rounded scores, among which are ties. It does no harm by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operand(Published):
+class Operand(Published, frozen=True, kw_only=True):
     """An operand and its range; infinite ends where nothing is known."""
 
     tensor: str
@@ -87,8 +87,7 @@ class Operand(Published):
         return f"{self.tensor} ({'..'.join(ends)})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hurt(Published):
+class Hurt(Published, frozen=True, kw_only=True):
     """One node, what it does, and its operands with their ranges."""
 
     node: str
@@ -96,8 +95,7 @@ class Hurt(Published):
     parts: tuple[Operand, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostProcessing(Published):
+class PostProcessing(Published, frozen=True, kw_only=True):
     """The nodes behind the network that lead to outputs, by index, as far as something in them is hurt by integers.
 
     They are closed: what enters comes from ``heads``, the last operators of the network before them (with a bias or a
@@ -272,8 +270,7 @@ _TRANSPARENT = frozenset({*QUANTIZERS, "Identity", "Cast", "Relu", "Dropout"})
 _HEAVY = ops(Trait.LINEAR, Trait.INTEGER_LINEAR, Trait.RECURRENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixing:
+class Mixing(Struct, frozen=True, kw_only=True):
     """A Concat whose operands end up under one scale.
 
     ``parts`` are its operands with the slices they fill along ``axis``. ``starts`` and ``ends`` name a closed subgraph

@@ -7,10 +7,11 @@ has once those nodes are gone. A scale that is computed at run time is no encodi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from deploykit.encodings.formats import grids
@@ -37,8 +38,7 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True, kw_only=True)
-class PlainNames:
+class PlainNames(Struct, kw_only=True):
     """One name for what a pair reads and makes. ``copies``, by name: outputs that are the same values as another tensor
     whose name has to stay as well, since that is an input or an output too."""
 
@@ -79,8 +79,7 @@ ReadTensor = Callable[[str], "np.ndarray[Any, Any] | None"]
 """Gives the values of an initializer that is stored outside of the model, or None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QdqGraph:
+class QdqGraph(Struct, frozen=True, kw_only=True):
     """A graph and what else is known of its tensors. Methods raise InputError for what is no encoding."""
 
     graph: GraphCopy
@@ -292,8 +291,7 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
     return EncodingSet(version=QDQ_VERSION, entries=found, source=source)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extracted:
+class Extracted(Struct, frozen=True, kw_only=True):
     """The float model, its encodings (placed), and the nodes that could not be taken out, with the reason."""
 
     model: ModelProto

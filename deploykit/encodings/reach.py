@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.encodings.place import encoded_bounds
 from deploykit.encodings.values import Affine, EncodingSet
@@ -28,8 +30,7 @@ _UNION = ops(Trait.JOINS)
 _CARRIES_INFINITY = _PASSING | _UNION | {"Add", "Sub", "Log", "Sqrt"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(Struct, frozen=True, kw_only=True):
     """The estimated range of one tensor, and the tensor that causes it: a constant, a bound, or an encoding.
 
     ``attained`` ranges are those of stored values or encodings that only pass through; others hold at most, for they

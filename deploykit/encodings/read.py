@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.grids import json_name

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.findings import Severity, SubjectKind, listed
@@ -33,8 +34,7 @@ _COMPARED = 20_000
 _AIMET = "aimet-onnx 2.42.0, observed"
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodingsOnGraph:
+class EncodingsOnGraph(Struct, frozen=True, kw_only=True, dict=True):
     """Encodings, placed on the graph they are for. What needs arrays is imported where it is asked for, since every
     listing of rules loads this file."""
 

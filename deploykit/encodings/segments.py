@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, helper
 
 from deploykit.encodings.cut import infer_types, part_of
@@ -22,8 +23,7 @@ from deploykit.model.graph import GraphCopy, view_of
 __all__ = ["Partition", "Segment", "SegmentCosts", "SegmentRange", "partition", "split_model", "whole_as_cut"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentCosts:
+class SegmentCosts(Struct, frozen=True, kw_only=True):
     """What is weighed, in bytes moved: starting one more segment, a byte that crosses, an op that becomes float.
 
     An op that becomes float costs ``changed_op`` and the bytes of what it makes and of its weights. Editorial values.
@@ -35,8 +35,7 @@ class SegmentCosts:
     changed_byte: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentRange:
+class SegmentRange(Struct, frozen=True, kw_only=True):
     """One segment: node indices in graph order, its kind, and the tensors it takes in and hands on."""
 
     nodes: tuple[int, ...]
@@ -45,8 +44,7 @@ class SegmentRange:
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class Partition(Struct, frozen=True, kw_only=True):
     """The segments in the order in which they run.
 
     ``changed`` are indices of nodes that run in float though they could be quantized.
@@ -103,8 +101,7 @@ def _improve(draft: _Levelling, best: _Levels, weight: Callable[[_Levels], float
     return best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Levels:
+class _Levels(Struct, frozen=True, kw_only=True):
     """One way to cut: a level per node, odd levels being of the other kind than ``first_float`` says of even ones."""
 
     changed: frozenset[int]
@@ -234,8 +231,7 @@ class _Levelling:
         return Partition(segments=tuple(segments), changed=tuple(sorted(way.changed)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(Struct, frozen=True, kw_only=True):
     """One part of the whole: an ordinary model. ``encodings`` is None for a float segment.
 
     ``name`` is fit for files and graphs: a number and the kind. ``changed`` are labels of ops that run in float here

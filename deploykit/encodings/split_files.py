@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,8 +27,7 @@ from deploykit.system.published import Published
 __all__ = ["PartReport", "split_files"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartReport(Published):
+class PartReport(Published, frozen=True, kw_only=True):
     """One part as it was written: its files, and the bytes of stored weights that it reads."""
 
     model: Path

@@ -7,8 +7,11 @@ because encodings of 1e27 are legal and a detour through float16 or float32 woul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.system.aliases import Json
 
@@ -28,8 +31,7 @@ def _array(value: Any) -> Array:
     return np.asarray(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Affine:
+class Affine(Struct, frozen=True, kw_only=True, eq=False):
     """An integer grid: per tensor, per channel or per block.
 
     ``scale`` and ``zero_point`` have the same shape: ``()`` per tensor, ``(channels,)`` per channel along ``axis``,
@@ -91,8 +93,7 @@ class Affine:
         return _array((self.highest - self.zero_point) * self.scale)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lpbq:
+class Lpbq(Struct, frozen=True, kw_only=True, eq=False):
     """Low-power block quantization: a float scale per channel times an integer scale per block; symmetric.
 
     ``block_scale`` holds whole numbers in 1 .. 2**(decompressed_bits - bits) inclusive. Placed, both arrays have the
@@ -124,8 +125,7 @@ class Lpbq:
         return _array(self.block_scale * self.channel_scale)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Float:
+class Float(Struct, frozen=True, kw_only=True):
     """A cast without a scale: the tensor is meant to be float16 or bfloat16."""
 
     dtype: str
@@ -136,8 +136,7 @@ class Float:
         return "per-tensor"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Float8:
+class Float8(Struct, frozen=True, kw_only=True, eq=False):
     """A scaled float8: ``float8e4m3fn`` or ``float8e5m2``; ``scale`` is laid out as in ``Affine``."""
 
     dtype: str
@@ -157,8 +156,7 @@ class Float8:
 Value: TypeAlias = Affine | Lpbq | Float | Float8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Encoding:
+class Encoding(Struct, frozen=True, kw_only=True, eq=False):
     """What one tensor is quantized to. ``is_param`` is None where the file does not tell parameters apart."""
 
     name: str
@@ -171,8 +169,7 @@ class Encoding:
         return self.value.dtype
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EncodingSet:
+class EncodingSet(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """All encodings of one model, in the file's order, with what the file said about itself.
 
     ``extra`` keeps unknown top-level keys. ``float_tensors`` are tensors meant to be float16 that the format cannot
@@ -187,12 +184,6 @@ class EncodingSet:
     extra: Json = field(default_factory=dict)
     float_tensors: frozenset[str] = frozenset()
     source: str = ""
-    _floats: frozenset[str] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        # Asked for once per tensor by those who walk a graph, so it must not walk the entries each time.
-        stated = frozenset(name for name, entry in self.entries.items() if isinstance(entry.value, Float))
-        object.__setattr__(self, "_floats", self.float_tensors | stated)
 
     def __iter__(self) -> Iterator[Encoding]:
         return iter(self.entries.values())
@@ -216,7 +207,7 @@ class EncodingSet:
         """The set with these entries added, or in place of those that it has."""
         return replace(self, entries={**self.entries, **{entry.name: entry for entry in entries}})
 
-    @property
+    @cached_property
     def floats(self) -> frozenset[str]:
         """Tensors that are explicitly meant to be 16-bit float: float entries and ``float_tensors``."""
-        return self._floats
+        return self.float_tensors | {name for name, entry in self.entries.items() if isinstance(entry.value, Float)}

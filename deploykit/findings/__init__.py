@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 __all__ = [
     "Answerer",
@@ -65,8 +67,7 @@ class Answerer(StrEnum):
     TOOLS = "tools"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """That something is not taken, which a trial can refute: nothing about numbers, files or what the user must say.
 
     ``seen_with`` is the newest release with which it was seen, "" where that is not known.
@@ -95,16 +96,14 @@ class SubjectKind(StrEnum):
     ENVIRONMENT = "environment"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """The thing a finding is about: its kind and its name as the user knows it."""
 
     kind: SubjectKind
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing found, by one rule, about one subject.
 
     ``handled`` is None, or how the plan itself avoids the trouble; a handled error no longer makes exit status 1.
@@ -187,8 +186,7 @@ def summarize(findings: Iterable[Finding]) -> dict[str, int]:
     return {str(severity): counts[severity] for severity in Severity}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingGroup:
+class FindingGroup(Struct, frozen=True, kw_only=True):
     """Findings of one rule that are in the same state: all open, or all handled."""
 
     findings: tuple[Finding, ...]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
+
+from msgspec import Struct, field
 
 from deploykit.errors import DefectError
 from deploykit.findings import Claim, Finding, Severity, Subject, SubjectKind
@@ -19,8 +20,7 @@ C = TypeVar("C")
 Check: TypeAlias = Callable[[C], Iterable["Found"]]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """What a rule function yields; the registry adds code, slug, severity and sources. ``kind`` is a ``SubjectKind``.
 
     ``severity``, ``claim`` and ``cure`` override the rule's own, ``sources`` are added to the rule's. ``by_trial`` is
@@ -30,7 +30,6 @@ class Found:
     kind: str
     name: str
     message: str
-    _: KW_ONLY
     hint: str = ""
     handled: str | None = None
     severity: Severity | None = None
@@ -41,8 +40,7 @@ class Found:
     cure: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(Generic[C]):
+class Rule(Struct, Generic[C], frozen=True, kw_only=True):
     """One rule: what it looks for, why that matters, how to fix it, and who says so.
 
     ``claim`` is None where no compiler can tell whether the rule is right. ``cure`` are the rewrites, by name, that may

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from hashlib import sha256
@@ -17,7 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import convert, to_builtins
+from msgspec import Struct, convert, to_builtins
+from msgspec.structs import fields, replace
 from packaging.requirements import Requirement
 
 from deploykit.backend.backend import Request
@@ -51,8 +51,7 @@ _MOST_CELLS = 10_000
 Row = TypeVar("Row", bound=Shared)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """One package to be made. ``id`` is a path of two parts, model and target, and the folder of its results."""
 
     id: str

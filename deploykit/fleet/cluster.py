@@ -10,10 +10,12 @@ import io
 import tarfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
 from deploykit.fleet.cells import Cell, input_files, moved, request_from_json, tool_versions
@@ -149,8 +151,7 @@ def _difference(mine: Mapping[str, str], theirs: object) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cluster:
+class _Cluster(Struct, frozen=True, kw_only=True):
     """Turns batches into tasks; ``sent`` are the inputs that lie on the workers already, by their digests."""
 
     client: Client

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct, field
 
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import InputError
@@ -24,8 +25,7 @@ FILE_NAME = "deploykit.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class Shared(Struct, frozen=True, kw_only=True):
     """What ``deploykit package`` takes, for all, for one model, for one target or for one cell; the nearest wins.
 
     ``options`` are documented configuration keys, ``own`` the options of a backend by their names; of both only what
@@ -52,15 +52,13 @@ class Shared:
     own: Json = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRow(Shared):
+class ModelRow(Shared, frozen=True, kw_only=True):
     """One model: an ONNX file, and what goes with it."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetRow(Shared):
+class TargetRow(Shared, frozen=True, kw_only=True):
     """One device, under each of ``backends`` and ``sdks``; none named: the device's first, the newest."""
 
     device: str
@@ -68,8 +66,7 @@ class TargetRow(Shared):
     sdks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excluded:
+class Excluded(Struct, frozen=True, kw_only=True):
     """Cells that are left out; each word may hold ``*``."""
 
     model: str = "*"
@@ -78,8 +75,7 @@ class Excluded:
     sdk: str = "*"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Included(Shared):
+class Included(Shared, frozen=True, kw_only=True):
     """One cell more, with options of its own; ``name`` is the last part of its id."""
 
     model: str
@@ -89,8 +85,7 @@ class Included(Shared):
     sdk: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix:
+class Matrix(Struct, frozen=True, kw_only=True):
     """Which models meet which targets; empty: all."""
 
     models: tuple[str, ...] = ()
@@ -99,8 +94,7 @@ class Matrix:
     include: tuple[Included, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class Described(Struct, frozen=True, kw_only=True):
     """The whole file of a fleet: models, targets, and what is packaged for what; ``devices`` are those of ``--on``."""
 
     models: Mapping[str, ModelRow]

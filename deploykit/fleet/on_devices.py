@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import field
+from msgspec.structs import replace
 
 from deploykit.accuracy.latency import in_time
 from deploykit.devices.places import DeviceRow
@@ -24,8 +26,7 @@ from deploykit.system.published import Published
 __all__ = ["DeviceRun", "device_targets", "run_on_devices"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRun(Published):
+class DeviceRun(Published, frozen=True, kw_only=True):
     """One cell on one device: what ``deploykit run --json`` prints, or the error that it ended in."""
 
     cell: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from deploykit.accuracy.latency import in_time
 from deploykit.fleet.results import CELLS, PACKAGE, CellVerdict, Results

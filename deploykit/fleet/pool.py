@@ -15,10 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec.structs import replace
 
 from deploykit.errors import DefectError, DeploykitError, ToolError
 from deploykit.fleet.cells import Cell, request_from_json, request_to_json

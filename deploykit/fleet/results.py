@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from msgspec import ValidationError, convert
+from msgspec import ValidationError, convert, field
 
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError
@@ -58,8 +57,7 @@ class CellVerdict(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellResult(Published):
+class CellResult(Published, frozen=True, kw_only=True):
     """One cell's answer. ``outcome`` is what ``package --json`` prints; ``error`` what it says where it ends in one.
 
     ``seconds`` is wall time, ``processor_seconds`` that of the process and its children; ``bytes`` the package's size.
@@ -127,8 +125,7 @@ class CellResult(Published):
         return {"schema": 1, **published(self, also=("verdict",)), **seconds, **shown}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results(Published):
+class Results(Published, frozen=True, kw_only=True):
     """All cells of one run in the order of the file. ``kept`` are those that an earlier run had made.
 
     ``max_time_us`` is what each may take by its compiler's estimate, 0 for no limit; a cell without one is not held.
@@ -223,8 +220,7 @@ def _result(value: Json) -> CellResult:
     return convert({name: field for name, field in value.items() if field is not None}, CellResult)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellChange(Published):
+class CellChange(Published, frozen=True, kw_only=True):
     """One cell that is not as it was; ``worse`` where its verdict, compilation or speed went down."""
 
     cell: str
@@ -232,8 +228,7 @@ class CellChange(Published):
     worse: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDifference(Published):
+class RunDifference(Published, frozen=True, kw_only=True):
     """Two runs beside each other."""
 
     changes: tuple[CellChange, ...]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from deploykit.errors import DeploykitError, PackageError, UsageError
 from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, input_files
@@ -38,8 +39,7 @@ ENGINES: Mapping[str, str] = {
 _MOST_JOBS = {"github-actions": 256, "gitlab": 200}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class Selected(Struct, frozen=True, kw_only=True):
     """The cells of a file that a run is about."""
 
     file: Path

@@ -11,9 +11,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from deploykit.accuracy.samples.calibration import KINDS
 from deploykit.errors import DeploykitError, InputError
@@ -30,8 +32,7 @@ _ARRAYS = (".npz", ".npy")
 _MOST = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundModel:
+class FoundModel(Struct, frozen=True, kw_only=True):
     """One model; paths are relative to the folder. ``about`` says what it takes."""
 
     name: str
@@ -41,8 +42,7 @@ class FoundModel:
     about: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scouted:
+class Scouted(Struct, frozen=True, kw_only=True):
     """What a folder holds; ``skipped`` are files that are no models, with why."""
 
     models: tuple[FoundModel, ...]

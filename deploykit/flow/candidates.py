@@ -8,12 +8,13 @@ types a target mixes with integers is asked of its backend.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
@@ -106,8 +107,7 @@ class ModelOnSamples:
         return replace(raised, worst=found.worst_layers[:MOST_SHOWN])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SimulatedLadder(Published):
+class SimulatedLadder(Published, frozen=True, kw_only=True, eq=False):
     """The ladder, and the data it was walked on: ``held_out`` is False where one sample had to serve for both."""
 
     ladder: Ladder
@@ -220,8 +220,7 @@ def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderR
     return timed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed(Published):
+class Mixed(Published, frozen=True, kw_only=True):
     """The raised encodings as a file's ``text`` and how they were found."""
 
     raised: Raised
@@ -293,8 +292,7 @@ _MOST_TRIED = 8
 """Numbers of layers, spread over the order of their sensitivity, that are tried besides those of the bisection."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Best:
+class Best(Struct, frozen=True, kw_only=True, eq=False):
     """The ladder, and what was chosen: encodings, or None where float16 is the answer or nothing is good."""
 
     ladder: Ladder
@@ -331,8 +329,7 @@ def make_best(
     return Best(ladder=ladder, made=candidates.chosen(ladder))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _QuantizedModel:
+class _QuantizedModel(Struct, frozen=True, kw_only=True, eq=False):
     """What a quantizer left, opened: its float model (rewritten, mostly) on the held-out samples.
 
     ``start`` are the entries to go on from: as packaging would change them, where it leaves the graph as it is.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.verdict import Verdict
@@ -62,8 +63,7 @@ _SMALL_LOSS_DB = 3.0
 """What may be lost against the encodings' own simulation before float16 is worth its risks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WayChoice:
+class WayChoice(Struct, frozen=True, kw_only=True):
     """The winner, or None when no way is available, and the verdict on every way by id."""
 
     winner: Way | None
@@ -76,8 +76,7 @@ class WayChoice:
         return [{**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Explored:
+class Explored(Struct, frozen=True, kw_only=True, eq=False):
     """The ways that were built, which one won, the encodings' own simulation, and what is ``known`` of them all.
 
     ``wider`` simulates which wider type keeps more.
@@ -91,8 +90,7 @@ class Explored:
     wider: Callable[[], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenWay:
+class ChosenWay(Struct, frozen=True, kw_only=True):
     """The situation to plan for, how it was chosen, and what there is to say about it.
 
     ``skipped`` is why nothing was simulated although there was a reason to, ``instead`` what can be done about that, if

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
@@ -57,8 +58,7 @@ _SAMPLES = 2
 """A cure is right by construction; running it shows that the construction has no defect."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedSituation(Generic[P, D]):
+class JudgedSituation(Struct, Generic[P, D], frozen=True, kw_only=True):
     """A situation, what the backend makes of it, and what the rules of the core (``core``) find in it."""
 
     situation: Situation
@@ -72,8 +72,7 @@ class JudgedSituation(Generic[P, D]):
         return (*self.core, *self.plan.findings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cured(Generic[P, D]):
+class Cured(Struct, Generic[P, D], frozen=True, kw_only=True):
     """A situation as it was given, and the one to go on with: the same one where ``steps`` are none."""
 
     given: JudgedSituation[P, D]
@@ -240,8 +239,7 @@ _LEAST_OPSET = 7
 """ONNX Runtime promises nothing for operator sets before this one; ONNX's reference computes them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteStep(Published):
+class RewriteStep(Published, frozen=True, kw_only=True):
     """What became of one transform: kept or not and why, where it applied, where not, and the proof.
 
     ``ulps`` is the largest difference of any output on the samples, in float32 roundings of that output's largest
@@ -262,8 +260,7 @@ class RewriteStep(Published):
         return {"rewrite": self.name, **published(self, without=("name",)), "sites": sites}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewriting:
+class Rewriting(Struct, frozen=True, kw_only=True):
     """The rewritten model, its encodings, the host model that restores the original outputs, and the steps taken.
 
     ``open`` are tensors that the rewrites made or changed and about whose range nothing is known: they have no entry.

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from operator import itemgetter
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.raising import Raised, WideType
@@ -24,8 +26,7 @@ from deploykit.system.published import Published, published
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LadderRung(Published):
+class LadderRung(Published, frozen=True, kw_only=True, eq=False):
     """One candidate. ``made_by`` says who made its encodings; ``missing`` why it was not measured, else "".
 
     ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen; so is what
@@ -64,8 +65,7 @@ class LadderRung(Published):
         return {**self.reached.to_json(), **published(self, without=("reached", "encodings"))}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RaisedStep(Published):
+class RaisedStep(Published, frozen=True, kw_only=True, eq=False):
     """A next step that was taken: why, and what came of it."""
 
     why: str
@@ -79,8 +79,7 @@ class RaisedStep(Published):
         return f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
+class Learning(Struct, frozen=True, kw_only=True):
     """Who can learn weights. ``methods`` are names in the order to try them, none where ``missing`` says what lacks.
 
     ``measure`` takes ``PRECISION+METHOD``; no method is begun after ``seconds``. ``install`` is the command for what is
@@ -93,8 +92,7 @@ class Learning:
     install: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TriedMethod(Published):
+class TriedMethod(Published, frozen=True, kw_only=True, eq=False):
     """One method: the candidate that came out, with why none did where that is so, and what it took."""
 
     method: str
@@ -106,8 +104,7 @@ class TriedMethod(Published):
         return {"method": self.method, "seconds": round(self.seconds, 1), "candidate": self.candidate}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LearnedStep(Published):
+class LearnedStep(Published, frozen=True, kw_only=True, eq=False):
     """That better weights were looked for: from which candidate, with what, and the best that came out."""
 
     why: str
@@ -134,8 +131,7 @@ class LearnedStep(Published):
         return {"why": self.why, "raised": None, "learned": learned, "candidate": self.candidate}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ladder(Published):
+class Ladder(Published, frozen=True, kw_only=True, eq=False):
     """The story of one model: candidates, conclusions, steps, and what was chosen; None where nothing is good."""
 
     goal: Goal

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from deploykit.accuracy.latency import Estimate
@@ -59,8 +60,7 @@ VERIFYING = "verifying"
 AUDITING = "running each kernel by itself"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageJob:
+class PackageJob(Struct, frozen=True, kw_only=True):
     """One package to make. ``shared`` is what the jobs that were read together share: the model, prepared work."""
 
     backend: AnyBackend
@@ -216,8 +216,7 @@ def _silent(line: str) -> None:
 _YES = str(Status.SUPPORTED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdkTrial(Published):
+class SdkTrial(Published, frozen=True, kw_only=True):
     """One SDK release and what stands in the way of a plan under it."""
 
     WITHOUT = ("findings",)
@@ -252,8 +251,7 @@ class SdkTrial(Published):
         return "no" if self.blocking else "unknown" if self.open else "ok"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdkSearch(Published):
+class SdkSearch(Published, frozen=True, kw_only=True):
     """The trials of all releases, oldest first."""
 
     ALSO = ("lowest",)
@@ -268,8 +266,7 @@ class SdkSearch(Published):
         return next((trial.sdk for trial in self.trials if trial.ok), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerTrial(Published):
+class CompilerTrial(Published, frozen=True, kw_only=True):
     """What the compiler of one release made of a model, and how long that takes by its own estimate."""
 
     sdk: str

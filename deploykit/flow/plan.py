@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.backend import Backend, SharedWork, Situation
@@ -33,8 +34,7 @@ P = TypeVar("P")
 D = TypeVar("D")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Generic[P, D]):
+class Decision(Struct, Generic[P, D], frozen=True, kw_only=True):
     """What was asked for, what is packaged instead where the graph was rewritten or cut, and the plan for that."""
 
     given: Situation

@@ -7,9 +7,11 @@ untouched. Nothing else is decided here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations, places_in, read_places
 from deploykit.accuracy.samples.domains import arbitrary_values, generator
@@ -159,8 +161,7 @@ def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: Gra
 _FOLDS = ("inline-control-flow", "simplify")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
+class Pinned(Struct, frozen=True, kw_only=True):
     """A model with fixed shapes, its facts and encodings, and what was decided.
 
     ``choices`` are inputs that only chose a branch, with the value that is built in; ``inputs`` are the ``--input``

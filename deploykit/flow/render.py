@@ -6,9 +6,10 @@ It runs a model only to draw detections on the samples, and does without the pic
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.kinds import DetectionSet, detection_sets
 from deploykit.accuracy.samples.inputs import Label

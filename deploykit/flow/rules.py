@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.findings import Severity, SubjectKind, listed
@@ -400,8 +401,7 @@ AGREES_DB = 60.0
 """Two simulations of the same encodings that differ by more than a millionth of the signal's energy mean two things."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedNumbers:
+class QuantizedNumbers(Struct, frozen=True, kw_only=True):
     """What the rules look at: the model's file name, who quantized it, and the numbers."""
 
     model: str

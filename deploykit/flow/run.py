@@ -5,9 +5,10 @@ What a package is judged by is the model as it was handed in, run on the samples
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.gathering import Samples

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import onnx
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
@@ -36,8 +37,7 @@ QUANTIZE = "quantize"
 """The step that makes encodings out of a float model, before anything is planned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class Output(Struct, frozen=True, kw_only=True):
     """How a package is put on disk. ``templates`` is a folder of the user's own, ``link`` shares large files."""
 
     force: bool = False
@@ -46,8 +46,7 @@ class Output:
     link: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packaged(Published):
+class Packaged(Published, frozen=True, kw_only=True):
     """The outcome of the main job. ``package`` is None when the answer was no and nothing was written.
 
     ``digest`` is what ``deploykit verify --expect-digest`` takes.
@@ -75,8 +74,7 @@ class Packaged(Published):
         return {**told, "findings": sort_findings(self.findings), "digest": self.digest or None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanPackage:
+class RanPackage(Struct, frozen=True, kw_only=True):
     """A decision, the folder that its files are in, not yet published, and what ran there.
 
     ``before`` ran for a first package, and asked for this one, which gets over what it failed at.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
@@ -49,8 +50,7 @@ WIDER_END = "end-in-int16"
 """The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way(Published):
+class Way(Published, frozen=True, kw_only=True):
     """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
 
     ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's word, None where there is none.
@@ -82,7 +82,7 @@ class Way(Published):
         if verdict is None:
             return self
         numbers = {"overall_db": verdict.overall_db, "sqnr_db": verdict.sqnr_db, "lost_rows": verdict.lost}
-        return replace(self, **numbers, kept=verdict.kept, right=verdict.right)  # type: ignore[arg-type]
+        return replace(self, **numbers, kept=verdict.kept, right=verdict.right)
 
     def as_published(self) -> Json:
         """A plan's candidate, without the verdict."""
@@ -93,8 +93,7 @@ class Way(Published):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ground:
+class Ground(Struct, frozen=True, kw_only=True, eq=False):
     """What every way of one model is made from, each thing made once.
 
     ``first`` are the rewrites to try in every integer way, ``asked`` those of them that the user named. ``fitted``
@@ -200,8 +199,7 @@ class Ground:
         return replace(made, way=made.way.judged(verdict), verdict=verdict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BuiltWay:
+class BuiltWay(Struct, frozen=True, kw_only=True, eq=False):
     """A way with what it is made of: the device's model and entries, the host's tail, the segments, and the verdict.
 
     ``inference`` says where the ranges of new integer entries come from, and which tensors none was found for; ``end``
@@ -387,8 +385,7 @@ WAYS: Mapping[str, tuple[str, _Build]] = {
 """Every way by its id: its kind, and what builds it from the ground and the ways that were built before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainProof:
+class ChainProof(Struct, frozen=True, kw_only=True):
     """``float_equal`` is bit equality in float32; ``steps`` the largest difference of the quantized chain.
 
     ``steps`` counts in steps of each output's own encoding, or in float32 roundings of its largest value where it has

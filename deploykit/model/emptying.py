@@ -7,9 +7,10 @@ quantized weights, factors of Resize, bounds of Range, and grids of quantizers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from deploykit.model.nodes import bodies, copy_of
 from deploykit.model.operators import is_standard
@@ -26,8 +27,7 @@ _STRUCTURE = {("Resize", 1), ("Resize", 2), ("Upsample", 1), ("Range", 0), ("Ran
 _GRIDS = {(kind, place) for kind in ("QuantizeLinear", "DequantizeLinear") for place in (1, 2)}
 
 
-@dataclass(slots=True, kw_only=True)
-class Emptied:
+class Emptied(Struct, kw_only=True):
     """The model, how many stored values were replaced and kept, and the files that its stubs lie in.
 
     ``files`` has by name the bytes of one element (one byte for two or more narrow ones) and the length.

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.model.operators import BITS, FLOATS, Trait, has, settings, static_from
 from deploykit.system.aliases import Json
@@ -52,8 +54,7 @@ class TensorRole(StrEnum):
     ACTIVATION = "activation"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorFact:
+class TensorFact(Struct, frozen=True, kw_only=True):
     """One tensor. ``shape`` has ints, symbol names, or None for unknown dims; it is None when the rank is unknown.
 
     ``dtype`` is ONNX's lower-case name (``float``, ``int64``, ``uint8`` …) or "" when unknown. ``producer`` is the
@@ -96,8 +97,7 @@ class TensorFact:
         return self.dtype in FLOATS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFact:
+class NodeFact(Struct, frozen=True, kw_only=True):
     """One node; ``attributes`` holds plain values (tensors of attributes are left out)."""
 
     index: int
@@ -118,8 +118,7 @@ class NodeFact:
         return self.inputs[at] if at < len(self.inputs) else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphFacts(Kept):
+class GraphFacts(Struct, Kept, frozen=True, kw_only=True, dict=True):
     """The facts of the main graph.
 
     ``functions`` are op types that the model itself defines; their bodies are not looked into. ``non_finite`` says what
@@ -142,7 +141,6 @@ class GraphFacts(Kept):
     inference_problem: str
     scalars: Mapping[str, float]
     channel_last: frozenset[str]
-    _derived: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def opset(self) -> int:
@@ -249,8 +247,7 @@ def setting_of(facts: GraphFacts, name: str) -> NodeFact | None:
     return readers[0] if readers and all(is_setting(node, name) for node in readers) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DynamicDim:
+class DynamicDim(Struct, frozen=True, kw_only=True):
     """One dimension that is not a number: ``axis`` counts from the front, None where not even the rank is known."""
 
     tensor: str
@@ -318,8 +315,7 @@ def shape_text(fact: TensorFact) -> str:
     return " x ".join("?" if dim is None else str(dim) for dim in fact.shape) or "a scalar"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphChange:
+class GraphChange(Struct, frozen=True, kw_only=True):
     """One place: the nodes that are gone and those that stand there instead, each in the order of its graph."""
 
     before: tuple[NodeFact, ...]

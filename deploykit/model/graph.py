@@ -6,7 +6,7 @@ It knows no rewrite. Subgraphs of control flow count as readers of the tensors t
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from copy import copy as copied
 from typing import Any, TypeVar
 
@@ -53,7 +53,7 @@ class GraphCopy(Kept):
             if node.op_type == "Constant" and is_standard(node) and (held := constant_tensor(node)) is not None:
                 self.stored[node.output[0]] = held
         self._names: set[str] | None = None
-        self._derived: dict[Hashable, object] = {}
+        self._derived = {}
 
     @property
     def nodes(self) -> Sequence[NodeProto]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from deploykit.errors import DeploykitError, InputError
 from deploykit.model.checks import check_graph
@@ -85,8 +86,7 @@ _LEAST_MEMORY, _MEMORY_PER_BYTE = 256 << 20, 16
 _EXPORT = "export the model again; onnx.checker.check_model says whether it is whole"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(Struct, frozen=True, kw_only=True):
     """A model as read. ``proto`` holds no external data; ``external`` are the files that do, in the order met.
 
     ``stored`` are the stored tensors of the main graph by name: initializers and outputs of Constant nodes.
@@ -95,7 +95,7 @@ class Model:
     path: Path
     proto: ModelProto
     external: tuple[ExternalFile, ...] = ()
-    stored: Mapping[str, TensorProto] = field(default_factory=dict, repr=False)
+    stored: Mapping[str, TensorProto] = field(default_factory=dict)
 
 
 def load_model(path: Path) -> Model:

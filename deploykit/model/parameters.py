@@ -6,7 +6,8 @@ The roles are those by which AIMET tells parameters from activations. It reads n
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import BIAS, ROLES, WEIGHT, is_standard
@@ -23,8 +24,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterUse:
+class ParameterUse(Struct, frozen=True, kw_only=True):
     """One stored tensor in one role. The axes are counted from the front; None where the op has no such axis."""
 
     name: str

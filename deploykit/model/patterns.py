@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
+
+from msgspec import Struct
 
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.model.operators import Trait, has, is_standard, ops
@@ -32,8 +33,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedBlock:
+class FusedBlock(Struct, frozen=True, kw_only=True):
     """One written-out operator.
 
     ``kind`` is the operator's ONNX name. ``nodes`` are indices in graph order, ``source`` is the tensor it reads,
@@ -318,8 +318,7 @@ _RESHAPES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeated:
+class Repeated(Struct, frozen=True, kw_only=True):
     """The node in front of the normalization, the operand of shape ``given`` that it repeats to ``shape``."""
 
     node: NodeFact
@@ -388,8 +387,7 @@ _CONVOLUTIONS = ops(Trait.CONVOLVES)
 _SUMMING = frozenset({"Add", "MatMul", "Gemm", "ConvTranspose"})
 
 
-@dataclass(frozen=True, slots=True)
-class FusedKind:
+class FusedKind(Struct, frozen=True):
     """An operator that is fused with ``makers`` in front of it, or one written out node by node, and how that is known.
 
     Where it is ``certain``, entries are missing inside whatever the rest of the file says. The others explain missing
@@ -445,8 +443,7 @@ _GATED = frozenset({"HardSwish", "Swish"})
 _MOST_INPUTS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fusion:
+class Fusion(Struct, frozen=True, kw_only=True):
     """Tensors that vanish into one operator.
 
     ``inside`` are computed tensors, ``settings`` stored ones that only serve it; ``node`` makes the ``result``, and

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from onnx import NodeProto
 
 from deploykit.model.graph import GraphCopy
@@ -49,8 +49,7 @@ WORTH_READING = 1 << 22
 """Stored tensors with more elements are not read: 16 MB in float32."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """One node with what is known of its operands."""
 
     graph: GraphCopy

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TypeAlias
 
+from msgspec import Struct
 from onnx import (
     GraphProto,
     ModelProto,
@@ -45,8 +45,7 @@ _SHAPED_LIKE = {"QuantizeLinear": "", "DequantizeLinear": "", "Gelu": "Identity"
 _OPAQUE = "deploykit.opaque"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inferred:
+class Inferred(Struct, frozen=True, kw_only=True):
     """(dtype, shape) of tensors by name; ``problem`` is empty unless inference was impossible.
 
     ``negative`` names a tensor that would have fewer than no elements, in a graph with a Slice, where onnx and ONNX

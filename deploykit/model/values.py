@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.model.nodes import bodies
@@ -212,8 +214,7 @@ _SHARED, _SMALL = 4, 256 << 20
 _KEEP_BESIDE = "put the real file into the model's folder and point 'location' to it by its bare name"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSpan:
+class FileSpan(Struct, frozen=True, kw_only=True):
     """What one tensor claims of an external file: ``length`` bytes from byte ``offset`` on."""
 
     tensor: str
@@ -221,8 +222,7 @@ class FileSpan:
     length: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalFile:
+class ExternalFile(Struct, frozen=True, kw_only=True):
     """One external data file: ``location`` as written in the model, ``path`` the resolved file, ``size`` in bytes."""
 
     location: str

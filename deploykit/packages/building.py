@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.answers.diagnosis import Diagnosis, Names, diagnose
@@ -33,8 +32,7 @@ _PRECISION_LOST = 1
 _LAST_WORDS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildReport(Published):
+class BuildReport(Published, frozen=True, kw_only=True):
     """How a build ended: the script's exit status, the steps that are done, and what its logs say on failure.
 
     ``said`` are the script's own last words where it ended before any tool wrote a log; there is no diagnosis then.

@@ -13,9 +13,10 @@ import platform
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.model.emptying import Emptied, emptied
@@ -39,8 +40,7 @@ _BLOCK = 1 << 16  # elements that are written at once
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle(Published):
+class Bundle(Published, frozen=True, kw_only=True):
     """One case: where it is, and what lies in it, each with a sentence."""
 
     path: Path
@@ -173,8 +173,7 @@ _PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\|~?/")
 _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,9}$")
 
 
-@dataclass(slots=True, kw_only=True)
-class BundleNames:
+class BundleNames(Struct, kw_only=True):
     """What tensors and nodes are called: as they were, or with ``numbered`` by numbers, in the order they are met.
 
     A name that holds one of the ``personal`` words is always numbered.

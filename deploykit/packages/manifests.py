@@ -14,12 +14,12 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Struct, field
 
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.system.aliases import Json
@@ -55,8 +55,7 @@ _LARGEST = 256 << 20
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRecord:
+class FileRecord(Struct, frozen=True, kw_only=True):
     """One file of a package: its path, size in bytes, SHA-256, and whether it was ``generated`` or ``executed``."""
 
     path: str
@@ -162,8 +161,7 @@ def _is_sealed(data: bytes) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ManifestStep:
+class _ManifestStep(Struct, frozen=True, kw_only=True):
     """One step of a manifest."""
 
     id: str
@@ -173,8 +171,7 @@ class _ManifestStep:
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _File(Struct, frozen=True, kw_only=True):
     """The record of one file of a manifest."""
 
     bytes: Annotated[int, msgspec.Meta(ge=0)]
@@ -183,8 +180,7 @@ class _File:
     before: _File | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Manifest:
+class _Manifest(Struct, frozen=True, kw_only=True):
     """What is read of a manifest later, in the shape that it is written in; what else it holds is not asked for."""
 
     files: dict[str, _File]
@@ -233,8 +229,7 @@ _HUNDREDTH = 10_000_000
 _Identity = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(Struct, frozen=True, kw_only=True):
     """The state of a file before it is read, and whether every change from then on shows in its times."""
 
     status: os.stat_result

@@ -11,9 +11,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
 
 from deploykit.errors import DefectError, DeploykitError, PackageError
 from deploykit.findings import listed
@@ -31,8 +32,7 @@ _SUMS = "sha256"
 _LARGEST = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class SealedKind:
+class SealedKind(Struct, frozen=True):
     """A kind of folder: the ``file`` in it that vouches for the others, and what reads the digest and their SHA-256."""
 
     noun: str

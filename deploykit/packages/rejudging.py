@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
 
+from msgspec import Struct
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
@@ -36,16 +36,14 @@ __all__ = ["PackageJudge", "Rejudged", "judge_of", "rejudge"]
 _MOST_GIVEN = 64  # samples of a user's data that are run elsewhere
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejudged:
+class Rejudged(Struct, frozen=True, kw_only=True):
     """The check, and the verdict; None where no model lies beside encodings."""
 
     checks: tuple[Check, ...] = ()
     right: Correctness | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Piece:
+class _Piece(Struct, frozen=True, kw_only=True, eq=False):
     """One model of the package, with its encodings; without them it runs as it is."""
 
     name: str
@@ -56,8 +54,7 @@ class _Piece:
         return Session(self.model) if self.encodings is None else Simulator(self.model, self.encodings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PackageJudge:
+class PackageJudge(Struct, frozen=True, kw_only=True, eq=False):
     """What the outputs of a package are held against, on which samples, wherever they were computed.
 
     ``alone`` are the encodings of a package of one model, ``verdict`` what simulating them says. ``emulated`` are the

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISGID, S_ISUID
+
+from msgspec.structs import replace
 
 from deploykit.backend.backend import Check, Verification
 from deploykit.backend.plugins import load_backend
@@ -41,8 +42,7 @@ _LARGEST_SIGNATURE = 64 << 10
 _SIGNATURE_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport(Verification, Published):
+class VerifyReport(Verification, Published, frozen=True, kw_only=True):
     """The judgement: every check, the intended and the actual types where both are known, and findings."""
 
     package: Path

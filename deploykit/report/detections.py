@@ -12,11 +12,11 @@ import base64
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from deploykit.accuracy.judge.detections import background_class, corners_of, form_of, overlaps, read_detections
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE
@@ -36,8 +36,7 @@ _LIKENESS = 0.5
 _CHANNELS = (1, 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Picture:
+class Picture(Struct, frozen=True, kw_only=True, eq=False):
     """``pixels`` are (height, width, channels) of uint8; ``is_stretched`` where each channel was spread to be seen."""
 
     input: str
@@ -109,8 +108,7 @@ _ROOM = 900_000  # characters of all pictures together
 _FRACTIONS = 1.5  # where nearly all coordinates stay below it, they are fractions of the picture
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptBox:
+class KeptBox(Struct, frozen=True, kw_only=True):
     """One detection: corners as fractions of the picture's width and height, score in 0..1, class number."""
 
     left: float

@@ -10,7 +10,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -47,8 +46,7 @@ class Word(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shipping(Published):
+class Shipping(Published, frozen=True, kw_only=True):
     """The answer, why in one sentence, what the sentence rests on ("" where on nothing), and what to do next."""
 
     word: Word
@@ -130,8 +128,7 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
 _BLAMED = {"float": "the precision and all that follows", "quantized": "the device", "device": "another device"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputCost(Published):
+class OutputCost(Published, frozen=True, kw_only=True):
     """One output, or a ``part`` of it that is judged by itself, such as the scores beside boxes in pixels.
 
     ``decibels`` are the signal to noise by what it was compared with; ``worst`` are the other judged numbers that do
@@ -187,16 +184,14 @@ def costs_by_output(numbers: Iterable[Json]) -> tuple[OutputCost, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chapter(Published):
+class Chapter(Published, frozen=True, kw_only=True):
     """One question, answered in sentences."""
 
     title: str
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation(Published):
+class Explanation(Published, frozen=True, kw_only=True):
     """What there is to say; ``costs`` are the numbers behind the chapter about what was measured."""
 
     title: str

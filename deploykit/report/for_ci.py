@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 from xml.etree import ElementTree
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity, SubjectKind, sort_findings
@@ -41,16 +43,14 @@ _LIMIT = 16 << 20
 _OFF = "off"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Accepted:
+class _Accepted(Struct, frozen=True, kw_only=True):
     fingerprint: str
     code: str
     kind: str
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class Baseline(Struct, frozen=True, kw_only=True):
     """The findings that were accepted, by fingerprint; the other fields are for people who read the file."""
 
     schema: int
@@ -188,8 +188,7 @@ def _result(finding: Finding, index: Mapping[str, int], uri: str) -> Json:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JUnitCase:
+class JUnitCase(Struct, frozen=True, kw_only=True):
     """One row: ``failure`` is a no, ``error`` is no answer, ``skipped`` did not run; "" passed and says ``message``."""
 
     name: str

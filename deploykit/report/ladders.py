@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Finding, group_findings
@@ -118,8 +119,7 @@ def layer_bars(step: Json) -> list[Json]:
     return loss_bars(shown)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axis:
+class _Axis(Struct, frozen=True, kw_only=True):
     """What is shown as quality: its name, the value that the goal asks for (NaN: none), and how a value is said."""
 
     name: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.new_grids import affine_for_range, kind_of_entry
@@ -58,8 +58,7 @@ _HUGE = 1e3
 _MOVING = ops(Trait.REARRANGES) | {"TopK", "Concat", "Where", "Add"}
 
 
-@dataclass(slots=True, kw_only=True)
-class _Flow:
+class _Flow(Struct, kw_only=True):
     """Where a constant goes: the tensors it passes, what is added to it, what a Where puts beside it.
 
     ``low`` and ``high`` are the saturation points of its last readers.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib import import_module
@@ -17,6 +16,8 @@ from pkgutil import iter_modules
 from typing import Any
 
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, helper
 
 from deploykit.encodings.place import keep_entries, share_entry
@@ -49,8 +50,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Site(Struct, frozen=True, kw_only=True):
     """One place where a rewrite applies: its nodes (labels), the tensors it speaks about, and why it applies.
 
     ``data`` is the rewrite's own, read back by its ``apply`` only.
@@ -62,8 +62,7 @@ class Site:
     data: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class NearMiss(Published):
+class NearMiss(Published, frozen=True):
     """A place that looks like a site but is none, and the reason: the rewrite would change the result there."""
 
     nodes: tuple[str, ...]
@@ -79,8 +78,7 @@ class NoMatchError(Exception):
         self.node = node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatchResult:
+class MatchResult(Struct, frozen=True, kw_only=True):
     """Every site and every near miss of one rewrite on one graph; ``reason`` says why there is no site at all."""
 
     sites: tuple[Site, ...] = ()
@@ -91,8 +89,7 @@ class MatchResult:
         return bool(self.sites)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewritten:
+class Rewritten(Struct, frozen=True, kw_only=True):
     """The new model and what must become of its encodings.
 
     ``encodings`` lacks the entries of vanished tensors; it is None when none were given. ``touched`` are tensors that
@@ -114,8 +111,7 @@ def rewritten(graph: GraphCopy, encodings: EncodingSet | None, note: str) -> Rew
     return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transform:
+class Transform(Struct, frozen=True, kw_only=True):
     """One rewrite. ``find`` and ``apply`` never change the model they are given.
 
     ``ulps`` is the stated factor of the proof: before and after, outputs may differ by that many float32 roundings of
@@ -259,8 +255,7 @@ class NodeSteps:
         self.encodings = replace(self.encodings, entries={**self.encodings.entries, entry.name: entry})
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """A node that a rewrite is for: why, and what writes it anew on a copy of the graph.
 
     ``output`` names the tensor whose maker is replaced, ``nodes`` and ``tensors`` are what the report speaks of; left
@@ -270,7 +265,6 @@ class Match:
 
     why: str
     write: Callable[[NodeSteps], None]
-    _: KW_ONLY
     output: str = ""
     nodes: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()

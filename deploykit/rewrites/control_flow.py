@@ -9,9 +9,9 @@ outside or leave the graph stay.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from deploykit.encodings.values import EncodingSet
@@ -165,8 +165,7 @@ def _unrolled(graph: GraphCopy, node: NodeProto, body: GraphProto, rounds: int) 
         yield helper.make_node("Concat", pieces, [output], name=output, axis=0)
 
 
-@dataclass(slots=True)
-class _Inlined:
+class _Inlined(Struct):
     """One body with names that are free in the graph around it."""
 
     graph: GraphCopy

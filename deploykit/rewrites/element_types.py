@@ -8,12 +8,12 @@ are what an exporter left of Python's numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import EncodingSet

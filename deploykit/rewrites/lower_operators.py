@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from onnx import NodeProto, TensorProto
 
 from deploykit.model.nodes import attribute, label
@@ -472,8 +472,7 @@ def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolAxis:
+class PoolAxis(Struct, frozen=True, kw_only=True):
     """Along one axis: for every place of the result, the places that its window covers, and which of them exist.
 
     ``places`` and ``exists`` are [result, kernel]; a place beyond either end is counted ``padded`` where the operator

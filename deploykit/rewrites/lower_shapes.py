@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorShapeProto, ValueInfoProto, helper
 
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float8, Lpbq, Value

@@ -6,10 +6,10 @@ What each operator computes stays the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import onnx.inliner
+from msgspec.structs import replace
 from onnx import ModelProto, defs
 
 from deploykit.encodings.place import share_entry

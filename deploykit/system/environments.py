@@ -7,9 +7,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import asdict
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -27,8 +28,7 @@ __all__ = ["Environment", "ToolchainState", "environment_of", "locked", "toolcha
 _LATER = frozenset({"inputs", "lock", "lock_python", "else_index", "hashes"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolchainState(Published):
+class ToolchainState(Published, frozen=True, kw_only=True):
     """What is on disk for one toolchain. ``state``: absent, installing, incomplete, broken or ready."""
 
     spec: ToolchainSpec
@@ -49,8 +49,7 @@ def toolchains_root() -> Path:
     return Path(chosen) if chosen else user_cache() / "deploykit" / "toolchains"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(Struct, frozen=True, kw_only=True):
     """One environment on disk, installed or not."""
 
     spec: ToolchainSpec

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import file_digest
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from deploykit.errors import ToolError
 from deploykit.system.aliases import Json, Tell
@@ -24,8 +25,7 @@ LOG = "log.txt"
 _SHOWN_EVERY = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One piece of work: ``argv`` is run in ``folder`` with ``variables`` added to the environment.
 
     ``title`` stands before lines of progress and in errors.

@@ -17,9 +17,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from msgspec import Struct
 
 from deploykit.errors import ToolError
 from deploykit.system.aliases import Tell
@@ -40,8 +41,7 @@ _GRACE = 2.0  # seconds that an interrupted program has for putting its own thin
 _GUARD = ("/bin/sh", "-c", "trap '' HUP INT TERM; read -r _; kill -s KILL 0", "deploykit-guard")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramEnd:
+class ProgramEnd(Struct, frozen=True, kw_only=True):
     """How a program ended. ``returncode`` is negative for a signal; ``tail`` holds its last lines of output.
 
     ``peak_rss_mb`` is the largest resident set of the program, in MiB, None where the system does not tell; ``grown``

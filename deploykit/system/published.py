@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from deploykit.system.aliases import Json
 
 __all__ = ["Published", "finite", "plain", "published"]
 
 
-class Published:
+class Published(Struct, frozen=True):
     """A dataclass whose published shape is its fields ``WITHOUT`` some, properties ``ALSO``, unless it says another."""
 
-    __slots__ = ()
     WITHOUT: ClassVar[tuple[str, ...]] = ()
     ALSO: ClassVar[tuple[str, ...]] = ()
 
@@ -36,7 +36,7 @@ class Published:
 
 def published(value: Any, *, without: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields of a dataclass as they are, in their order, ``without`` some, and the properties that are asked."""
-    names = [f.name for f in fields(value) if f.name not in without]
+    names = [name for name in value.__struct_fields__ if name not in without]
     return {name: getattr(value, name) for name in (*names, *also)}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -20,8 +20,7 @@ _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _SAFE_HASHES = frozenset("0123456789abcdef")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Stage(Struct, frozen=True, kw_only=True):
     """One step of an installation: packages for pip, or Python arguments to run inside the environment.
 
     ``prefer_index`` is an index that is tried first, without dependencies, and skipped when it cannot be reached: for
@@ -50,8 +49,7 @@ class Stage:
             raise ValueError(f"stage {self.id}: hashes are lower-case hexadecimal and belong to exactly one package")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class Need(Struct, frozen=True, kw_only=True):
     """A program of the system that a toolchain runs: names on the PATH or whole paths, the first found is taken."""
 
     name: str
@@ -64,8 +62,7 @@ class Need:
         return next(filter(None, map(which, self.programs)), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolchainSpec:
+class ToolchainSpec(Struct, frozen=True, kw_only=True):
     """One version of one tool and the pins it is known to work with.
 
     ``constraints`` are pins of everything that gets installed; ``environment`` are variables for every program that

@@ -13,8 +13,7 @@ import re
 import stat
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
@@ -97,8 +96,9 @@ def code_digest(folder: Path) -> str:
 class Kept:
     """What was made once and is found again, each under a key that always stands for one thing."""
 
-    __slots__ = ()
-    _derived: dict[Hashable, object]
+    @cached_property
+    def _derived(self) -> dict[Hashable, object]:
+        return {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made under ``key``, made now where it was not."""
@@ -237,8 +237,7 @@ def _entries(root: Path) -> Iterator[tuple[int, int, Path]]:
                     yield status.st_mtime_ns, status.st_size, path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room(Published):
+class Room(Published, frozen=True, kw_only=True):
     """What is kept of one kind: how many entries, and how many bytes."""
 
     kind: str

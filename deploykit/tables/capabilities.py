@@ -6,10 +6,10 @@ unknown, never a guess. Nothing here knows a vendor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from msgspec import field
 from packaging.version import Version
 
 from deploykit.findings import Confidence
@@ -39,16 +39,14 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row(NotedRow):
+class _Row(NotedRow, frozen=True, kw_only=True):
     """A row of a release. ``since`` is filled by the loader: the version whose file set the row's present state."""
 
     confidence_note: str = ""
     since: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting(_Row):
+class _Setting(_Row, frozen=True, kw_only=True):
     """Something that is set, in a command line or a file."""
 
     status: Status = Status.SUPPORTED
@@ -59,8 +57,7 @@ class _Setting(_Row):
     renamed_to: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag(_Setting):
+class Flag(_Setting, frozen=True, kw_only=True):
     """One command-line flag of one tool, as the table of one SDK version has it.
 
     ``flags`` holds the spelling to use, or several flags that share the row; ``aliases`` are other spellings.
@@ -82,8 +79,7 @@ class Flag(_Setting):
         return (*self.flags, *self.aliases)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feature(_Row):
+class Feature(_Row, frozen=True, kw_only=True):
     """One capability, for one tool and architecture where it depends on them ("" means it does not).
 
     ``extent`` is filled by the loader: the first and the last release that the sources speak of; empty when they are
@@ -97,8 +93,7 @@ class Feature(_Row):
     extent: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigKey(_Setting):
+class ConfigKey(_Setting, frozen=True, kw_only=True):
     """One key of a configuration file: its dotted path (``[]`` marks a list), type, range, file and phase."""
 
     path: str
@@ -113,15 +108,13 @@ class ConfigKey(_Setting):
     required: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseChange(SourcedRow):
+class ReleaseChange(SourcedRow, frozen=True, kw_only=True):
     """One thing that a release changed, in words."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompatRow(Published):
+class CompatRow(Published, frozen=True, kw_only=True):
     """One answer of ``deploykit compat``, in the published shape.
 
     ``since`` is the first release that is known to have this state, ``until`` the last ("" for still so); both "" when
@@ -164,8 +157,7 @@ def compat_row(
     return CompatRow(backend=backend, feature=feature, note=note, since=since, until=until, **{**said, **more})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdkTable(SourcedRow):
+class SdkTable(SourcedRow, frozen=True, kw_only=True):
     """Everything known about one SDK version, its ancestors' rows included.
 
     ``carrier`` names the package inside which the release was met when the SDK itself was not seen; then the rows of

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
@@ -26,8 +27,7 @@ _LONGEST = 64  # letters of an id; the longest that ships has 37
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """One value about a device, with who says so and how sure that is. ``alternatives`` are what others say."""
 
     value: int | str | bool | tuple[str, ...]
@@ -38,8 +38,7 @@ class Fact:
     contradicts: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device(Published):
+class Device(Published, frozen=True, kw_only=True):
     """One device. ``facts`` holds what is known about it by name; an absent name is unknown, never false."""
 
     schema: int

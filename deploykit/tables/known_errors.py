@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import to_builtins
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
@@ -37,8 +37,7 @@ Root = Literal["cause", "symptom", "follow-up"]
 """A cause explains later symptoms (general wordings) and follow-ups."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownError:
+class KnownError(Struct, frozen=True, kw_only=True):
     """One cause of failures, with the wordings by which releases report it.
 
     A pattern is text that one line holds, in any case. ``…`` stands for anything, ``{name}`` for a part that is kept,
@@ -97,8 +96,7 @@ class KnownError:
         return {**told, "match": list(self.patterns), "weak": bool(self.weak)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeMeaning:
+class CodeMeaning(Struct, frozen=True, kw_only=True):
     """What one numeric code, or every code up to ``last``, means in one numbering; ``words`` stand for it in logs."""
 
     code: int
@@ -110,8 +108,7 @@ class CodeMeaning:
     words: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbering:
+class Numbering(Struct, frozen=True, kw_only=True):
     """The codes of one numbering: ``meanings`` by code or range, such as ``1002`` or ``1000-1999``.
 
     ``words`` are what programs print for a code, the device's, which may differ from those of who reads its log.
@@ -138,8 +135,7 @@ class Numbering:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class Tool(Struct, frozen=True, kw_only=True):
     """A program that writes logs: how to recognise it, and what helps with any failure of it.
 
     ``marks`` say that it wrote the log, ``done`` that it did its job: the only evidence for an all-clear. ``speaks``
@@ -164,8 +160,7 @@ class Tool:
     confidence: Confidence = Confidence.REPORTED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineForm:
+class LineForm(Struct, frozen=True, kw_only=True):
     """How tools begin a line: a regular expression with groups ``level`` and, where the line says it, ``where``."""
 
     id: str
@@ -173,8 +168,7 @@ class LineForm:
     source: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Struct, frozen=True, kw_only=True):
     """A number that a tool prints and that a build wants to judge; ``pattern`` has one group per number.
 
     With ``whole`` the line is a tally: the numbers are the sums of what ``pattern`` and ``whole`` find.
@@ -189,8 +183,7 @@ class Observation:
     whole: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureKind:
+class FailureKind(Struct, frozen=True, kw_only=True):
     """One way to fail, whoever fails: regular expressions, in which the group ``name`` is what the line names.
 
     ``cause`` and ``workaround`` use ``{speaker}``, ``{name}`` and any further group; ``{code}`` is spelled out with
@@ -215,8 +208,7 @@ class FailureKind:
     row: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogFile:
+class CatalogFile(Struct, frozen=True, kw_only=True):
     """One file of known errors; ``sources`` spells out the short keys that rows use.
 
     ``read`` is the date of all rows that give none. ``witness`` adds sources to causes of another catalogue.
@@ -235,8 +227,7 @@ class CatalogFile:
 
 
 # Compared by identity: what is made of its patterns is kept for it, and to hash thousands takes longer than a log.
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Catalog:
+class Catalog(Struct, frozen=True, kw_only=True, eq=False):
     """Everything known about the logs of one or several tool chains.
 
     ``explain`` turns a log line into (internal name, meaning in plain words) pairs.

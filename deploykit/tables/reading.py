@@ -1,13 +1,12 @@
 """Readers of TOML and JSON files: plain data becomes a dataclass, a bad file is answered with the path of the bad key.
 
-The same dataclasses make JSON Schemas, so that an editor can check a file too.
+The same classes make JSON Schemas, so that an editor can check a file too.
 
 What the data means is no business of this file.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import re
@@ -136,16 +135,16 @@ def _refuse_constant(word: str) -> Any:
 
 
 def structure(kind: type[T], value: Any, *, where: str) -> T:
-    """Turn plain data into ``kind``, a dataclass or a type made of dataclasses. Raises InputError.
+    """Turn plain data into ``kind``, a Struct or a type made of Structs. Raises InputError.
 
     ``where`` is the path of the value: ``sdks/2.33.toml: flag[3]``, or ``sdks/2.33.toml:`` for a whole file. The error
     says which key is unknown, missing or of the wrong type.
     """
-    # msgspec lets unknown keys of a dataclass pass.
+    # msgspec lets unknown keys of a Struct pass, or refuses them without a word of the known ones.
     left: list[tuple[Any, Any, str]] = [(kind, value, "")]
     while left:
         inner, data, path = left.pop()
-        if dataclasses.is_dataclass(inner):
+        if _is_struct(inner):
             names, nested = _fields(cast("Any", inner))
             for name in data if isinstance(data, dict) else ():
                 if name not in names:
@@ -155,7 +154,7 @@ def structure(kind: type[T], value: Any, *, where: str) -> T:
                 left += [(hint, data[name], f"{path}.{name}") for name, hint in nested.items() if name in data]
             continue
         for arg in typing.get_args(inner):
-            if not _holds_dataclass(arg):
+            if not _holds_struct(arg):
                 continue
             if isinstance(data, list):
                 left += [(arg, item, f"{path}[{index}]") for index, item in enumerate(data)]
@@ -179,7 +178,7 @@ def structure(kind: type[T], value: Any, *, where: str) -> T:
 
 
 def parse_rows(kind: type[T], rows: Any, *, where: str) -> tuple[T, ...]:
-    """A list of tables as a tuple of dataclasses."""
+    """A list of tables as a tuple of Structs."""
     return cast("tuple[T, ...]", structure(tuple[kind, ...], rows, where=where))  # type: ignore[valid-type]
 
 
@@ -189,19 +188,23 @@ def _joined(where: str, path: str) -> str:
 
 @cache
 def _fields(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
-    """The names of a dataclass's fields, and the types of those that hold a dataclass."""
+    """The names of a Struct's fields, and the types of those that hold a Struct."""
     hints: dict[str, Any] = {}
     for owner in reversed(kind.__mro__):  # each annotation in the words of the module that has it
         hints |= inspect.get_annotations(owner, eval_str=True)
-    names = frozenset(field.name for field in dataclasses.fields(kind))
-    return names, {name: hint for name, hint in hints.items() if name in names and _holds_dataclass(hint)}
+    names = frozenset(kind.__struct_fields__)
+    return names, {name: hint for name, hint in hints.items() if name in names and _holds_struct(hint)}
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 @cache
-def _holds_dataclass(kind: Any) -> bool:
+def _holds_struct(kind: Any) -> bool:
     kinds = [kind]
     for one in kinds:
-        if dataclasses.is_dataclass(one):
+        if _is_struct(one):
             return True
         kinds += typing.get_args(one)
     return False

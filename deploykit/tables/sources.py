@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
+from msgspec import Struct, field
 from packaging.version import Version
 
 from deploykit.findings import Confidence
@@ -40,24 +40,21 @@ T = TypeVar("T")
 _SHORT = re.compile(r"\w+(?=$|[ :(])")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcedRow:
+class SourcedRow(Struct, frozen=True, kw_only=True):
     """What a row of any file says of itself: who says so, and how sure that is."""
 
     source: tuple[str, ...]
     confidence: Confidence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotedRow(SourcedRow):
+class NotedRow(SourcedRow, frozen=True, kw_only=True):
     """A row with remarks, and who says otherwise."""
 
     note: str = ""
     contradicts: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True, kw_only=True):
     """``sources.toml``: the short names that rows use, written out.
 
     ``extent`` holds, for a short name or the beginning of a source, the releases that it speaks of: one, or the first

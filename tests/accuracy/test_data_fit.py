@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import numpy_helper
 
 from deploykit.accuracy.samples.data_quality import data_fit, range_growth, takes_pictures

@@ -2,12 +2,12 @@
 
 import importlib.util
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.errors import InputError, ToolError

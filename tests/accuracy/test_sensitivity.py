@@ -5,7 +5,6 @@ import math
 import re
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import parser, shape_inference
 
 import deploykit

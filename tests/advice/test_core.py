@@ -3,12 +3,12 @@
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from deploykit.answers.rule_pages import all_rules
 from deploykit.backend.plugins import load_backend

@@ -3,13 +3,13 @@
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from packaging.version import Version
 
 import deploykit.answers.asking as oracle

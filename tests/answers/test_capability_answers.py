@@ -1,8 +1,9 @@
 """Questions to a made-up table, each with its whole answer in ``capabilities.told``."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from deploykit.answers.capability_answers import Query, answer, device_rows, differences, releases_between, search
 from deploykit.errors import UnknownTargetError

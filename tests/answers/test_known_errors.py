@@ -5,11 +5,12 @@ import json
 import re
 import tomllib
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 import deploykit.tables.known_errors
 import deploykit_qualcomm

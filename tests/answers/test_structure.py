@@ -3,7 +3,6 @@
 Each log is a question in a ``.told`` file, with ``⏎`` for the end of a line, and its whole answer below it.
 """
 
-import dataclasses
 import io
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deploykit.answers.diagnosis import Diagnosis, diagnose
 from deploykit.answers.diagnosis.trouble import FAILURES, LEVELS, trouble_of
@@ -68,9 +68,9 @@ PRESS = Catalog(
 )
 CATALOGS = {
     "mill": BOTH,
-    "foreign": Catalog(forms=EVERY.forms, tools=(dataclasses.replace(MILL, foreign=True),), kinds=(LOOKUP,)),
+    "foreign": Catalog(forms=EVERY.forms, tools=(replace(MILL, foreign=True),), kinds=(LOOKUP,)),
     "press": PRESS,
-    "levels": Catalog(errors=(dataclasses.replace(NOTED, severity=Severity.ERROR),), forms=EVERY.forms),
+    "levels": Catalog(errors=(replace(NOTED, severity=Severity.ERROR),), forms=EVERY.forms),
     "sizes": Catalog(errors=(LIMIT,)),
     "causes": EVERY,
 }

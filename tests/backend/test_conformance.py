@@ -7,7 +7,6 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from typing import Any
 
 import onnxruntime
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 import deploykit_ort_qnn

@@ -1,11 +1,11 @@
 """What a backend is asked, what it claims, and who gives a second opinion."""
 
 import inspect
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
 import deploykit
 from deploykit.backend.backend import Request

@@ -1,12 +1,12 @@
 """The values that go from stage to stage: what they say in words, as JSON, and of each other."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import onnx.printer
+from msgspec.structs import replace
 from onnx import numpy_helper
 
 from deploykit.backend.backend import Execution, Instead

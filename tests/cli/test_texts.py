@@ -1,12 +1,12 @@
 """What commands print of answers that tools or devices would have to give: whole, in ``texts.told``."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.verdict import KeptCount
 from deploykit.accuracy.latency import Estimate

@@ -4,12 +4,12 @@ import hashlib
 import json
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.accuracy.judge.verdict import Thresholds

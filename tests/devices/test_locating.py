@@ -3,13 +3,13 @@
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import numpy_helper
 
 import deploykit

@@ -2,12 +2,12 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deploykit.backend.on_device import MeasuredOperator
 from deploykit.devices.profiles import Origins, beside_estimate, origins_of, read_session_profile, units_of

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import threading
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.backend.on_device import DeviceRequest, MeasuredOperator, Place

@@ -4,11 +4,11 @@ import hashlib
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deploykit.backend.on_device import DeviceFile, DeviceJob
 from deploykit.devices.connection import connection_to

@@ -1,12 +1,12 @@
 """Which tensors have an entry, need none, miss one or stay float; against what AIMET really flipped."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from onnx.shape_inference import infer_shapes
 
 from deploykit.encodings.float_sets import (

@@ -1,9 +1,9 @@
 """Where ranges come from: the size that a detector multiplies its boxes by is never made up."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.encodings.backward import Evidence, Inference

@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.encodings.complete import complete, complete_encodings, effective_entry

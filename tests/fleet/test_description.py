@@ -4,12 +4,12 @@ import json
 import shutil
 import sys
 import tomllib
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import fields, replace
 
 from deploykit import api
 from deploykit.backend.requests import CORE_OPTIONS, Request

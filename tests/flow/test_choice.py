@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.accuracy.samples.sizes import PinnedInput

@@ -1,12 +1,12 @@
 """Cured before anything is decided: refused exports go through everywhere, and a clean model stays as it was given."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 from deploykit import api
 from deploykit.answers.rule_pages import all_rules

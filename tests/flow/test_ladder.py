@@ -3,13 +3,13 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal

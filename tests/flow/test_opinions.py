@@ -1,12 +1,13 @@
 """Which findings are put to a compiler, and to whose."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deploykit.backend.backend import AnyBackend, Request, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Session

@@ -2,7 +2,6 @@
 
 import json
 import zipfile
-from dataclasses import replace
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.accuracy.samples.gathering import InputSource, Samples

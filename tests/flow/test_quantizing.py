@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.accuracy.judge.verdict import Verdict
@@ -280,8 +281,7 @@ def test_a_failed_quantizer_is_an_error(script: str, timeout: float, says: str, 
         making.run_quantizer(picked, job, load_model(CNN), division, progress=lambda _: None, timeout=timeout)
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Struct, frozen=True):
     """What was asked of a quantizer."""
 
     precision: str | None

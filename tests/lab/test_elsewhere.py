@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from atlas.cases import case_of
 from atlas.elsewhere import drawn_cases, run_rows

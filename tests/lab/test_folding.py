@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from onnx import numpy_helper
 
 from atlas.cases import all_cases, case_of, case_unit, every_form, in_turn

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import sys
 from collections import Counter, defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "answers"))
 from test_known_errors import EVERY, ISSUES, is_foreign, judged  # type: ignore[import-not-found]  # no package

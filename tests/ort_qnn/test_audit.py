@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.backend.opinions import Audit, AuditedKernel, settled_findings

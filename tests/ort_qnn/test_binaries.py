@@ -7,13 +7,13 @@ import signal
 import struct
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from onnx import helper
 
 import deploykit

@@ -1,10 +1,10 @@
 """Capability rows, block weight paths, versions and the second opinion."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deploykit.errors import ToolError
 from deploykit_ort_qnn import backend

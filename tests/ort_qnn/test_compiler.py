@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import fields, replace
 
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system.processes import ProgramEnd

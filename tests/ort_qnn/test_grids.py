@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import ModelProto
 
 import deploykit

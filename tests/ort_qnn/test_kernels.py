@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import helper, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session

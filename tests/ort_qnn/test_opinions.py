@@ -3,13 +3,13 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.backend.backend import Request

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import numpy_helper
 
 import deploykit_ort_qnn.provider_model as provider

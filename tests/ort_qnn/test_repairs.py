@@ -1,7 +1,6 @@
 """Other ways for wrong kernels: each is the same operator, and the driver keeps what is right on the emulator."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.accuracy.judge.verdict import Verdict

@@ -1,7 +1,6 @@
 """Rules of ort-qnn, each with its case, and rows of the atlas."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from msgspec.structs import replace
 from onnx.shape_inference import infer_shapes
 
 import deploykit

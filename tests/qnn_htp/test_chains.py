@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.backend.on_device import DeviceJob, DeviceRequest, Place

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.backend.backend import Request

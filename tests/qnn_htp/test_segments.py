@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import deploykit
 from deploykit.backend.backend import Request, SharedWork, Situation

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 from deploykit.backend.backend import Request, Situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value

@@ -1,11 +1,11 @@
 """Which target and release a request means, and what rules say about them."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deploykit.backend.targets import Target
 from deploykit.errors import InputError, UnknownTargetError

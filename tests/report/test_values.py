@@ -9,7 +9,6 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 from deploykit import api
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece

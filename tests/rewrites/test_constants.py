@@ -1,6 +1,5 @@
 """Huge constants, masks, and logarithms of ratios: the same results from small ranges, refusals with the reason."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from onnx import ModelProto, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session

@@ -16,12 +16,13 @@ wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx.parser
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -32,8 +33,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, wrap_proto
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A graph and its entries; what stands behind the name of the question is ``words``."""
 
     model: Model

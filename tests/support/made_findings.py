@@ -1,7 +1,8 @@
 """A finding with something in every field that tests look at, to be changed field by field."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 

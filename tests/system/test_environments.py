@@ -9,13 +9,13 @@ import sys
 import venv
 import zipfile
 from collections.abc import Sequence
-from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 from packaging.specifiers import SpecifierSet
 
 from deploykit.backend.toolchains import load_toolchains

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
@@ -220,8 +219,7 @@ class Kind(Enum):
     ONE = "one"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told(Published):
+class Told(Published, frozen=True, kw_only=True):
     WITHOUT = ("hidden",)
     ALSO = ("twice",)
     name: str

@@ -3,12 +3,13 @@
 import copy
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 from packaging.version import Version
 
 from deploykit.errors import InputError
@@ -30,8 +31,7 @@ from tables import each_row
 from told import check_told
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """One part.
 
     More words.
@@ -41,8 +41,7 @@ class Part:
     since: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class File:
+class File(Struct, frozen=True, kw_only=True):
     """A file."""
 
     schema: int

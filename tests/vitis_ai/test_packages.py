@@ -7,12 +7,12 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from deploykit.backend.backend import Request
 from deploykit.flow.pipeline import Packaged, make_package

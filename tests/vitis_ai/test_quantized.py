@@ -1,8 +1,9 @@
 """Rules about quantized models, executions and compiler summaries: real models of Quark, and small changes to them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.verdict import Against, Context, KeptCount, Measure, Verdict
 from deploykit.accuracy.search.goals import parse_goal

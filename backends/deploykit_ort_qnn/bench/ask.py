@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import asdict, replace
 from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
@@ -66,8 +67,7 @@ class Memory:
         self._store.put(key_of(content, {**self._who, "want": want}), dict(answer))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileAnswer:
+class CompileAnswer(Struct, frozen=True, kw_only=True):
     """What one compilation came to. ``refused`` are (name, type), ``changes`` (node, what became of its type)."""
 
     status: str
@@ -91,8 +91,7 @@ class CompileAnswer:
         return cause if self.status == "failed" and found else ""
 
 
-@dataclass(slots=True, kw_only=True)
-class TimedBench:
+class TimedBench(Struct, kw_only=True):
     """Compiles pieces with one set of provider options, until a moment of ``time.monotonic``; ``longest`` s for each.
 
     ``host`` compiles, None is the provider installed beside this Python.
@@ -144,12 +143,11 @@ class TimedBench:
             changes=tuple(types(outcome)) if outcome.ok and types is not None else (),
         )
         if outcome.status != "timed-out":
-            memory.put(content, want, asdict(answer))
+            memory.put(content, want, to_builtins(answer))
         return answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelAnswer:
+class KernelAnswer(Struct, frozen=True, kw_only=True):
     """What became of a kernel: ``answer`` as in ``Ran``, or "none" where a way is none; the deviation where it ran.
 
     ``from_float`` are the most steps that the file and the kernel are off the float model, where steps grew inside.
@@ -170,8 +168,7 @@ Runner: TypeAlias = "Callable[[Sequence[BenchGraph]], Iterator[Ran]]"
 """Runs graphs on an emulator and gives what became of each, in any order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class Bench(Struct, frozen=True, kw_only=True):
     """Whose compiler and emulator run here; ``seen`` are the kernels that this one ran, which it does once."""
 
     run: Runner
@@ -188,7 +185,7 @@ class Bench:
     def keep(self, kernel: Kernel, answer: KernelAnswer) -> None:
         """Keep what lasts: that a way is none, or does not compile, is an answer too."""
         if answer.answer in (_LASTING_WAYS if kernel.way else _LASTING):
-            self.memory.put(kernel.key.encode(), f"numbers {kernel.way}".strip(), asdict(answer))
+            self.memory.put(kernel.key.encode(), f"numbers {kernel.way}".strip(), to_builtins(answer))
 
     def ask(self, kernels: Sequence[Kernel]) -> list[tuple[Kernel, KernelAnswer | None]]:
         """Each kernel with what is known or found of it now; None where it cannot be asked."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.backend.backend import Situation

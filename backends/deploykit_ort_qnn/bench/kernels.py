@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from deploykit.accuracy.simulate.sessions import Session
@@ -48,8 +49,7 @@ _MOST_ELEMENTS = 1 << 20
 _MOST_GIVEN = 1 << 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class Kernel(Struct, frozen=True, kw_only=True):
     """One distinct kernel, of all ``nodes``. ``key`` is equal for equal ones; ``type`` is its result's: u8, u16, float.
 
     ``steps`` are the scales of outputs with an integer grid. ``why`` says why it cannot be asked, "" where it can:
@@ -70,8 +70,7 @@ class Kernel:
     way: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
+class _Cut(Struct, frozen=True, kw_only=True):
     """Operators cut out of a model: ``run`` are the positions of the first ones, ``nodes`` those that it is about."""
 
     model: ModelProto

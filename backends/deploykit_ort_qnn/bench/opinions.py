@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from onnx import ModelProto
 
 from deploykit.backend.backend import Same, SharedWork, Situation
@@ -96,8 +96,7 @@ def settle(
         return tuple(Opinion.on(finding, OpinionState.OPEN, why) for finding in findings)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Asking:
+class _Asking(Struct, kw_only=True):
     """The model to cut from, what it may take, and what was answered already."""
 
     situation: Situation

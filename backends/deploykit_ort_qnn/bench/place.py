@@ -6,12 +6,12 @@ It knows no operator and decides nothing; what a way builds is put into a copy o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.defs import OpSchema, SchemaError, get_schema
 
@@ -31,8 +31,7 @@ _MICROSOFT = "com.microsoft"
 _WIDE_OPSET = 21
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairGrid:
+class PairGrid(Struct, frozen=True, kw_only=True):
     """The scale and the zero point of a pair; one of each, or one per channel along ``axis``."""
 
     scale: Numbers

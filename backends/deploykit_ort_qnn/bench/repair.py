@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
@@ -67,8 +68,7 @@ _WORST_FIRST = (KernelVerdict.WRONG, KernelVerdict.REFUSED, KernelVerdict.NARROW
 _ABOUT = ("QNN320", "QNN321")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class Repair(Struct, frozen=True, kw_only=True):
     """A way that is right for equal nodes whose kernel is not; how far off it is before and after, in words."""
 
     nodes: tuple[str, ...]
@@ -146,8 +146,7 @@ def repaired_kernels(
     return {case.nodes: found for case, found in zip(cases, kept, strict=True)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _RepairCase:
+class _RepairCase(Struct, frozen=True, kw_only=True, eq=False):
     """An operator of equal nodes, where it is worst and what it is there.
 
     ``bad`` are the other places where it is so: a way that is right there too is better. In those that are ``right`` it

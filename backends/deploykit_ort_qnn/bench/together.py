@@ -12,12 +12,12 @@ import math
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
+from msgspec import Struct, field
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
@@ -46,8 +46,7 @@ COVERING = 6
 """How many input sets ``covering`` gives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """What values an input may have: from ``low`` to ``high``; ``coarse`` are those that lie off every edge."""
 
     low: float
@@ -114,8 +113,7 @@ class BenchGraph(Protocol):
         """Input sets by the names of its inputs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class Ran(Struct, frozen=True, kw_only=True):
     """What became of one graph: ``answer`` is taken, refused, failed (to be finalized), crashed, timed-out or invalid.
 
     ``wanted`` are the outputs of the file on the CPU, ``got`` those of the emulator; empty where nothing ran, and
@@ -266,8 +264,7 @@ _MOST = 1e9
 _FLOAT16 = float(np.finfo(np.float16).max)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deviation:
+class Deviation(Struct, frozen=True, kw_only=True):
     """One graph's outputs against the reference, over all input sets; the worst output counts.
 
     ``most`` and ``usual`` are the largest deviation and the one that 99 of 100 values stay within, in steps; ``span``

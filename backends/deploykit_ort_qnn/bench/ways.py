@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import TensorProto
 
 from deploykit.rewrites.contract import NoMatchError
@@ -25,8 +26,7 @@ __all__ = ["WAYS", "RepairWay"]
 Build: TypeAlias = "Callable[[OperatorPlace], None]"
 
 
-@dataclass(frozen=True, slots=True)
-class RepairWay:
+class RepairWay(Struct, frozen=True):
     """``build`` raises NoMatchError where it is none for an operator; ``told`` says of the operator what was done."""
 
     name: str

@@ -12,11 +12,11 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.errors import InputError
@@ -39,8 +39,7 @@ _MOST = 1 << 20
 _MOST_DIMS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DlcTensor:
+class DlcTensor(Struct, frozen=True, kw_only=True):
     """One tensor: its type as deploykit names it, and the steps and zero points of its grid, empty for a float one.
 
     ``axis`` is None where one grid holds for the whole tensor.
@@ -54,8 +53,7 @@ class DlcTensor:
     axis: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dlc:
+class Dlc(Struct, frozen=True, kw_only=True):
     """What a file holds: the version of its metadata, the operators of its graphs in order, and tensors by name.
 
     ``writer`` is the release that wrote it, "" where it does not say.
@@ -266,8 +264,7 @@ _CLOSE = 1.6e-5
 gets steps of 2^-16 for 1/65535 from the provider, which is one step at the end of its range."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Compared(Struct, frozen=True, kw_only=True):
     """One tensor of the model that is in the DLC too; ``grid`` is False where the type is right and the grid is not."""
 
     tensor: str

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import onnx
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, helper
 
 from deploykit.accuracy.judge.judge import judge_outputs
@@ -91,8 +92,7 @@ _SEEN = 3  # so many samples' outputs are handed on, for a page to show
 _LEAST_DB = 20.0  # a tensor on the emulator that is farther from the CPU's is where something is lost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmulationJob:
+class EmulationJob(Struct, frozen=True, kw_only=True):
     """What to compare: paths relative to ``root``, input sets by input name, and what those mean (``label``).
 
     ``facts`` are those of the file, ``bits`` is the narrowest activation type (0: float). ``original`` judges the

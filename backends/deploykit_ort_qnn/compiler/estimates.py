@@ -10,10 +10,11 @@ import math
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate, OperatorTime, TraceEvent, Unit, operator_times
 from deploykit.devices.profiles import Origins
@@ -84,8 +85,7 @@ _ROWS_OF_TRACE = msgspec.json.Decoder(_TraceRow, strict=False)
 _WANTED = re.compile(rb'"ph"\s*:\s*"X"|"name"\s*:\s*"thread_name"')
 
 
-@dataclass(frozen=True, slots=True)
-class _Trace:
+class _Trace(Struct, frozen=True):
     """Events of one file; ``whole`` is False where the end of the trace lacks."""
 
     events: tuple[TraceEvent, ...]

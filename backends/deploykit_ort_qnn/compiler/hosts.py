@@ -9,11 +9,11 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
 from packaging.requirements import Requirement
 
 from deploykit.errors import ToolError
@@ -56,8 +56,7 @@ runpy.run_module("deploykit_ort_qnn.compiler.worker", run_name="__main__", alter
 """Finds the worker's modules by their folder, in a Python that has none of deploykit and must see no other package."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class Worker(Struct, frozen=True, kw_only=True):
     """The Python that runs ``deploykit_ort_qnn.compiler.worker``. ``environment`` is added to the caller's variables.
 
     ``abroad`` is a Python that has the wheel, and no deploykit.
@@ -156,8 +155,7 @@ _WITH_REASONS = 1
 _TRACES = ("profiling_level", "profiling_file_path")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """A toolchain whose compiler stands in for the provider installed beside this Python.
 
     That of a Linux wheel compiles and emulates in a Python of its own. That of a Windows wheel is run by a runner under

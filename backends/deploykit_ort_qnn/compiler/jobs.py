@@ -13,11 +13,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
@@ -102,8 +104,7 @@ def _key(kind: str, asked: Json, inputs: Iterable[Path], host: Host | None) -> s
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileJob:
+class CompileJob(Struct, frozen=True, kw_only=True):
     """One compilation. ``model`` and ``context`` are paths relative to ``root``, the worker's working folder.
 
     ``options`` are provider options, ``entries`` session configuration entries. ``timeout`` is in seconds. ``host``
@@ -124,8 +125,7 @@ class CompileJob:
     operators: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileOutcome:
+class CompileOutcome(Struct, frozen=True, kw_only=True):
     """How a compilation ended, with everything that was seen of it.
 
     ``files`` are the context model and its binary, relative to the root. ``seconds`` and ``peak_rss_mb`` describe the

@@ -8,13 +8,13 @@ inputs give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import onnx
+from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
@@ -60,8 +60,7 @@ _PREPARED = ("weight", "bias")
 """Operations whose kind has one of these words prepare constants: their types are not those of activations."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrecisionScope:
+class PrecisionScope(Struct, frozen=True, kw_only=True, dict=True):
     """One compiled model. ``stored`` maps a tensor to its name in the QDQ model, ``quantized`` are all such names
     (conversions that were asked for included). ``strict`` makes every change an error.
     """
@@ -90,8 +89,7 @@ class PrecisionScope:
         return {name: frozenset(types) for name, types in found.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FloatNode:
+class FloatNode(Struct, frozen=True, kw_only=True):
     """A node that was asked for in float. ``wanted`` is the integer type meant for a tensor of it, "" if none was.
 
     ``made`` is what the compiler made of it (``float16``, ``float32``), "" when no schematic tells.
@@ -105,8 +103,7 @@ class FloatNode:
     block_weights: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Narrowed:
+class Narrowed(Struct, frozen=True, kw_only=True):
     """A tensor that loses bits on its way into a node, by a conversion nobody asked for."""
 
     node: str

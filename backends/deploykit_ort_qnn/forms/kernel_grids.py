@@ -9,9 +9,10 @@ narrowed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -48,8 +49,7 @@ _KEEPS_WEIGHTS = frozenset({"LayerNormalization", "InstanceNormalization"})
 _MIDDLE = 1 << 15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversions:
+class Conversions(Struct, frozen=True, kw_only=True):
     """What ``insert_qdq`` is told: other grids for inputs of nodes, and grids before a tensor's own.
 
     ``widened`` and ``int16`` are the first outputs of the nodes concerned; ``narrowed`` those of 16-bit MatMuls of two

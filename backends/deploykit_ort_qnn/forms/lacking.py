@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from onnx import NodeProto, TensorProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range

@@ -7,10 +7,10 @@ What nothing tells stays float, and no range is made up.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorProto
 
 from deploykit.encodings.backward import Evidence

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Severity
@@ -142,8 +144,7 @@ def _found(kernel: AuditedKernel, audit: Audit, verdict: str) -> Found:
 _VERDICTS = ("right", "wrong", "narrowed", "refused", "not judged")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class Counted(Struct, frozen=True, kw_only=True):
     """An audit that is part of something larger, and how many nodes are done in another way than they were given."""
 
     audit: Audit

@@ -7,9 +7,10 @@ They start nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Severity, listed
@@ -138,8 +139,7 @@ _LABS = "onnxruntime-qnn 2.3.0 to 2.7.0 with ONNX Runtime 1.24.2 to 1.31.1, run 
 _OLD = "binaries of onnxruntime-qnn 1.22.2 (QAIRT 2.36.1, under Wine 8.0) run by onnxruntime-qnn 2.7.0 on Linux x86-64"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentScope:
+class EnvironmentScope(Struct, frozen=True, kw_only=True):
     """Who can compile here (``wheel``, ``qairt``, ``onnxruntime``), None for nobody, and the wheel that is planned.
 
     ``emulator`` is the provider installed beside this Python, whose emulator runs what was compiled.
@@ -225,8 +225,7 @@ def check_emulator(scope: EnvironmentScope) -> Iterator[Found]:
         yield Found("environment", "emulator", message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageScope:
+class PackageScope(Struct, frozen=True, kw_only=True):
     """What is written in a package about one chip, and what its context binary says."""
 
     provider_options: Mapping[str, str]
@@ -289,8 +288,7 @@ def check_context_chip(scope: PackageScope) -> Iterator[Found]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBudget:
+class TimeBudget(Struct, frozen=True, kw_only=True):
     """What a model may take (``--max-time``), and what the compiler says that it takes."""
 
     most_us: float
@@ -336,8 +334,7 @@ _DLC_LAB = "onnxruntime-qnn 2.3.0 (metadata 2.2.0) and 2.7.0 (metadata 2.3.0) ru
 _CONVERTER = "user script for DLC files of qairt-converter 2.48 (metadata 2.3.0, no check sums), public repository"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DlcScope:
+class DlcScope(Struct, frozen=True, kw_only=True):
     """A DLC as it was read back: the release that wrote it, its metadata's version, and what was compared.
 
     ``why`` is why there is none, "" where there is one.

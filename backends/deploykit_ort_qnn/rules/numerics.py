@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
@@ -160,8 +161,7 @@ def check_fp32(scope: PrecisionScope) -> Iterator[Found]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumericScope:
+class NumericScope(Struct, frozen=True, kw_only=True):
     """What the package gave on the emulator, judged by the outputs of the model as it was handed in.
 
     ``device`` is the verdict on it; ``quantization`` on the encodings alone, run on the CPU, None where the model came

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from deploykit.tables.reading import parse_rows, read_toml
 
@@ -51,8 +52,7 @@ PLACES = FOLDER / "places.toml"
 Wanted: TypeAlias = str | float | tuple[str | float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One condition with its verdict.
 
     ``when`` states it: a word or a number that a trait equals, ``"<= 4"``, ``">= 2"``, or a list of which one holds.
@@ -153,8 +153,7 @@ def matching(rows: Iterable[Row], traits: Mapping[str, str | float]) -> Row | No
     return next((row for row in rows if row.holds(traits)), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPlace:
+class MeasuredPlace(Struct, frozen=True, kw_only=True):
     """One release for one chip, how many rows' cases ran for it, and the verdicts that differ from the rows'.
 
     A row's case did not run here where its verdict is "". ``drawn`` is how many cases of the sweep ran beside those,
@@ -255,8 +254,7 @@ _PLAIN = 0.02
 _LEAST_SPAN = 8.0  # a result that uses fewer steps than this says nothing about its kernel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelCost:
+class KernelCost(Struct, frozen=True, kw_only=True):
     """What an operator's kernels are off in a type, in steps: the middle one of ``forms`` forms."""
 
     op: str
@@ -266,8 +264,7 @@ class KernelCost:
     forms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Steps within which a kernel is right: 99 of 100 values, and all."""
 
     usual: float

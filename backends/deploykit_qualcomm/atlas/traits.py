@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.facts import GraphFacts, NodeFact
@@ -55,8 +56,7 @@ RANGES = frozenset(
 _OF_GRIDS = RANGES | {f"{side} channels of scales" for side in ("in", "out", "second", "third")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallGraph:
+class SmallGraph(Struct, frozen=True, kw_only=True):
     """A graph that was made here, with what ``grid_of`` asks of one."""
 
     model: Model

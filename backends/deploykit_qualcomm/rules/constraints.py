@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
 from deploykit.tables.sources import NotedRow, SourcedRow, sourced_file
@@ -14,8 +16,7 @@ from deploykit_qualcomm.tables import DATA
 __all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "limit", "rated"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HtpConstraint(NotedRow):
+class HtpConstraint(NotedRow, frozen=True, kw_only=True):
     """One row: what is not taken, who says so, and the codes of the rules that look for it.
 
     ``seen_with`` is the newest release with which it was seen, "" where the source does not say, as in every row.
@@ -30,8 +31,7 @@ class HtpConstraint(NotedRow):
     seen_with: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpRank(SourcedRow):
+class OpRank(SourcedRow, frozen=True, kw_only=True):
     """The ranks, both included, that the first input of an operator may have."""
 
     op: str
@@ -40,8 +40,7 @@ class OpRank(SourcedRow):
     seen_with: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused(SourcedRow):
+class Refused(SourcedRow, frozen=True, kw_only=True):
     """An operator that is refused: always, or if a value of an attribute is no word of ``unless``; with ``rank`` there.
 
     With ``computed`` it is where the input at that position is given and not stored.
@@ -56,8 +55,7 @@ class Refused(SourcedRow):
     seen_with: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Untranslated(SourcedRow):
+class Untranslated(SourcedRow, frozen=True, kw_only=True):
     """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route.
 
     ``together_on`` names the backend that takes them where they are one dynamically quantized layer.
@@ -70,8 +68,7 @@ class Untranslated(SourcedRow):
     together_on: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeOperand(SourcedRow):
+class WholeOperand(SourcedRow, frozen=True, kw_only=True):
     """An operator whose operands had to be in VTCM as a whole, in releases before ``before``."""
 
     op: str
@@ -79,8 +76,7 @@ class WholeOperand(SourcedRow):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowOperand(SourcedRow):
+class RowOperand(SourcedRow, frozen=True, kw_only=True):
     """An operator that needs one row of its last axis in VTCM, at so many bytes per element."""
 
     op: str
@@ -88,8 +84,7 @@ class RowOperand(SourcedRow):
     seen_with: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstraintTable:
+class ConstraintTable(Struct, frozen=True, kw_only=True):
     """``constraints.toml``, sources spelled out."""
 
     schema: int

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import EncodingSet
@@ -111,8 +113,7 @@ _LARGEST_NORM = math.sqrt(2 * LARGEST_FLOAT16)
 _NORMS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: ReduceL2 over 64 to 4096 values, norms of 300 to 1600"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Float16Plan:
+class Float16Plan(Struct, frozen=True, kw_only=True):
     """The tensors that are planned as float16, and the encodings that tell the ranges of the others.
 
     ``seen`` gives the largest magnitudes of tensors on the user's data.

@@ -7,10 +7,11 @@ is said. Others' numbers are shown, and nothing is concluded from them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+
+from msgspec import Struct
 
 from deploykit.backend.backend import Situation
 from deploykit.findings.rules import Found, Registry
@@ -29,8 +30,7 @@ _STEPS = ("dilations", "group", "strides")
 RULES: Registry[Situation] = Registry("situation")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedNetwork:
+class PublishedNetwork(Struct, frozen=True, kw_only=True):
     """``times`` are milliseconds by chip, precision and way: ``onnx`` or ``dlc``; all wholly on the NPU."""
 
     name: str
@@ -38,8 +38,7 @@ class PublishedNetwork:
     times: Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedTable:
+class PublishedTable(Struct, frozen=True, kw_only=True):
     """``published.toml``. ``ways`` says in words how a way runs, ``source`` where all numbers stand."""
 
     schema: int

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from deploykit import findings
 from deploykit.backend.backend import Situation
@@ -42,8 +43,7 @@ __all__ = [
 _MOST_SCALES = 65_536  # more are blocks, which are no grid per channel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorGrid:
+class TensorGrid(Struct, frozen=True, kw_only=True):
     """How one tensor is quantized: by its encoding, or by the Q/DQ pair around it.
 
     ``value`` is the encoding, None for a Q/DQ pair, whose scales are stored in the model (``grid_of`` reads them).

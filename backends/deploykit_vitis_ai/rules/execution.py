@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from deploykit.findings.rules import Found, Registry
 
 __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarkTrial:
+class QuarkTrial(Struct, frozen=True, kw_only=True):
     """What was tried for better outputs: the format as asked for, a part of the model left in float, a wider format.
 
     ``outcome`` says in words what its outputs are. ``part`` says what the part is, ``nodes`` are the names in it, and
@@ -27,8 +27,7 @@ class QuarkTrial:
     of_values: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarkOutcome:
+class QuarkOutcome(Struct, frozen=True, kw_only=True):
     """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped.
 
     ``trials`` begin with the format as asked for. Where a format was to be chosen, ``asked`` says what was asked of its

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from deploykit.findings.rules import Found, Registry
 
@@ -18,8 +19,7 @@ SUMMARY = "final-vaiml-pass-summary.txt"
 _LINE = re.compile(r"\s*(.+?):\s*([0-9]+(?:\.[0-9]+)?)\s*(?:\(([0-9.]+)%\))?\s*$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileSummary:
+class CompileSummary(Struct, frozen=True, kw_only=True):
     """What the compiler says it did; None where its text has no such line."""
 
     offloaded: int | None

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.measures import Doubles, PairQuality, Slices, measure, runs_of
@@ -33,8 +33,7 @@ __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
 __all__ += ["compare", "evaluate", "read_outputs", "read_pair"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSet:
+class OutputSet(Struct, frozen=True, kw_only=True):
     """Samples by name, each read on demand; the only output of a .npy file is called ``""``."""
 
     label: str
@@ -101,8 +100,7 @@ def read_pair(baseline: Path, candidate: Path, data: Path | None) -> tuple[Outpu
     return read_outputs(baseline), read_outputs(candidate)
 
 
-@dataclass(slots=True, kw_only=True)
-class OutputComparison:
+class OutputComparison(Struct, kw_only=True):
     """One output over all samples: the quality of each sample, and the slices of each axis longer than 1.
 
     ``axes`` is empty when the shape differs between samples. ``finite`` is False when only the candidate has values
@@ -119,7 +117,7 @@ class OutputComparison:
     def summary(self) -> dict[str, float]:
         """Mean and worst of each number over the samples; a nan in one sample is kept, as the vendor's tool does."""
         result: dict[str, float] = {}
-        for name in PairQuality.__slots__:
+        for name in PairQuality.__struct_fields__:
             values = [getattr(quality, name) for quality in self.qualities.values()]
             side, worst = ("max", max) if name in ("l2", "max_error") else ("min", min)
             undefined = any(math.isnan(value) for value in values)
@@ -155,8 +153,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedOutputs:
+class ComparedOutputs(Struct, frozen=True, kw_only=True):
     """Everything measured. ``missing`` samples are in the baseline only, ``extra`` in the candidate only.
 
     ``mismatches`` are samples and outputs that could not be compared, and why.
@@ -236,8 +233,7 @@ def _doubles(name: str, values: Numbers) -> Doubles:
         raise InputError(f"output {name!r}: cannot be compared", why=why, next="save plain numbers") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class Evaluation(Struct, frozen=True, kw_only=True):
     """The numbers and what they mean."""
 
     comparison: ComparedOutputs

@@ -6,10 +6,11 @@ It measures; limits are looked up elsewhere. Boxes are corners, or centres and s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.measures import Doubles
@@ -31,8 +32,7 @@ _LARGEST_LOG = 6.0  # e to the 6th are 400 cells of 8 pixels, more than any pict
 _FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detections:
+class Detections(Struct, frozen=True, kw_only=True):
     """Rows of one sample: boxes (n, 4), scores (n,) in 0..1, labels (n,) and how clear each label is (n,).
 
     ``classes`` is how many each row has scores for, 1 where labels are given.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge import measures

@@ -6,11 +6,13 @@ Names of tensors say nothing here. No arrays, nothing is compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from math import prod
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.verdict import limits
 from deploykit.encodings.post_processing import concat_parts
@@ -51,8 +53,7 @@ class Task(StrEnum):
     SIGNAL = "signal"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """Slices ``start`` to ``stop`` (excluded) of ``axis`` of an output; all of it where ``axis`` is None.
 
     ``class_axis`` is the axis along which one of several is the answer, None where there is none.
@@ -75,8 +76,7 @@ class Piece:
         return "" if self.axis is None else f"slices {self.start} to {self.stop - 1} of axis {self.axis}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionSet:
+class DetectionSet(Struct, frozen=True, kw_only=True):
     """The pieces that together are detections. ``sizes`` is the graph input that boxes are multiplied by, "" if none.
 
     Without ``labels`` the scores are per class, classes along the last axis of the piece (or its sliced axis).

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import starmap
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from deploykit.system.aliases import Numbers
 
@@ -38,8 +38,7 @@ _FLOAT16_BITS = 11
 _LEAST_SPREAD = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairQuality:
+class PairQuality(Struct, frozen=True, kw_only=True):
     """The numbers for one pair of tensors. ``nan`` where a number is not defined (cosine of a zero tensor)."""
 
     cosine: float
@@ -57,7 +56,7 @@ class PairQuality:
                 return None
             return value if math.isfinite(value) else ("infinite" if value > 0 else "-infinite")
 
-        return {name: told(getattr(self, name)) for name in self.__slots__}
+        return {name: told(getattr(self, name)) for name in self.__struct_fields__}
 
 
 def measure(baseline: Numbers, candidate: Numbers) -> PairQuality:

@@ -11,11 +11,12 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.accuracy.samples.arrays import read_arrays
 from deploykit.errors import InputError, ToolError, UsageError
@@ -31,8 +32,7 @@ _CHILD = Path(__file__).with_name("metric_child.py")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserMetric:
+class UserMetric(Struct, frozen=True, kw_only=True):
     """A measure, by the name of its ``function``. ``references`` are what the user gave, if anything.
 
     Of a folder its files are handed over as paths, in the order of their names; of a .npz file one sample per place of

@@ -6,11 +6,12 @@ Which tensors are behind a choice is read from the graph; rows that only one sid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.measures import Doubles
 from deploykit.model.facts import GraphFacts
@@ -32,8 +33,7 @@ _COLUMNS = 256  # of wider tables, such as masks, so many columns tell rows apar
 _FARTHEST = 3.0  # a difference of three usual spreads is as bad as any: one odd column must not decide alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matched:
+class Matched(Struct, frozen=True, kw_only=True):
     """Both tensors with common rows in the same order; ``lost`` is the share of rows without a partner."""
 
     left: Numbers

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from deploykit.accuracy.judge.verdict import Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
@@ -26,8 +27,7 @@ _DROWNED_DB = 6.0
 _QUANTIZED_LEVELS = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(Struct, frozen=True, kw_only=True):
     """A comparison with what is known around it: the float model's facts, the target, and the thresholds.
 
     ``precision`` is what a proposed command asks for to leave a part in float; ``verdict`` is the judge's, where a

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.system.aliases import Json
@@ -79,8 +81,7 @@ class Measure(StrEnum):
     ROWS = "rows"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(Struct, frozen=True, kw_only=True):
     """One row of ``limits.toml``. ``unit`` is "" for a ratio; ``floor`` None where no loss is too large by itself."""
 
     measure: Measure
@@ -111,8 +112,7 @@ class Limit:
         return f"at {'least' if self.at_least else 'most'} {self.value:g}{' ' + self.unit if self.unit else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentationSet:
+class SegmentationSet(Struct, frozen=True, kw_only=True):
     """A public data set whose number of classes tells a map of logits."""
 
     name: str
@@ -120,8 +120,7 @@ class SegmentationSet:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitFile:
+class LimitFile(Struct, frozen=True, kw_only=True):
     """``limits.toml``."""
 
     schema: int
@@ -136,8 +135,7 @@ def limits() -> LimitFile:
     return structure(LimitFile, read_toml(path), where=f"{path.name}:")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True, kw_only=True):
     """What the user asks for instead of the table; None leaves the table's limit.
 
     ``min_sqnr`` in dB, ``max_box_error`` in pixels, ``min_cosine`` and ``min_agreement`` as ratios. ``min_psnr`` (dB)
@@ -162,8 +160,7 @@ _ASKED_OF = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedNumber(Published):
+class JudgedNumber(Published, frozen=True, kw_only=True):
     """One number about one output, with what is asked of it and what it was measured on.
 
     ``kind`` is the kind of output, ``part`` the slices of it that are meant ("" for all), ``where`` the place of the
@@ -265,8 +262,7 @@ _PLAIN_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(Struct, frozen=True, kw_only=True):
     """What every number of one judgement has in common.
 
     ``same_graph``: the reference is the very graph that was packaged, of which more is asked; ``bits`` is the narrowest
@@ -301,8 +297,7 @@ class Context:
         return replace(row, value=row.value * scale, margin=row.margin * scale)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptCount(Published):
+class KeptCount(Published, frozen=True, kw_only=True):
     """Detections per sample: the reference's (``wanted``), the candidate's (``made``), and pairs of both (``kept``).
 
     A pair has one class and boxes that overlap by at least ``OVERLAP``; no detection is in two. What counts as a
@@ -371,8 +366,7 @@ def _at_least(kept: Sequence[int], of: Sequence[int]) -> float:
     return max(0.0, (share + square / (2 * count) - spread) / (1 + square / count))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Oddity(Published):
+class Oddity(Published, frozen=True, kw_only=True):
     """Values of an output that are not finite although the reference's are, and the operator that made them."""
 
     output: str
@@ -381,8 +375,7 @@ class Oddity(Published):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(Published):
+class Verdict(Published, frozen=True, kw_only=True):
     """``right`` is None when it was not judged, and then ``reason`` says why.
 
     ``overall_db`` and ``sqnr_db`` are signal to noise over all outputs and per output, rows matched; ``lost`` is the

@@ -10,10 +10,11 @@ import os
 import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from deploykit.errors import InputError
 from deploykit.system.aliases import Arrays
@@ -36,8 +37,7 @@ _MAPPED = 16 << 20
 _ZIP = b"PK"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayHeader:
+class ArrayHeader(Struct, frozen=True, kw_only=True):
     """What a file says about one array before it is read; ``size`` is in bytes, ``start`` where they begin."""
 
     shape: tuple[int, ...]

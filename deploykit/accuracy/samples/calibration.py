@@ -10,13 +10,14 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import file_digest
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from deploykit.accuracy.samples.arrays import ARRAY_SUFFIXES, ArrayHeader, read_arrays, read_headers
 from deploykit.accuracy.samples.images import (
@@ -69,8 +70,7 @@ KINDS = {
 _LARGEST_TABLE = 64 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Struct, frozen=True, kw_only=True):
     """Calibration data by kind: ``arrays``, ``images`` (with a recipe) or ``reader`` (``module:Class``).
 
     Sounds are arrays, by the recipe ``sound``. ``unused`` are the names of files beside them that are of no kind.
@@ -152,8 +152,7 @@ def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:
     return {path: given[name] for path, name in names.items() if name in given}
 
 
-@dataclass(frozen=True, slots=True)
-class SamplePlace:
+class SamplePlace(Struct, frozen=True):
     """Where one sample lies: the file, its array per input, and which of the samples in those arrays it is.
 
     Of an image or a sound ``recipe`` says how it feeds the one input.
@@ -373,8 +372,7 @@ _ONE = re.compile(rf"\s*({_NUMBER}|true|false)\s*")
 _FORMS = "NAME=VALUE (a number, or numbers with commas), NAME=LOW..HIGH or NAME=FILE.npy"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
+class Declaration(Struct, frozen=True, kw_only=True):
     """What one input is: fixed ``values`` that broadcast to its shape, a range with both ends included, or a file.
 
     A file holds one or several samples of the input, and ``sha256`` is that of its bytes.
@@ -385,8 +383,11 @@ class Declaration:
     values: tuple[_Number, ...] = ()
     low: _Number = 0
     high: _Number = 0
-    file: Path | None = field(default=None, repr=False)
+    file: Path | None = None
     sha256: str = ""
+
+    def __repr__(self) -> str:
+        return f"Declaration({self.described})"
 
     @property
     def described(self) -> str:

@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -18,6 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 from onnx import ModelProto, ValueInfoProto, helper
 
 from deploykit.accuracy.samples.calibration import Calibration, samples_of, spread

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
@@ -17,8 +18,7 @@ from deploykit.system.published import Published
 __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey(Published):
+class Survey(Published, frozen=True, kw_only=True):
     """What was seen. ``unusable`` are (file, why); ``identical`` are groups of equal samples by name.
 
     ``neighbours`` is the median correlation of samples that follow each other, None where it was not measured;
@@ -43,8 +43,7 @@ class Survey(Published):
         return {name: getattr(self, name) for name in ("kind", "origin", "samples", "unusable", "labels")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
+class Preparation(Struct, frozen=True, kw_only=True):
     """What the first BatchNormalization says: its distance from the data as given, and from the data changed.
 
     A distance is the mean over channels of what mean and variance differ from those of the training; 0 is equal.
@@ -63,8 +62,7 @@ class Preparation:
         return name if self.changed[name] < self.as_given / 4 else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstLayer:
+class FirstLayer(Struct, frozen=True, kw_only=True):
     """The first convolution behind a picture: the deviation of what it makes of the data, the median of its channels.
 
     Networks are trained so that this is near 1, whatever the scale of their data: it is far off for data of another.
@@ -74,8 +72,7 @@ class FirstLayer:
     deviation: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeGrowth:
+class RangeGrowth(Struct, frozen=True, kw_only=True):
     """``unseen`` is the share of ``tensors`` whose range one half of the ``samples`` does not show to nine tenths.
 
     It is the mean of several halves.
@@ -86,8 +83,7 @@ class RangeGrowth:
     unseen: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataFit:
+class DataFit(Struct, frozen=True, kw_only=True):
     """What was seen. ``divides_by`` is what the model itself divides its input by, 0 for nothing.
 
     ``growth`` is None where ranges do not come from this data, or only some of its samples were looked at.

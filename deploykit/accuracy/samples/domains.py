@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
 from deploykit.model.facts import GraphFacts, NodeFact
@@ -59,8 +60,7 @@ _FAR = 100.0
 _FLOAT8_LARGEST = {"float8e4m3fn": 448.0, "float8e5m2": 57344.0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
+class Domain(Struct, frozen=True, kw_only=True):
     """The values from ``low`` to ``high``, both included; an end that the graph does not state is None.
 
     ``why`` says in words what the graph states and ``node`` where. ``is_mask`` is a choice between 0 and 1.
@@ -84,8 +84,7 @@ class _Rank(IntEnum):
     LIMIT = 5  # an index, a stored grid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stated:
+class _Stated(Struct, frozen=True, kw_only=True):
     """The values that one reader, ``node``, is made for; infinite where it states no end."""
 
     rank: _Rank
@@ -308,8 +307,7 @@ class _Readings:
         return min(known) if known and len(known) == count else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EncodedRange:
+class EncodedRange(Struct, frozen=True, kw_only=True, eq=False):
     """Both ends, as arrays that broadcast to the input's shape, and where they are from, in words."""
 
     low: npt.NDArray[np.float64]

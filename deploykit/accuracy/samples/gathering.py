@@ -12,11 +12,12 @@ import io
 import math
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.lib import format as npy
 from onnx import ModelProto
 
@@ -86,16 +87,14 @@ _LARGEST = 64 << 20
 language model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputSource(Published):
+class InputSource(Published, frozen=True, kw_only=True):
     """Where the values of one input come from: the label, and why in words."""
 
     label: Label
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Samples(Published):
+class Samples(Published, frozen=True, kw_only=True, eq=False):
     """Inputs to run a model on, and what they mean. ``available`` is how many the user gave, of which some were taken.
 
     ``points`` says of each sample that was made where its values lie; it is empty for stored ones. ``note`` says why
@@ -155,8 +154,7 @@ class Samples(Published):
 _Make: TypeAlias = Callable[[int], Numbers]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Maker:
+class _Maker(Struct, frozen=True, kw_only=True):
     """One input's values by the number of the set, how many sets differ, and what they mean."""
 
     source: InputSource
@@ -205,8 +203,7 @@ def gather(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _Stored(Struct, frozen=True, kw_only=True):
     """Samples that lie in files: calibration data, or what a package keeps."""
 
     feeds: tuple[Feed, ...] = ()
@@ -357,8 +354,7 @@ def _points(spec: InputSpec, seed: int, make: Callable[..., Numbers], *ends: Any
     return lambda number: make(SETS[number % sets], *ends, *rest, generator(seed, spec.name, number))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording(Published):
+class Recording(Published, frozen=True, kw_only=True):
     """The bytes of ``samples.npz`` (None where nothing is kept) and what the manifest says about the samples.
 
     ``hashes`` are the SHA-256 of each sample's kept inputs, in the order of the samples.

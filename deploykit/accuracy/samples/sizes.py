@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from onnx import ModelProto
 
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
@@ -43,8 +43,7 @@ _CHANNELS = (1, 3, 4)
 _MOST_TRIALS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinnedInput:
+class PinnedInput(Struct, frozen=True, kw_only=True):
     """One input with the shape it gets. ``usual`` is True where only the habit of its kind decides."""
 
     name: str
@@ -58,8 +57,7 @@ class PinnedInput:
         return self.why == _TYPED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Struct, frozen=True, kw_only=True):
     """The shapes that were decided, and the inputs whose shape nothing decides."""
 
     pinned: tuple[PinnedInput, ...] = ()
@@ -98,8 +96,7 @@ def split_shapes(texts: Iterable[str], inputs: Sequence[InputSpec]) -> tuple[dic
     return shapes, tuple(rest)
 
 
-@dataclass(slots=True)
-class _SizeDraft:
+class _SizeDraft(Struct):
     """The sizes known so far, by input and axis; dimensions of one symbol are one."""
 
     specs: tuple[InputSpec, ...]

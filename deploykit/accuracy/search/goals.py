@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import operator
 import re
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict, fewest_for
 from deploykit.errors import UsageError
@@ -44,8 +45,7 @@ _SHARES = ("kept", "lost")
 _COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached(Published):
+class Reached(Published, frozen=True, kw_only=True):
     """What one candidate reached. ``metric`` and ``reference`` are values of the user's own measure.
 
     ``right`` is the judge's word and ``reason`` what it rests on; ``detections`` are counted where there are any.
@@ -76,8 +76,7 @@ class Reached(Published):
         return self.detections if self.detections is not None and any(self.detections.wanted) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Goal(Struct, frozen=True, kw_only=True):
     """One bound. ``lower_is_better`` is for measures like word error rate and perplexity, and turns a drop around.
 
     ``kept`` and ``lost`` are shares of the detections that the count shows with 95 % confidence, in both directions:

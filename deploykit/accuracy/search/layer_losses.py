@@ -10,12 +10,12 @@ import json
 import pickle
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from msgspec import Struct
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import overall_db
@@ -50,8 +50,7 @@ __all__ = [
 _Question: TypeAlias = tuple[bool, tuple[str, ...]]  # only these tensors quantized, or all but these
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(Struct, frozen=True, kw_only=True):
     """One operator, a MatMul with its bias, or a norm that is written out.
 
     ``activations`` are what it makes, and what it reads that nothing makes: inputs and constants.
@@ -102,8 +101,7 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorLoss(Published):
+class TensorLoss(Published, frozen=True, kw_only=True):
     """One tensor: ``alone`` when only it is quantized, ``without`` when only it is float; None where not measured.
 
     ``own_db`` is signal to noise of the tensor itself between before and after its quantizer.
@@ -123,8 +121,7 @@ class TensorLoss(Published):
         return {"tensor": self.name, **published(self, without=("name",))}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerLoss(Published):
+class LayerLoss(Published, frozen=True, kw_only=True):
     """One layer, all its tensors together. ``weights`` and ``activations``: only these of the layer are quantized."""
 
     layer: Layer
@@ -143,8 +140,7 @@ class LayerLoss(Published):
 _Row = TypeVar("_Row", LayerLoss, TensorLoss)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity(Published):
+class Sensitivity(Published, frozen=True, kw_only=True):
     """Everything that was measured, layers and tensors in graph order.
 
     ``whole`` is the loss with all of them quantized, ``weights`` and ``activations`` with only these. ``unmeasured``
@@ -181,8 +177,7 @@ class Sensitivity(Published):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Struct, frozen=True, kw_only=True):
     """``seconds`` end the measuring (None: never); ``bytes`` are what may be kept of all samples together."""
 
     seconds: float | None = None

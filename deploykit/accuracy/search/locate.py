@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
@@ -45,8 +45,7 @@ _ORDINARY_DB = 20.0
 _STEP_DOWN = 6.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorView(Published):
+class TensorView(Published, frozen=True, kw_only=True):
     """One tensor on both sides. ``lost`` is the share of rows that only one side has (behind a TopK).
 
     ``typical`` is the median magnitude on the left; ``not_finite`` counts infinities and NaN on either side.
@@ -75,8 +74,7 @@ class TensorView(Published):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
+class Culprit(Struct, frozen=True, kw_only=True):
     """A stored tensor that an operator fails by, and its value of the largest magnitude."""
 
     tensor: str
@@ -90,8 +88,7 @@ class Culprit:
         return f"the constant {self.tensor} ({self.value:.3g})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence(Published):
+class Divergence(Published, frozen=True, kw_only=True):
     """The operator, its diverging output, and what it reads, on both sides; ``culprit`` is the constant behind it."""
 
     node: str
@@ -101,8 +98,7 @@ class Divergence(Published):
     culprit: Culprit | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located(Published):
+class Located(Published, frozen=True, kw_only=True):
     """``first`` is None when every output agrees. ``rounds`` and ``compared`` say how much was looked at.
 
     ``hidden`` are computed tensors that one side cannot show: a divergence may lie in one of them instead.

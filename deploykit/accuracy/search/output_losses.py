@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["OutputLoss", "OutputLosses", "Reaching"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputLoss(Published):
+class OutputLoss(Published, frozen=True, kw_only=True):
     """Signal to noise of each output against the float model, in dB; infinite without any difference."""
 
     ALSO = ("db",)

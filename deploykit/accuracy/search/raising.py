@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.search.goals import Goal, Reached
@@ -36,8 +37,7 @@ WideType: TypeAlias = Literal["float16", "int16"]
 Measure: TypeAlias = Callable[[Sequence[Json]], Reached]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaiseTrial(Published):
+class RaiseTrial(Published, frozen=True, kw_only=True):
     """One set that was measured: the first ``count`` layers of the order, raised to ``wide``.
 
     ``layers`` are their names, ``tensors`` all that was raised with them; ``borders`` count conversions to and from
@@ -59,8 +59,7 @@ class RaiseTrial(Published):
         return {"to": self.wide, **told, **self.reached.to_json(), "meets_goal": self.met}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Raised(Published):
+class Raised(Published, frozen=True, kw_only=True):
     """What a search found: the smallest set that reaches the goal, else the best; and everything that was tried.
 
     ``worst`` are the first layers of the order with what quantizing each alone costs.
@@ -94,8 +93,7 @@ def _costs(row: LayerLoss) -> Json:
     }
 
 
-@dataclass
-class Raiser:
+class Raiser(Struct, dict=True):
     """One quantized model, its layers in the order of their sensitivity, and how a run is measured."""
 
     model: ModelProto
@@ -103,12 +101,11 @@ class Raiser:
     made: EncodingSet
     order: Sequence[Layer]
     feeds: Sequence[Feed]
-    _: KW_ONLY
     shown: Sequence[str]
     measure: Measure
     costs: CostModel
     tell: Tell = lambda _: None
-    _known: dict[tuple[str, int], RaiseTrial] = field(default_factory=dict, init=False)
+    _known: dict[tuple[str, int], RaiseTrial] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._params = parameter_uses(self.facts)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.encodings.complete import copy_over_movement
@@ -41,8 +41,7 @@ _WIDTHS = re.compile(r"w(4|8|16)a(8|16)")
 _FLOATS = {"fp16": "float16", "bf16": "bfloat16"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedPrecision:
+class SimulatedPrecision(Struct, frozen=True, kw_only=True):
     """What a name like w8a16 or fp16 says: widths in bits, or a float type for everything."""
 
     name: str
@@ -152,8 +151,7 @@ def _of_stored(values: npt.NDArray[np.float32], axis: int | None, precision: Sim
 _FLOAT_BITS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCost(Published):
+class ModelCost(Published, frozen=True, kw_only=True):
     """``bit_operations`` are multiplications times the widths of both factors, of one sample."""
 
     weight_bytes: int
@@ -223,8 +221,7 @@ FAR = 6.0
 """A value farther than so many standard deviations from the mean is an outlier."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorStatistics(Published):
+class TensorStatistics(Published, frozen=True, kw_only=True):
     """Of all finite values of all samples. ``outliers`` is a share; ``not_finite`` counts what was left out.
 
     ``peak_db`` is the largest magnitude over the root mean square: about 6 dB of it cost one bit of the grid.

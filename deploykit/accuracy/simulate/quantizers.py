@@ -10,11 +10,11 @@ stored values are quantized in NumPy, and activations by ordinary float32 ops be
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value
@@ -123,8 +123,7 @@ def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats
     return narrow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantizers:
+class Quantizers(Struct, frozen=True, kw_only=True):
     """What a simulation quantizes of a graph: ``values`` by tensor, in the order stored ones, inputs, computed ones.
 
     ``skipped`` says of every other entry why it is not simulated.

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnxruntime as ort
+from msgspec import Struct
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
@@ -180,8 +180,7 @@ class _OpenModel:
         return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ModelOpener:
+class _ModelOpener(Struct, frozen=True, kw_only=True):
     """Opens a model, or a group of one that has ``size`` bytes of weights: groups run as the whole would."""
 
     optimize: bool
@@ -245,7 +244,7 @@ def _options(nodes: int, weight_bytes: int) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if weight_bytes < _ONE_THREAD:
         options.intra_op_num_threads = 1
-    else:  # such a model runs in groups, each opened for a few samples: laying weights out anew costs more than it gains
+    else:  # such a model runs in groups, opened for a few samples: laying weights out anew gains nothing
         options.add_session_config_entry("session.disable_prepacking", "1")
     if nodes > _PLANNED_NODES:
         options.enable_mem_reuse = options.enable_mem_pattern = False
@@ -334,8 +333,7 @@ class StreamedModel:
                 values.update(made)
 
 
-@dataclass(frozen=True, slots=True)
-class _SharedPiece:
+class _SharedPiece(Struct, frozen=True):
     """A piece of a model that is opened for samples on which nobody ran one like it."""
 
     opener: _ModelOpener

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge
@@ -51,8 +52,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fidelity(Published):
+class Fidelity(Published, frozen=True, kw_only=True):
     """How close one output is to its reference, over all samples.
 
     ``step`` is the real distance of two neighbouring values of the output's encoding, None without one.
@@ -69,8 +69,7 @@ class Fidelity(Published):
         return {**published(self), "exact": self.max_error == 0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation(Published):
+class Simulation(Published, frozen=True, kw_only=True, eq=False):
     """The outputs per sample, quantized and float, and what lies between them.
 
     ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``verdict`` is the judge's, with
@@ -179,8 +178,7 @@ def simulate_files(
     return replace(done, samples=made)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class QuestionOfFiles:
+class QuestionOfFiles(Struct, frozen=True, kw_only=True, eq=False):
     """The float model with its weights, samples for it, and the encodings that were given, if any were."""
 
     model: ModelProto
@@ -248,16 +246,14 @@ _SAME_DB = 1.0
 _PERHAPS = "not judged: it misses what is asked, perhaps only because the inputs are made up"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Fitted:
+class Fitted(Struct, frozen=True, kw_only=True, eq=False):
     """A judge on samples that the encodings can hold, and its verdict on the encodings as they are."""
 
     judge: Judge
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Original:
+class Original(Struct, frozen=True, kw_only=True, eq=False):
     """The model as it was handed in: its judge, and what its encodings lose; None where it came without any.
 
     ``wider`` simulates which wider type keeps more, in words; "" where that is not known.

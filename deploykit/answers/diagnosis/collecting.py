@@ -6,12 +6,13 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import IO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES, Block, blocks, text_around
 from deploykit.answers.diagnosis.patterns import (
@@ -46,8 +47,7 @@ _Numbers: TypeAlias = npt.NDArray[np.int64]
 _STRENGTHS = ("match", "weak", "general", "follows", "mild")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class Hit(Struct, frozen=True, kw_only=True):
     """One place in the log: its line number, its text, and the lines that follow it up to the next hit.
 
     ``words`` is the length of the longest pattern that found it.
@@ -59,8 +59,7 @@ class Hit:
     words: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class Sighting:
+class Sighting(Struct, kw_only=True):
     """Everything seen of one known error: the first hits by line, how telling their words are, what they keep."""
 
     error: KnownError
@@ -70,8 +69,7 @@ class Sighting:
     count: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class ErrorLine:
+class ErrorLine(Struct, kw_only=True):
     """A line that looks like trouble; lines that differ in numbers only are one. ``before`` are lines above it."""
 
     line: int
@@ -85,8 +83,7 @@ class ErrorLine:
         return {"line": self.line, "text": self.text, "count": self.count}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Struct, frozen=True, kw_only=True):
     """The last place where a tool says that it did its job."""
 
     tool: str
@@ -94,8 +91,7 @@ class Finish:
     text: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Collected:
+class Collected(Struct, kw_only=True):
     """What one log showed. ``numbers`` are observations by id, each the groups of the last match.
 
     ``began`` is the first line with a mark of each tool, ``finishes`` the last one that says that it is done.
@@ -113,8 +109,7 @@ class Collected:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Targets:
+class _Targets(Struct, frozen=True, kw_only=True):
     """What an anchor leads to."""
 
     errors: list[tuple[KnownError, str, str]] = field(default_factory=list)
@@ -123,8 +118,7 @@ class _Targets:
     numbers: list[Observation] = field(default_factory=list)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Form:
+class _Form(Struct, kw_only=True):
     """Lines with the same anchors: how many were read for known errors, and which the last one showed.
 
     ``met``: a line of it was read for marks. ``counted``: its lines hold numbers, which each tells anew. ``done``: a
@@ -141,8 +135,7 @@ class _Form:
     sightings: tuple[Sighting, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sought:
+class _Sought(Struct, frozen=True, kw_only=True):
     """The search for all anchors of a catalogue, and by the number of each: what it leads to, whether that is a known
     error or a word of trouble, and a random number that stands for it.
     """

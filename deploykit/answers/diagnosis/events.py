@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import takewhile
 from typing import Literal
+
+from msgspec import Struct, field
 
 from deploykit.answers.diagnosis.collecting import ErrorLine
 from deploykit.tables.known_errors import Catalog, LineForm, Tool
@@ -41,8 +42,7 @@ _QUOTED_NAME = re.compile(r"""'[^'/\s]+'|"[^"/\s]+"|'[^'\s]*::[^'\s]*'|"[^"\s]*:
 _STACK = "Traceback (most recent call last)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """One line of trouble (``text``, where it begins): ``tool`` is who speaks, ``where`` the place in its source.
 
     ``parts`` may hold node, tensor, path, version, size and limit, each as the line spells it.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO
+
+from msgspec.structs import replace
 
 from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Sighting, collect
 from deploykit.answers.diagnosis.events import codes_of, event_of, level_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO
+
+from msgspec import Struct
 
 __all__ = ["CONTEXT_LINES", "Block", "blocks", "text_around"]
 
@@ -21,8 +22,7 @@ _CURLY = re.compile(rb"\xe2\x80([\x98\x99\x9c\x9d])")
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(Struct, frozen=True, kw_only=True):
     """Lines of a log; ``lines[start:stop]`` are new. ``first`` is the number of the first new one."""
 
     lines: list[bytes]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from deploykit.system.published import Published
@@ -17,8 +16,7 @@ _SHORTEST_STEM = 6
 _MOST_SUFFIXES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MappedName(Published):
+class MappedName(Published, frozen=True, kw_only=True):
     """A name of the log and what it stands for; ``exact`` is False when an added ending had to be cut off."""
 
     log: str

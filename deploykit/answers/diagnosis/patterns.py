@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 __all__ = ["AnchorPlaces", "AnchorSearch", "Spelled", "anchor_of", "further_pieces", "match_pattern", "shape_of"]
 
@@ -127,8 +127,7 @@ def _compiled(text: str) -> re.Pattern[bytes]:
     return re.compile(f"{before}{source}{after}".encode())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorPlaces:
+class AnchorPlaces(Struct, frozen=True, kw_only=True):
     """Which anchors the lines of a block hold: pairs in the order of lines, each with the anchor's first place there.
 
     ``starts`` is where each line of the block begins; ``lines``, ``anchors`` and ``places`` are numbers, from 0.

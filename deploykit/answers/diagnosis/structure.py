@@ -6,8 +6,9 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from deploykit.answers.diagnosis.collecting import ErrorLine, Hit
 from deploykit.answers.diagnosis.events import Event, compiled, event_of, speaker

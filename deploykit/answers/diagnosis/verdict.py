@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from deploykit.answers.diagnosis.collecting import ErrorLine, Finish, Hit
 from deploykit.answers.diagnosis.events import Event
@@ -18,8 +20,7 @@ Conclusion = Literal["failed", "finished", "not-understood"]
 """``finished``: a tool says that it did its job, began nothing later, and no line looks like a failure."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeSeen:
+class CodeSeen(Struct, frozen=True, kw_only=True):
     """A numeric code of the log, read in decimal or hexadecimal; ``meaning`` is None when no table has it."""
 
     code: int
@@ -39,8 +40,7 @@ class CodeSeen:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(Struct, frozen=True, kw_only=True):
     """One root cause: how often and where it shows, which names it concerns, and what follows from it.
 
     ``certainty`` is ``possible`` when only a general wording points to the row. ``hits`` are the first ones.
@@ -85,8 +85,7 @@ class Cause:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """What a log says: causes by likelihood, errors before warnings before information.
 
     ``numbers`` are what the tools counted, by observation id. ``finished`` are the lines by which tools say that they

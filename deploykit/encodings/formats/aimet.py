@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from deploykit.encodings.formats import v061, v100, v200
 from deploykit.encodings.formats.grids import json_name
@@ -46,8 +46,7 @@ _COSTS = {b"{": 120, b"[": 130, b":": 170, b",": 40}
 _LEAST = "version 1.0.0 takes least room: deploykit compat encodings-1.0.0 says what reads it"
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     sections: Mapping[str, type]
     parse: Callable[[Json, str], Iterator[Encoding]]
     write: Callable[[EncodingSet], Json]

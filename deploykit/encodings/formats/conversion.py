@@ -7,8 +7,9 @@ result and reported as impossible; nothing is approximated and no axis is guesse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS, write_encodings
@@ -34,8 +35,7 @@ class OutcomeKind(StrEnum):
     IMPOSSIBLE = "impossible"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionOutcome(Published):
+class ConversionOutcome(Published, frozen=True, kw_only=True):
     """What became of one tensor, and what was lost or why it is not there."""
 
     name: str
@@ -43,8 +43,7 @@ class ConversionOutcome(Published):
     what: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion(Published):
+class Conversion(Published, frozen=True, kw_only=True):
     """Encodings of another version, with one outcome per tensor of the source, in its order.
 
     ``encodings`` lacks the impossible ones; its ``float_tensors`` belong into a side file when the version cannot

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.system.aliases import Json
@@ -54,8 +54,7 @@ def to_signed(value: Affine) -> Affine:
     return replace(value, signed=True, zero_point=np.asarray(value.zero_point - (1 << (value.bits - 1))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryChange(Published):
+class EntryChange(Published, frozen=True, kw_only=True):
     """One property that differs, as JSON values."""
 
     field: str
@@ -66,8 +65,7 @@ class EntryChange(Published):
         return f"{self.field}: {self.first} -> {self.second}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryDifference(Published):
+class EntryDifference(Published, frozen=True, kw_only=True):
     """One tensor that differs: ``only-first``, ``only-second`` or ``changed``."""
 
     name: str

@@ -7,8 +7,9 @@ a quantizer's script does, ``ort_static`` for the embedded one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.options import OptionSpec, OptionValue, check_options, read_value
@@ -84,8 +85,7 @@ EMBEDDED: Quantizer = _OrtStatic()
 """The embedded default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picked:
+class Picked(Struct, frozen=True, kw_only=True):
     """The quantizer that runs, its environment (None: this interpreter), and a better one that is not installed."""
 
     quantizer: Quantizer

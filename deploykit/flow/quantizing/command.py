@@ -8,8 +8,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.errors import ToolError, UsageError
@@ -35,8 +36,7 @@ __all__ = ["Quantization", "quantize"]
 _READING, _QUANTIZING, _WRITING = "reading the model", "quantizing", "writing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantization(Published):
+class Quantization(Published, frozen=True, kw_only=True):
     """What ``quantize`` left: the folder, its files by role, the account, and what was found."""
 
     folder: Path

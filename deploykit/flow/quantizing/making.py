@@ -13,13 +13,14 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
@@ -66,8 +67,7 @@ MOST_HELD_OUT = 8
 _ONE_IN = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Division(Published):
+class Division(Published, frozen=True, kw_only=True):
     """The samples of some calibration data, divided. ``held_out`` may be empty: then the seen ones are judged on.
 
     ``places`` are whatever lies there: places in arrays, or image files.
@@ -188,8 +188,7 @@ _BESIDE = (Path(__file__).with_name("child.py"), Path(str(decoding.__file__)))
 _LARGE = 1_900_000_000  # protobuf writes no message above 2 GiB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizerRun:
+class QuantizerRun(Struct, frozen=True, kw_only=True):
     """What a quantizer left: its folder, the float model and the encodings in it, and its own account.
 
     ``qdq`` is the quantized model where the quantizer made one.
@@ -314,8 +313,7 @@ def _taken_up(folder: Path, result: Json) -> QuantizerRun:
     return QuantizerRun(folder=folder, model=given, encodings=encodings, result=result, qdq=qdq)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Numbers(Published):
+class Numbers(Published, frozen=True, kw_only=True, eq=False):
     """SQNR in dB over all outputs: deploykit's simulation, the quantizer's own, and how near the two are to each other.
 
     ``agreement_db`` takes the quantizer's as the signal; infinite where they are bit for bit the same. ``seen`` is True
@@ -400,8 +398,7 @@ def _own(folder: Path, names: Sequence[str]) -> list[Feed] | None:
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Made(Published):
+class Made(Published, frozen=True, kw_only=True, eq=False):
     """Encodings that a quantizer made, with everything there is to say about them."""
 
     precision: str
@@ -450,8 +447,7 @@ class Made(Published):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Making:
+class Making(Struct, frozen=True, kw_only=True, eq=False):
     """What encodings are made from; ``options`` are the quantizer's own, ``timeout`` is in seconds."""
 
     request: Request

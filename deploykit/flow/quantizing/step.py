@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.encodings.read import read_placed

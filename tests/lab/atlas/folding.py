@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from atlas.cases import Case, case_of, case_unit
 from atlas.learning import Example, learn

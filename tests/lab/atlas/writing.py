@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import fields
 
 from deploykit_ort_qnn.compat import DATA, KernelCell, recorded
 from deploykit_qualcomm.atlas.rows import (

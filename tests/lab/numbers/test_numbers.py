@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.calibration import parse_declarations
