@@ -9,7 +9,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from deploykit.accuracy.latency import Estimate, chrome_trace
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.backend.backend import Aids, Execution
+from deploykit.backend.backend import Aids, Execution, Same
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.opinions import Audit
 from deploykit.backend.plans import Plan
@@ -115,12 +115,17 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         why = write_dlc(job, package / DLC, progress)
         dlc = DlcScope(why=why) if why else dlc_scope(package)
         record["dlc"] = {"metadata": dlc.metadata, "compared": len(dlc.compared), "wrong": list(dlc.wrong)}
-    numeric = _judge_numbers(package, draft, plan, aids, host)
+    # Chips of one architecture whose compiled operations are the same compute the same; the lab holds this.
+    made = tuple(schematic.after for schematic in outcome.schematics)
+    kernels = (draft.situation.target.device.fact("arch"), str(wheel), made) if made else None
+    numeric = _judge_numbers(package, draft, plan, aids, host, kernels)
     ran = numeric.device is not None
     if ran:
         numbers = numbers_json(numeric)
         (package / NUMBERS).write_text(json_text(numbers), "utf-8")
         record["numbers"] = {"outputs": numbers["agreement_db"], "first_node": numeric.first}
+        if numeric.shared:
+            record["numbers"]["emulated_for"] = "another chip of this run, for which the same operations were compiled"
     right = correctness(numeric)
     audit = _audited(package, draft, right, progress)
     if audit is not None:
@@ -231,13 +236,14 @@ def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome)
 
 
 def _judge_numbers(
-    package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids, host: Host | None
+    package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids, host: Host | None, kernels: Hashable
 ) -> NumericScope:
     """The emulator judged against the file on the CPU and against float; ``not_run`` says why it was not."""
     if installed_wheel() is None and (host is None or host.emulator is None):
         return NumericScope(not_run="no emulator is installed here: pip install 'deploykit[ort-qnn]' (Linux x86-64)")
     prepared, samples, original = draft.prepared, aids.samples(), aids.original()
     limit = _MADE_UP_SECONDS if samples.label is Label.ARBITRARY else math.inf
+    same = (kernels, Same(prepared or draft.situation.model.proto), Same(original and original.judge), samples)
     job = EmulationJob(
         root=package,
         qdq=MODEL,
@@ -253,6 +259,8 @@ def _judge_numbers(
         timeout=min(float(draft.options["time_limit"]), limit),
         host=host,
         keep=draft.situation.request.keep_samples,
+        shared=aids.shared,
+        kernels=kernels and same,
     )
     try:
         return compare(job, aids.progress)

@@ -201,22 +201,6 @@ class Verification(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-class Aids(Struct, frozen=True, kw_only=True):
-    """What the core hands an adapter for ``execute``: where news go, and inputs to judge on.
-
-    ``samples`` gathers on the call; it raises InputError for calibration data that does not fit the inputs.
-    """
-
-    progress: Tell
-    samples: Callable[[], Samples]
-    original: Callable[[], Original | None] = lambda: None
-    """The judge of the model as it was handed in, with what its encodings lose; None where it does not run here."""
-
-
-P = TypeVar("P")
-D = TypeVar("D")
-
-
 class Same:
     """A key that equals only the very same object, which it keeps alive: a model is not compared by its bytes."""
 
@@ -234,6 +218,24 @@ class Same:
 
 class SharedWork(Kept):
     """What several targets of one run share: each thing is made once, under its key, and is gone with the run."""
+
+
+class Aids(Struct, frozen=True, kw_only=True):
+    """What the core hands an adapter for ``execute``: where news go, and inputs to judge on.
+
+    ``samples`` gathers on the call; it raises InputError for calibration data that does not fit the inputs. ``shared``
+    is what the targets of one run share.
+    """
+
+    progress: Tell
+    samples: Callable[[], Samples]
+    original: Callable[[], Original | None] = lambda: None
+    """The judge of the model as it was handed in, with what its encodings lose; None where it does not run here."""
+    shared: SharedWork = field(default_factory=SharedWork)
+
+
+P = TypeVar("P")
+D = TypeVar("D")
 
 
 class Backend(ABC, Generic[P, D]):

@@ -14,7 +14,7 @@ from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import Original, fit_judge
-from deploykit.backend.backend import Aids, AnyBackend, Execution, SharedWork
+from deploykit.backend.backend import Aids, AnyBackend, Execution, Same, SharedWork
 from deploykit.backend.opinions import settled_findings
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plugins import load_backends
@@ -41,9 +41,14 @@ def execute(
     def tried() -> Samples:
         """What runs: of made-up inputs one, since more of them judge nothing and an emulator takes minutes for some."""
         samples = samples_of(given, shared)
-        return samples if samples.may_judge else replace(samples, feeds=samples.varied[:1], points=())
+        if samples.may_judge:
+            return samples
+        return shared.once(("tried", samples), lambda: replace(samples, feeds=samples.varied[:1], points=()))
 
     def original() -> Original | None:
+        return shared.once(("original", Same(given.model.proto), given.encodings, tried(), Same(reference)), judged)
+
+    def judged() -> Original | None:
         """The model as given, in float, and what its encodings or its own pairs lose.
 
         A float model without encodings is its own reference: more is asked of the very same graph.
@@ -65,11 +70,7 @@ def execute(
         except DeploykitError:  # it does not run on the CPU
             return None
 
-    aids = Aids(
-        progress=tell,
-        samples=tried,
-        original=original,
-    )
+    aids = Aids(progress=tell, samples=tried, original=original, shared=shared)
     return backend.execute(folder, decision.prepared, decision.plan, aids)
 
 

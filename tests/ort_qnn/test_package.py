@@ -28,7 +28,7 @@ from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq_files import convert_file
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import ToolError
-from deploykit.flow.pipeline import make_package
+from deploykit.flow.pipeline import make_package, make_packages
 from deploykit.model.collect import facts_of
 from deploykit.packages.building import build_package
 from deploykit.packages.verifying import verify_package as verify
@@ -148,6 +148,22 @@ def script(package: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(argv, cwd=package, env=around, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     return done
+
+
+@pytest.mark.heavy
+def test_chips_for_which_the_same_is_compiled_are_emulated_once(tmp_path: Path) -> None:
+    entries = {"encodings": AIMET / "cnn/w8a16.v1.0.0.encodings", "adapter_options": ALONE}
+    asked = [request("cnn/model.onnx", target, **entries) for target in ("sm8650", "sa8620", "sm8550")]
+    make_packages(asked, tmp_path / "all")
+    told = []
+    for one in asked:
+        make_package(one, tmp_path / one.target)
+        folders = tmp_path / "all" / one.target, tmp_path / one.target
+        manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
+        told.append(["emulated_for" in manifest["record"]["numbers"] for manifest in manifests])
+        numbers = [(folder / "artifacts/numbers.json").read_bytes() for folder in folders]
+        assert numbers[0] == numbers[1]
+    assert told == [[False, False], [True, False], [False, False]]
 
 
 @pytest.mark.heavy

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import onnx
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, helper
 
@@ -24,7 +24,7 @@ from deploykit.accuracy.samples.gathering import EXPECTED_FILE, record_expected
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session, run_chain
 from deploykit.accuracy.simulate.simulation import Original, settled
-from deploykit.backend.backend import Seen
+from deploykit.backend.backend import Seen, SharedWork
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
 from deploykit.model.collect import facts_of
@@ -99,7 +99,8 @@ class EmulationJob(Struct, frozen=True, kw_only=True):
     outputs of the model as it was handed in, on these very inputs; without it the file is its own reference. ``tail``
     is what the host runs afterwards. Inputs that the file does not have are left out. ``host`` compiled the context and
     runs it where it can; else the provider installed beside this Python does. ``keep`` writes the outputs beside those
-    of the original into the package, for a device's to be held against.
+    of the original into the package, for a device's to be held against. ``shared`` keeps what ran for the targets after
+    it, under ``kernels``: one that stands for the same kernels gives the same outputs. None is not found again.
     """
 
     root: Path
@@ -116,6 +117,8 @@ class EmulationJob(Struct, frozen=True, kw_only=True):
     timeout: float = 1800.0
     host: Host | None = None
     keep: bool = False
+    shared: SharedWork = field(default_factory=SharedWork)
+    kernels: Hashable = None
 
 
 def narrowest(types: Iterable[str]) -> int:
@@ -134,7 +137,10 @@ def compare(job: EmulationJob, progress: Tell | None = None) -> NumericScope:
             Session(onnx.load(job.root / job.qdq)).run(feeds[0])
         except InputError as error:
             raise ToolError(f"{job.qdq}: does not run on the CPU", why=error.why or error.what) from None
-    sides = run(job.root, job.qdq, job.context, feeds)
+    work = partial(run, job.root, job.qdq, job.context, feeds)
+    key = ("emulated", job.kernels)
+    shared = job.kernels is not None and job.shared.known(key) is not None
+    sides = work() if job.kernels is None else job.shared.once(key, work)
     job = replace(job, inputs=job.inputs[: len(sides[1])])
     ends = [Session(onnx.load(job.root / job.tail))] if job.tail else []
     given = ([{**fed, **made} for fed, made in zip(job.inputs, side, strict=True)] for side in sides)
@@ -159,6 +165,7 @@ def compare(job: EmulationJob, progress: Tell | None = None) -> NumericScope:
         first=first,
         first_type=kind,
         first_db=value,
+        shared=shared,
         seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(npu[:_SEEN])),
     )
 

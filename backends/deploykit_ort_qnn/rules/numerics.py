@@ -168,7 +168,7 @@ class NumericScope(Struct, frozen=True, kw_only=True):
     without any. ``agreement`` is how near the emulator is to the file on the CPU, in dB by output of the file.
     ``first`` is the first node after which both differ ("" when it was not looked for or not found). ``not_run`` is why
     there are no numbers, ``is_spared`` that made-up inputs, which judge nothing, only took too long. ``seen`` are the
-    outputs for the first samples.
+    outputs for the first samples, and ``shared`` says that they were emulated for another target of the run.
     """
 
     device: Verdict | None = None
@@ -180,6 +180,7 @@ class NumericScope(Struct, frozen=True, kw_only=True):
     not_run: str = ""
     is_spared: bool = False
     seen: Seen | None = None
+    shared: bool = False
 
 
 RULES: Registry[NumericScope] = Registry("numerics")
