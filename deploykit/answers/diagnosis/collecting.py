@@ -24,7 +24,7 @@ from deploykit.answers.diagnosis.patterns import (
     match_pattern,
     shape_of,
 )
-from deploykit.answers.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, Trouble, trouble_of
+from deploykit.answers.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, SOURCE, Trouble, trouble_of
 from deploykit.tables.known_errors import Catalog, KnownError, Observation, Tool
 
 __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
@@ -309,6 +309,8 @@ class _Collector:
         self, block: Block, index: int, shape: bytes, form: _Form, spots: Sequence[tuple[int, int]], hits: Sequence[int]
     ) -> None:
         number, line = block.number(index), block.lines[index]
+        if _is_source(block, index):
+            return
         if form.counted or form.done or not form.met:
             form.met = True
             for anchor, place in spots:
@@ -363,7 +365,7 @@ class _Collector:
         text = text_around(block.lines[index], position)
         key = _VARIABLE.sub("#", text)
         known = self.seen.error_lines.get(key)
-        trouble = trouble_of(text)
+        trouble = None if _is_source(block, index) else trouble_of(text)
         if known or trouble is None:
             return known
         if len(self.seen.error_lines) >= _MOST_ERROR_LINES:
@@ -403,6 +405,12 @@ class _Collector:
         for sighting in found.values():
             sighting.count += 1
         return found.values()
+
+
+def _is_source(block: Block, index: int) -> bool:
+    """Whether a line is one of a program and no part of a Python stack, whose frames show where it stopped."""
+    line = block.lines[index][:_LONGEST_BESIDE].decode("utf-8", "replace")
+    return bool(SOURCE.match(line)) and b'", line ' not in block.lines[index - 1]
 
 
 def _may_match(pieces: Iterable[tuple[bytes, ...]], shape: bytes) -> bool:

@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from deploykit.answers.diagnosis.collecting import ErrorLine
+from deploykit.answers.diagnosis.trouble import SOURCE
 from deploykit.tables.known_errors import Catalog, LineForm, Tool
 
 __all__ = ["Event", "codes_of", "compiled", "event_of", "level_of", "speaker"]
@@ -39,6 +40,7 @@ _PARTS = {
 _LEVELS: dict[str, Level] = {"W": "warning", "I": "note", "N": "note", "V": "detail", "D": "detail"}
 _FRAME = re.compile(r"""(?:\[rank\d+\]:)?\s*(?:File "|at |#\d+ |frame #|\[[^]]*\] *at )""")
 _QUOTED_NAME = re.compile(r"""'[^'/\s]+'|"[^"/\s]+"|'[^'\s]*::[^'\s]*'|"[^"\s]*::[^"\s]*\"""")  # no path, no sentence
+_LISTED = re.compile(r'\[(?:pip3|conda)\]|"[\w.\-]+": |\w+=["\[{].*,$')  # of what is installed or configured
 _STACK = "Traceback (most recent call last)"
 
 
@@ -124,6 +126,8 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
         plain = line.replace("\\", "/")
         here = index == 0 or _FRAME.match(line)
+        if index and (SOURCE.match(line) or _LISTED.match(line)):
+            continue
         # What a line is about stands in quotes, and is not who speaks: any reader of a graph may miss an 'aten::relu'.
         about = _QUOTED_NAME.sub("", plain)
         found = [

@@ -16,7 +16,7 @@ from deploykit.answers.diagnosis.events import codes_of, event_of, level_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
 from deploykit.answers.diagnosis.structure import NOBODY, answer_by_structure, end_of_first_step
-from deploykit.answers.diagnosis.trouble import trouble_of
+from deploykit.answers.diagnosis.trouble import TOLD, trouble_of
 from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis
 from deploykit.findings import Severity
 from deploykit.system.files import open_regular
@@ -64,11 +64,13 @@ def diagnose(
     )
     end = end_of_first_step(seen.error_lines.values())
     shown = [_cause(one, catalog, names or Names(), known_tools, failing=failing, end=end) for one in found]
-    causes = _group([*shown, *_by_structure(shown, seen, catalog, known_tools)])
+    aside = [cause for cause in shown if all(TOLD.search(hit.text) for hit in cause.hits)]
+    shown = [cause for cause in shown if cause not in aside]
+    causes = _in_order(_group([*shown, *_by_structure(shown, aside, seen, catalog, known_tools)]))
     hit_lines = {hit.line: hit.text for sighting in found for hit in sighting.hits.values()}
     told = [*hit_lines.values(), *(line.text for line in seen.error_lines.values())]
     codes = _codes(told or (() if seen.finishes else seen.tail), catalog)
-    causes = _in_order(causes)
+    causes = sorted([*causes, *_in_order(_group(aside))], key=lambda cause: cause.error.severity.rank)
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
     loose = [line for line in seen.error_lines.values() if line.line not in hit_lines]
     events = tuple(event_of(line, catalog) for line in _first_and_last(loose))
@@ -106,12 +108,17 @@ def _first_and_last(lines: list[ErrorLine]) -> list[ErrorLine]:
     return [*lines[:_MOST_PARSED], *lines[_MOST_PARSED:][-_MOST_PARSED:]]
 
 
-def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, tools: set[str]) -> Iterator[Cause]:
-    """Where no row says why: what follows from whose code failed and how. Never beside a row that does."""
+def _by_structure(
+    shown: Sequence[Cause], aside: Sequence[Cause], seen: Collected, catalog: Catalog, tools: set[str]
+) -> Iterator[Cause]:
+    """Where no row says why: what follows from whose code failed and how. Never beside a row that does, except for what
+    the reporter tells ``aside``.
+    """
     roots = {cause.error.root for cause in shown if cause.error.severity is Severity.ERROR}
     if "cause" in roots:
         return
-    harmless = {hit.line for cause in shown if cause.error.severity is not Severity.ERROR for hit in cause.hits}
+    calm = [cause for cause in shown if cause.error.severity is not Severity.ERROR]
+    harmless = {hit.line for cause in (*calm, *aside) for hit in cause.hits}
     lines = [line for line in seen.error_lines.values() if line.line not in harmless]
     if seen.finishes:
         lines = [line for line in lines if line.trouble == "failure"]

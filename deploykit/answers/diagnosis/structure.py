@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from deploykit.answers.diagnosis.collecting import ErrorLine, Hit
 from deploykit.answers.diagnosis.events import Event, compiled, event_of, speaker
+from deploykit.answers.diagnosis.trouble import TOLD
 from deploykit.answers.diagnosis.verdict import Cause
 from deploykit.findings import Confidence, Severity
 from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool
@@ -46,7 +47,8 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     severe = [pair for pair in pairs if pair[1].level in ("error", "")]
     # What a frame of a Python stack shows is code: it says what might be raised, not what was.
     telling = [pair for pair in severe if "".join(pair[0].before[-1:])[:6] != 'File "']
-    severe = [pair for pair in telling if not _TORN_DOWN.search(pair[0].text)] or telling or severe
+    for aside in (_TORN_DOWN, TOLD):
+        severe = telling = [pair for pair in telling if not aside.search(pair[0].text)] or telling or severe
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*wrote, *(event.tool for _, event in pairs)} - {""} <= beside
     if nobody:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-__all__ = ["DOUBTS", "FAILURES", "LEVELS", "Trouble", "trouble_of"]
+__all__ = ["DOUBTS", "FAILURES", "LEVELS", "SOURCE", "TOLD", "Trouble", "trouble_of"]
 
 Trouble = Literal["failure", "doubt"]
 """``failure``: a step, a load or a process failed. ``doubt``: a warning that a finished tool may well have printed."""
@@ -49,6 +49,23 @@ LEVELS = re.compile(
 )
 """Lines that say by a letter or a number at their start that they report an error."""
 
+SOURCE = re.compile(
+    r"""^\s*(?:(?:std::)?(?:f?printf?|println|echo|puts|log(?:ger|ging)?\.\w+|console\.\w+)\ *[("']
+    |(?:(?:\}\ *)?el(?:se\ )?if|if|while|for)\b.*(?:[:{]\s*$|;\ *then\b)|(?:\}\ *)?(?:except|catch)\b.*[:{]\s*$
+    |(?:raise|throw)\ (?:std::)?[\w.]+\(|return\b.*;\s*$|assert\ .*,\ *f?["'].*["']\)?\s*$|RUN\ \S
+    |[A-Za-z_][\w.]*(?<!Error)(?<!Exception)\(f?["'].*\);?\s*$|\w[\w.:>-]*(?:\(\w*\))?\ *<<\ *["'\w].*;\s*$
+    |\w+\.add_\w+\(|--?\w[\w-]*(?:[ ,=]\S+)*\s{2,}\S|\s{20}[A-Za-z(<"])""",
+    re.VERBOSE,
+)
+"""A line of a program, a script or a list of options: what it might say, and nobody said."""
+
+TOLD = re.compile(
+    r"""(?:^|[\s,.;(])(?:I'(?:m|ve)|(?:I|[Ww]e)\ (?:also|alway|am|are|believe|built|can|could|did|do|don't|follow|g[eo]t|guess
+    |ha[dv]e?|install|know|ran|run|saw|see|set|still|think|tr[iy]|us|wan|was|were)|[Mm]y\ [a-z])""",
+    re.VERBOSE,
+)
+"""What the reporter tells in a sentence of their own: a log beside it says more surely what happened."""
+
 _HARMLESS = re.compile(
     r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?)\b
     |\b(?:critical[- ]warnings?|errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)\ ?(?:count\ ?)?[:=]\ ?0\b
@@ -58,7 +75,7 @@ _HARMLESS = re.compile(
         |reconstruction|rounding|approximation|total|sum\ of|least|squared?|numerical)
         [\w ]*[ _]errors?\b(?!\ (?:code|message))
     |\berror\ (?:rate|bound|tolerance|metric|analysis|threshold)
-    |\bif\ .*\b(?:fails|failed)\b
+    |\bif\ .*\b(?:fails|failed)\b|:\ Could\ not\ collect$
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
     |--\w[\w-]*(?:error|fail|fallback)|\w_fallback:\ """,
     re.IGNORECASE | re.VERBOSE,
