@@ -75,7 +75,7 @@ _HARMLESS = re.compile(
         |reconstruction|rounding|approximation|total|sum\ of|least|squared?|numerical)
         [\w ]*[ _]errors?\b(?!\ (?:code|message))
     |\berror\ (?:rate|bound|tolerance|metric|analysis|threshold)
-    |\bif\ .*\b(?:fails|failed)\b|:\ Could\ not\ collect$
+    |\bif\ .*\b(?:fails|failed)\b|:\ Could\ not\ collect$|^--\ (?:Performing|Looking|Check|Could\ NOT).*
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
     |--\w[\w-]*(?:error|fail|fallback)|\w_fallback:\ """,
     re.IGNORECASE | re.VERBOSE,
