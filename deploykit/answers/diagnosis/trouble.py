@@ -60,8 +60,8 @@ SOURCE = re.compile(
 """A line of a program, a script or a list of options: what it might say, and nobody said."""
 
 TOLD = re.compile(
-    r"""(?:^|[\s,.;(])(?:I'(?:m|ve)|(?:I|[Ww]e)\ (?:also|alway|am|are|believe|built|can|could|did|do|don't|follow|g[eo]t|guess
-    |ha[dv]e?|install|know|ran|run|saw|see|set|still|think|tr[iy]|us|wan|was|were)|[Mm]y\ [a-z])""",
+    r"""(?:^|[\s,.;(])(?:I'(?:m|ve)|(?:I|[Ww]e)\ (?:also|alway|am|are|believe|built|can|could|did|do|don't|follow|g[eo]t
+    |guess|ha[dv]e?|install|know|ran|run|saw|see|set|still|think|tr[iy]|us|wan|was|were)|[Mm]y\ [a-z])""",
     re.VERBOSE,
 )
 """What the reporter tells in a sentence of their own: a log beside it says more surely what happened."""
