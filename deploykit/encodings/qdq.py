@@ -17,11 +17,14 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.insert_qdq import dequantized
+from deploykit.encodings.place import encoded_bounds
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label, operand
 from deploykit.model.operators import DEFAULT_DOMAINS, ROLES
+from deploykit.model.patterns import PAIRS
+from deploykit.model.ranges import ANYTHING, Arithmetic, graph_bounds
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import element_type, is_outside, stored_values
 
@@ -302,14 +305,15 @@ class Extracted(Struct, frozen=True, kw_only=True):
 def extract_qdq(model: ModelProto) -> Extracted:
     """Remove every pair and every dequantized constant. Weights become float32 initializers on their grid.
 
-    What is no encoding, such as a grid computed at run time, stays where it is and is reported.
+    What is no encoding, such as a grid computed at run time, stays where it is and is reported. An activation that a
+    quantizer left to the saturation of a pair is computed again.
     """
     graph = GraphCopy(model)
     qdq, names = QdqGraph.of(graph, source="the model"), PlainNames(graph=graph)
     entries: dict[str, Encoding] = {}
     weights: dict[str, Any] = {}
     kept: dict[str, str] = {}
-    gone = set[int]()
+    gone, ends = set[int](), dict[str, int]()
     for node in qdq.quantizers():
         if node.op_type != DEQUANTIZE:
             continue
@@ -323,6 +327,8 @@ def extract_qdq(model: ModelProto) -> Extracted:
                         qdq.fail(node, f"quantizes {plain!r} a second time, onto another grid")
                     entries.pop(plain, None)  # of a pair before this one
                     name = names.join(plain, node.output[0])  # one for both ends
+                    if len(graph.uses(quantize.input[0])) == 1 and node.input[1] in graph.stored:
+                        ends[name] = graph.stored[node.input[1]].data_type
                 else:
                     name = _name_of_weight(qdq, node, weights)
                     assert not isinstance(value, Float)  # no DequantizeLinear makes a plain cast
@@ -340,7 +346,41 @@ def extract_qdq(model: ModelProto) -> Extracted:
     _rewire(graph, names, gone, weights)
     entries |= {copy: replace(entries[name], name=copy) for copy, name in names.copies.items()}
     encodings = EncodingSet(version=QDQ_VERSION, entries=dict(sorted(entries.items())))
+    _saturate(graph, encodings, {names.final(name): dtype for name, dtype in ends.items()})
     return Extracted(model=graph.model, encodings=encodings, kept=kept)
+
+
+def _saturate(graph: GraphCopy, encodings: EncodingSet, types: Mapping[str, int]) -> None:
+    """Compute with a Clip what only the saturation of a pair did, for tensors that nothing else reads unquantized.
+
+    ONNX Runtime's quantizer leaves out a Relu or Clip in front of a pair whose grid begins at zero. Behind a layer or a
+    sum with results of both signs such a grid stands for one: without the pair, what it cut off would go on.
+    """
+    values = ((name, encodings.entries[name].value) for name in types if name in encodings)
+    affine = ((name, value) for name, value in values if isinstance(value, Affine) and value.scale.size == 1)
+    limits = {name: value.ends for name, value in affine if value.ends[0] == 0}
+    if not limits:
+        return
+    bounds, arithmetic, nodes = graph_bounds(graph, encoded_bounds(encodings)), Arithmetic(graph), list[NodeProto]()
+    for node in list(graph.nodes):
+        nodes.append(node)
+        name = node.output[0] if node.output else ""
+        low, high = limits.get(name, ANYTHING)
+        if node.op_type not in _FUSED_WITH_CLIP or next(arithmetic.outputs(node, bounds))[0] >= low - _ROUNDING * high:
+            continue
+        node.output[0] = graph.fresh(f"{name}_before_clip")
+        ends: dict[str, Any] = {"min": low, "max": high}
+        stored: list[str] = []
+        if graph.opset >= 11:  # where the ends are inputs
+            dtype = helper.tensor_dtype_to_np_dtype(types[name])
+            stored = [graph.store(f"{name}_{end}", np.asarray(value, dtype)) for end, value in ends.items()]
+            ends = {}
+        nodes.append(helper.make_node("Clip", [node.output[0], *stored], [name], graph.fresh(f"{name}_clip"), **ends))
+    graph.set_nodes(nodes)
+
+
+_FUSED_WITH_CLIP = frozenset().union(*(kind.makers for kind in PAIRS if kind.name in ("Clip", "Relu")))
+_ROUNDING = 0.01  # of a grid's range: bounds made of grids, as of 1 + Erf, end a few steps beside zero
 
 
 def _name_of_weight(qdq: QdqGraph, node: NodeProto, weights: Mapping[str, Any]) -> str:
