@@ -20,7 +20,7 @@ from deploykit.answers.diagnosis.trouble import TOLD, trouble_of
 from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis
 from deploykit.findings import Severity
 from deploykit.system.files import open_regular
-from deploykit.tables.known_errors import Catalog, Root, merge_catalogs
+from deploykit.tables.known_errors import Catalog, LineForm, Root, merge_catalogs
 
 __all__ = ["diagnose", "diagnose_log"]
 
@@ -34,6 +34,8 @@ _COLLECT = (
     "the exact command line and the configuration files it was given",
     "the version of the SDK or wheel, and the device it was built for",
 )
+_CUT = "the end of the Python stack: the log stops before the line that says why"
+_FRAME = re.compile(r'File "|-*>? ?\d+ ')
 
 
 def diagnose(
@@ -66,11 +68,11 @@ def diagnose(
     shown = [_cause(one, catalog, names or Names(), known_tools, failing=failing, end=end) for one in found]
     aside = [cause for cause in shown if all(TOLD.search(hit.text) for hit in cause.hits)]
     shown = [cause for cause in shown if cause not in aside]
-    causes = _in_order(_group([*shown, *_by_structure(shown, aside, seen, catalog, known_tools)]))
+    causes = _in_order(_group([*shown, *_by_structure(shown, aside, seen, catalog, known_tools)]), catalog.forms)
     hit_lines = {hit.line: hit.text for sighting in found for hit in sighting.hits.values()}
     told = [*hit_lines.values(), *(line.text for line in seen.error_lines.values())]
     codes = _codes(told or (() if seen.finishes else seen.tail), catalog)
-    causes = sorted([*causes, *_in_order(_group(aside))], key=lambda cause: cause.error.severity.rank)
+    causes = sorted([*causes, *_in_order(_group(aside), catalog.forms)], key=lambda cause: cause.error.severity.rank)
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
     loose = [line for line in seen.error_lines.values() if line.line not in hit_lines]
     events = tuple(event_of(line, catalog) for line in _first_and_last(loose))
@@ -99,8 +101,9 @@ def diagnose(
     )
     if diagnosis.understood:
         return diagnosis
+    cut = [_CUT] if any(map(_FRAME.match, seen.tail[-2:])) else []
     asked = [text for tool in catalog.tools if tool.id in known_tools for text in tool.collect]
-    return replace(diagnosis, tail=seen.tail, collect=(*asked, *_COLLECT))
+    return replace(diagnosis, tail=seen.tail, collect=(*cut, *asked, *_COLLECT))
 
 
 def _first_and_last(lines: list[ErrorLine]) -> list[ErrorLine]:
@@ -119,7 +122,11 @@ def _by_structure(
         return
     calm = [cause for cause in shown if cause.error.severity is not Severity.ERROR]
     harmless = {hit.line for cause in (*calm, *aside) for hit in cause.hits}
-    lines = [line for line in seen.error_lines.values() if line.line not in harmless]
+    lines = [
+        line
+        for line in seen.error_lines.values()
+        if line.line not in harmless and not (roots and TOLD.search(line.text))
+    ]
     if seen.finishes:
         lines = [line for line in lines if line.trouble == "failure"]
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
@@ -234,7 +241,7 @@ def _explains(root: Cause, cause: Cause) -> bool:
     return root.certainty == "likely" and (not both_general or vaguer)
 
 
-def _in_order(causes: list[Cause]) -> list[Cause]:
+def _in_order(causes: list[Cause], forms: Iterable[LineForm]) -> list[Cause]:
     """Errors first; among them the certain, then those that others follow from, then the earliest.
 
     Of two on one line that with the longer words comes first: it says more of this line.
@@ -245,6 +252,7 @@ def _in_order(causes: list[Cause]) -> list[Cause]:
             cause.error.severity.rank,
             cause.certainty != "likely",
             cause.error.root != "cause",
+            {level_of(hit.text, forms)[0] for hit in cause.hits[:_MOST_CODES]} == {"warning"},
             not cause.follow_ups,
             cause.first_line,
             -cause.words,

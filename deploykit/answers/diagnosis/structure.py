@@ -31,6 +31,7 @@ _NAMES_ITSELF = re.compile(  # a package before its exception, or a program befo
     r"([a-z_]\w*(?:\.\w+)*?(?=\.[A-Z]\w*(?:Error|Exception|Refused|Timeout)\b)|[a-z][a-z\d+-]+(?=(?:\[\d+\])?: \S))"
 )
 _INNERMOST = re.compile(r'File "[^"\n]*-packages[/\\](\w+)(?![\s\S]*\nFile ")')  # whose code the last frame is
+_RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w+(?:: |$)")  # right after a frame where its source is not at hand
 _CHAINED = re.compile(r"During handling of the above|The above exception was")
 # A destructor misses what ended the work before; of a command that Python could not begin another try came after.
 _TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]|: Error while finding module specification for ")
@@ -46,19 +47,23 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     pairs = [(line, event_of(line, catalog)) for line in lines]
     severe = [pair for pair in pairs if pair[1].level in ("error", "")]
     # What a frame of a Python stack shows is code: it says what might be raised, not what was.
-    telling = [pair for pair in severe if "".join(pair[0].before[-1:])[:6] != 'File "']
-    for aside in (_TORN_DOWN, TOLD):
-        severe = telling = [pair for pair in telling if not aside.search(pair[0].text)] or telling or severe
+    telling = [pair for pair in severe if "".join(pair[0].before[-1:])[:6] != 'File "' or _RAISED.match(pair[0].text)]
+    severe = [pair for pair in telling if not _TORN_DOWN.search(pair[0].text)] or telling or severe
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*wrote, *(event.tool for _, event in pairs)} - {""} <= beside
     if nobody:
         # A framework that drives many chips, and nothing in the log speaks of this one: the failure is its own.
         catalog = replace(catalog, tools=tuple(replace(tool, foreign=tool.id in beside) for tool in catalog.tools))
-    answer = _by_kind(severe, catalog, nobody=nobody)
     vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
-    if answer is None or answer.error.id in vague:
-        end = end_of_first_step([line for line, _ in severe])
-        answer = _beside_the_chain([pair for pair in severe if pair[0].line <= end], catalog, nobody=nobody) or answer
+    # What the reporter tells in a sentence of their own is asked where the log itself has no answer.
+    for asked in ([pair for pair in severe if not TOLD.search(pair[0].text)], severe):
+        answer = _by_kind(asked, catalog, nobody=nobody)
+        if answer is None or answer.error.id in vague:
+            end = end_of_first_step([line for line, _ in asked])
+            first = [pair for pair in asked if pair[0].line <= end]
+            answer = _beside_the_chain(first, catalog, nobody=nobody) or answer
+        if answer:
+            break
     if answer is None and not any(line.trouble == "failure" for line, _ in severe):
         answer = _by_kind([pair for pair in pairs if pair[1].level == "warning"], catalog, mild=True, nobody=nobody)
     return answer
@@ -73,8 +78,9 @@ def end_of_first_step(lines: Collection[ErrorLine]) -> int:
     chained = {line.line for line in lines if _CHAINED.match(line.text)}
     for line in lines:
         frames = [text[:6] == 'File "' for text in (*line.before[-3:], line.text)]
-        raised = any(frames[:-2]) and not any(frames[-2:]) and chained.isdisjoint(range(line.line, line.line + 4))
-        if raised or _CRASHED.search(line.text):
+        bare = frames[-2:] == [True, False] and _RAISED.match(line.text)
+        raised = bare or (any(frames[:-2]) and not any(frames[-2:]))
+        if (raised and chained.isdisjoint(range(line.line, line.line + 4))) or _CRASHED.search(line.text):
             return line.line
     return sys.maxsize
 
