@@ -100,6 +100,7 @@ _Shape: TypeAlias = tuple[int | str | None, ...]
 # Operators whose values come from their first input and keep their meaning: the best of some scores is a score.
 _MOVES = ops(Trait.REARRANGES, Trait.SELECTS) | {*QUANTIZERS, "Clip"}
 _SAME = frozenset({*QUANTIZERS, "Identity", "Cast"})
+_WHOLE = _SAME | {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 _ARITHMETIC = frozenset({"Mul", "Add", "Sub", "Div", "Pow", "Concat", "Max", "Min"})
 _PROBABLE = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
 _AROUND_A_NORM = frozenset({*QUANTIZERS, "Sqrt", "Pow", "Clip", "Max", "Add", "Expand", "Abs", "Cast"})
@@ -108,6 +109,8 @@ _BOX = 4
 _MOST_STEPS = 400
 # A head that gives one of fewer than so many characters or words is not told from any other projection.
 _LEAST_WORDS = 20
+_FEWEST_LETTERS = 11
+"""Ten digits and a blank."""
 
 
 def kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
@@ -209,8 +212,10 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     if axis is not None:
         if rank == 3 and axis == 2:
             # Words in, words out: one token per place. From pictures and sound: texts, by CTC.
-            whole = any(facts.tensors[name].dtype in ("int32", "int64") for name in facts.inputs)
-            return axis, Task.TOKENS if whole else Task.TEXT
+            if any(facts.tensors[name].dtype in ("int32", "int64") for name in facts.inputs):
+                return axis, Task.TOKENS
+            few = isinstance(shape[2], int) and shape[2] < _FEWEST_LETTERS  # states of a signal, one for each step
+            return axis, Task.CLASSES if few else Task.TEXT
         return axis, Task.SEGMENTATION if rank >= 4 and kind is not OutputKind.LOGITS else Task.CLASSES
     if kind is OutputKind.SCORES:
         return None, Task.MASK if rank >= 4 else Task.DECISIONS
@@ -329,9 +334,16 @@ def detection_sets(facts: GraphFacts) -> tuple[DetectionSet, ...]:
         is_box = len(shape) >= 2 and (shape[-1] == _BOX or (len(shape) == 3 and shape[1] == _BOX))
         is_free = left[name].kind not in (OutputKind.LABELS, OutputKind.EMBEDDING)
         if is_box and is_free and facts.is_data(name) and not any(name in made.outputs for made in found):
-            others = [piece for other, piece in left.items() if other != name]
+            others = [piece for other, piece in left.items() if _source(facts, other) != _source(facts, name)]
             found += filter(None, [_among(facts, name, shape[-2] if shape[-1] == _BOX else shape[-1], others)])
     return tuple(found)
+
+
+def _source(facts: GraphFacts, output: str) -> str:
+    """The tensor whose values an output shows, as they are or as probabilities: four logits are no box."""
+    while (node := facts.producer_of(output)) is not None and node.op_type in _WHOLE | _PROBABLE:
+        output = node.inputs[0]
+    return output
 
 
 def _in_one(facts: GraphFacts, parts: tuple[Piece, ...]) -> DetectionSet | None:
