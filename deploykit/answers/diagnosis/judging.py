@@ -125,7 +125,7 @@ def _by_structure(
     lines = [
         line
         for line in seen.error_lines.values()
-        if line.line not in harmless and not (roots and TOLD.search(line.text))
+        if line.line not in harmless and not ((roots or aside) and TOLD.search(line.text))
     ]
     if seen.finishes:
         lines = [line for line in lines if line.trouble == "failure"]

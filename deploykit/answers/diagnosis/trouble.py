@@ -61,10 +61,13 @@ SOURCE = re.compile(
 
 TOLD = re.compile(
     r"""(?:^|[\s,.;(])(?:I'(?:m|ve)|(?:I|[Ww]e)\ (?:also|alway|am|are|believe|built|can|could|did|do|don't|follow|g[eo]t
-    |guess|ha[dv]e?|install|know|ran|run|saw|see|set|still|think|tr[iy]|us|wan|was|were)|[Mm]y\ [a-z])""",
+    |guess|ha[dv]e?|install|know|ran|run|saw|see|set|still|think|tr[iy]|us|wan|was|were)|[Mm]y\ [a-z])
+    |\*\*\*\ .*\ Error\ \d+$|(?:completed\ with|failed:)\ exit\ code\ 1\b|\bELIFECYCLE|^FATAL\ EXC|\ start\ activity""",
     re.VERBOSE,
 )
-"""What the reporter tells in a sentence of their own: a log beside it says more surely what happened."""
+"""What the reporter tells in a sentence of their own, or a program passes on that started another: other lines of the log
+say more surely what happened.
+"""
 
 _HARMLESS = re.compile(
     r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?)\b
