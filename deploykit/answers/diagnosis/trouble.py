@@ -65,8 +65,8 @@ TOLD = re.compile(
     |\*\*\*\ .*\ Error\ \d+$|(?:completed\ with|failed:)\ exit\ code\ 1\b|\bELIFECYCLE|^FATAL\ EXC|\ start\ activity""",
     re.VERBOSE,
 )
-"""What the reporter tells in a sentence of their own, or a program passes on that started another: other lines of the log
-say more surely what happened.
+"""What the reporter tells in a sentence of their own, or a program passes on that started another: other lines say more
+surely what happened.
 """
 
 _HARMLESS = re.compile(
