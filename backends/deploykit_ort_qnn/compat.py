@@ -14,10 +14,9 @@ from functools import cache, partial
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from msgspec import Struct
-
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.records import Record
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit_ort_qnn.provider_keys import load_options
 from deploykit_qualcomm.atlas.rows import atlas_rows, costs, where_it_holds
@@ -44,7 +43,7 @@ LIMITS = {"fp16": 35.0, "w8a16": 35.0, "w8a8": 20.0}
 """dB below which a kernel alone is called wrong, by its type. A whole model may lose more, as the core says."""
 
 
-class KernelCell(Struct, frozen=True, kw_only=True):
+class KernelCell(Record):
     """What one release makes of one form in one type.
 
     ``answer`` is taken, refused, failed (to be finalized), crashed or timed-out; ``decibels`` are of the worst output
@@ -105,7 +104,7 @@ _MOST_WORDS = 80
 """Of a compiler's own words about one form."""
 
 
-class _Span(Struct, frozen=True, kw_only=True):
+class _Span(Record):
     """Releases about which a column speaks: from ``since`` to ``until`` ("" for still so)."""
 
     since: str

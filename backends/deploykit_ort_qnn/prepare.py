@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.accuracy.latency import read_time
@@ -19,6 +18,7 @@ from deploykit.findings import Finding
 from deploykit.model.load import wrap_proto
 from deploykit.model.nodes import copy_of, label
 from deploykit.model.weights import load_weights
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
@@ -44,7 +44,7 @@ _MOST_BYTES = 1_800_000_000
 _SUSPECT = ("wrong", "narrowed", "refused")
 
 
-class ProviderDraft(Struct, frozen=True, kw_only=True):
+class ProviderDraft(Record):
     """The facts a plan is made of.
 
     ``prepared`` is the QDQ model to compile, None for a float one; ``lint`` is what the shared rules say

@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
 from packaging.version import Version
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
+from deploykit.records import Record
 from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
 _BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
 
 
-class Option(SourcedRow, frozen=True, kw_only=True):
+class Option(SourcedRow):
     """One provider option: ``since`` the first opened wheel that has it, ``not_in`` the last one looked at in vain.
 
     Between ``not_in`` and the checked wheel, which has every option, nothing is known.
@@ -53,7 +53,7 @@ class Option(SourcedRow, frozen=True, kw_only=True):
     excludes: tuple[str, ...] = ()
 
 
-class Entry(SourcedRow, frozen=True, kw_only=True):
+class Entry(SourcedRow):
     """One session configuration entry."""
 
     name: str
@@ -62,7 +62,7 @@ class Entry(SourcedRow, frozen=True, kw_only=True):
     managed: bool = False
 
 
-class RefusedOption(SourcedRow, frozen=True, kw_only=True):
+class RefusedOption(SourcedRow):
     """A name that circulates and that no wheel has, with the right one ("" where there is none)."""
 
     name: str
@@ -70,7 +70,7 @@ class RefusedOption(SourcedRow, frozen=True, kw_only=True):
     why: str
 
 
-class OptionTable(Struct, frozen=True, kw_only=True):
+class OptionTable(Record):
     """``options.toml``."""
 
     schema: int
@@ -85,7 +85,7 @@ class OptionTable(Struct, frozen=True, kw_only=True):
         return next((row for row in self.option if row.name == name), None)
 
 
-class Chosen(Struct, frozen=True, kw_only=True):
+class Chosen(Record):
     """What the user chose, checked: provider options by phase, session entries, and names not checked for the wheel."""
 
     compile: Mapping[str, str]

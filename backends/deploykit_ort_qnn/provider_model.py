@@ -18,6 +18,7 @@ from deploykit.encodings.new_grids import symmetric_blocks
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import EncodingSet, Float8
 from deploykit.model.graph import view_of
+from deploykit.records import Record
 from deploykit.rewrites.contract import Transform, load_transform
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published
@@ -60,7 +61,7 @@ _WHY = {
 }
 
 
-class PreparationStep(Published, frozen=True, kw_only=True):
+class PreparationStep(Published):
     """One thing that was done to the model: its name, how often, why, and on which nodes or tensors."""
 
     id: str
@@ -74,7 +75,7 @@ class PreparationStep(Published, frozen=True, kw_only=True):
         return {**told, "losses": self.losses} if self.losses else told
 
 
-class ProviderModel(Struct, frozen=True, kw_only=True):
+class ProviderModel(Record):
     """The model to compile. ``intended`` is the type every tensor is meant to have, by the tensor's own name.
 
     ``placed`` are the types that Q/DQ nodes state, ``stored`` the names of the integers, ``activations`` the tensors

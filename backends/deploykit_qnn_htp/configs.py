@@ -9,10 +9,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
+from deploykit.records import Record
 from deploykit.tables.capabilities import ConfigKey, SdkTable, Status
 from deploykit.tables.devices import Device
 from deploykit_qnn_htp.commands import Paths
@@ -24,7 +23,7 @@ _OURS = ("backend_extensions.shared_library_path", "backend_extensions.config_fi
 _BOOLS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class Setting(Record):
     """One documented key with its checked value."""
 
     key: ConfigKey

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -21,6 +20,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import Model, load_model, wrap_proto
 from deploykit.model.values import byte_size
 from deploykit.model.weights import weight
+from deploykit.records import Record
 from deploykit_qnn_htp.commands import graph_name
 from deploykit_qnn_htp.draft import (
     ConversionDraft,
@@ -37,7 +37,7 @@ from deploykit_qualcomm.rules.converters import FLOAT16_RULES
 __all__ = ["crossing_findings", "cut_graphs", "segment_drafts", "wants_contexts"]
 
 
-class CutGraph(Struct, frozen=True, kw_only=True):
+class CutGraph(Record):
     """One part of one graph. ``name`` is the graph's in its context, ``number`` its context's, from 1 on."""
 
     name: str

@@ -8,7 +8,6 @@ from enum import StrEnum
 from functools import cache, cached_property, partial
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
@@ -22,6 +21,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding
 from deploykit.model.collect import constant_value
+from deploykit.records import Record
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import SourcedRow
@@ -61,7 +61,7 @@ class Intent(StrEnum):
     FLOAT32 = "float32"
 
 
-class ConverterRoute(SourcedRow, frozen=True, kw_only=True):
+class ConverterRoute(SourcedRow):
     """One route: its converter, the intents it serves, the encodings versions it can be given, best first."""
 
     id: str
@@ -87,7 +87,7 @@ class ConverterRoute(SourcedRow, frozen=True, kw_only=True):
         return self.tool == PROVIDER_TOOL
 
 
-class Preference(SourcedRow, frozen=True, kw_only=True):
+class Preference(SourcedRow):
     """Which routes are tried in which order for one intent, from one version on."""
 
     intent: Intent
@@ -96,7 +96,7 @@ class Preference(SourcedRow, frozen=True, kw_only=True):
     why: str
 
 
-class RouteTable(Struct, frozen=True, kw_only=True):
+class RouteTable(Record):
     schema: int
     route: tuple[ConverterRoute, ...]
     preference: tuple[Preference, ...]
@@ -174,7 +174,7 @@ _PRECISIONS = {"fp32": Intent.FLOAT32, "fp16": Intent.FLOAT16}
 _CALIBRATED = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
 
 
-class Widths(Struct, frozen=True, kw_only=True):
+class Widths(Record):
     """Bit widths given to the converter explicitly, so that no gap falls to its 8-bit default."""
 
     activation: int
@@ -182,7 +182,7 @@ class Widths(Struct, frozen=True, kw_only=True):
     bias: int = 32
 
 
-class ConversionDraft(Struct, frozen=True, kw_only=True, dict=True):
+class ConversionDraft(Record, dict=True):
     """Everything route-independent. ``completed`` has derived entries and int32 biases, and no float entry.
 
     ``float_set`` is what is meant to stay float; ``gaps`` are tensors that nothing covers although they are not in it.
@@ -246,7 +246,7 @@ class ConversionDraft(Struct, frozen=True, kw_only=True, dict=True):
         return self.sdk.status(feature, tool=tool, arch=self.arch)
 
 
-class RouteCandidate(Struct, frozen=True, kw_only=True):
+class RouteCandidate(Record):
     """One route under consideration for one draft: what the route rules look at."""
 
     draft: ConversionDraft

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from msgspec import Struct
 from onnx import helper
 
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.errors import InputError, ToolError
 from deploykit.packages.manifests import read_manifest
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.processes import run
 from deploykit.tables.reading import read_json
@@ -44,7 +44,7 @@ _NODES = "nodes"
 _VIEWER_SECONDS = 300.0
 
 
-class _Graph(Struct, frozen=True, kw_only=True):
+class _Graph(Record):
     """One model of the package, by the program's forms of its names: which list and output folder it has there."""
 
     model: Path

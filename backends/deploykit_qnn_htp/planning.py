@@ -24,7 +24,7 @@ from deploykit_qnn_htp.selection import Selection, alternatives, select_route
 __all__ = ["ConversionPart", "ConversionPlan", "in_contexts", "make_plan"]
 
 
-class ConversionPart(DraftedPart, frozen=True, kw_only=True, dict=True):
+class ConversionPart(DraftedPart, dict=True):
     """A drafted conversion with the route selected for it; ``provider`` has decided where the route is its."""
 
     selection: Selection

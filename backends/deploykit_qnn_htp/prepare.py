@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.backend.backend import SharedWork, Situation
 from deploykit.findings import Finding
 from deploykit.flow.samples import largest_seen
+from deploykit.records import Record
 from deploykit_qnn_htp.commands import Paths, graph_name
 from deploykit_qnn_htp.cutting import crossing_findings, cut_graphs, segment_drafts, wants_contexts
 from deploykit_qnn_htp.draft import ConversionDraft, draft_of, float16_plan
@@ -22,7 +22,7 @@ from deploykit_qualcomm.rules.registries import CONVERTERS, run_lint
 __all__ = ["DraftedPart", "PreparedConversions", "prepare"]
 
 
-class DraftedPart(Struct, frozen=True, kw_only=True):
+class DraftedPart(Record):
     """One conversion before its route is known. ``segment`` is "" for a whole model."""
 
     draft: ConversionDraft
@@ -34,7 +34,7 @@ class DraftedPart(Struct, frozen=True, kw_only=True):
     provider: ProviderPart | None = None
 
 
-class PreparedConversions(Struct, frozen=True, kw_only=True):
+class PreparedConversions(Record):
     """The draft of the whole model, and of each conversion; the same one where nothing is cut.
 
     ``findings`` are what only the uncut model shows.

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.backend.backend import (
@@ -26,6 +25,7 @@ from deploykit.backend.plans import Plan, Step
 from deploykit.backend.plugins import load_backend, own_options
 from deploykit.backend.targets import Target
 from deploykit.errors import DefectError, DeploykitError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import Carried, carrier_for, judge_loading
@@ -51,7 +51,7 @@ def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Car
     return Carried(wheel=wheel, device=target.device, runtime=runtime, insisted=insisted, ask=ask)
 
 
-class ProviderPart(Struct, frozen=True, kw_only=True):
+class ProviderPart(Record):
     """What the provider's backend prepared for one situation, and what it decided, None before it was asked."""
 
     backend: AnyBackend

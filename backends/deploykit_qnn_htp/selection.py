@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.backend.backend import MixedSupport
@@ -16,6 +15,7 @@ from deploykit.backend.plans import Alternative, Plan, Rejected
 from deploykit.backend.targets import Target
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import (
@@ -37,7 +37,7 @@ from deploykit_qualcomm.tables import LINUX
 __all__ = ["Selection", "alternatives", "mixed_support", "select_route"]
 
 
-class Selection(Struct, frozen=True, kw_only=True):
+class Selection(Record):
     """The route taken, or None, the ones rejected before it, and what was found about all of them."""
 
     candidate: RouteCandidate | None

@@ -12,12 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import field
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence, Severity
 from deploykit.findings.rules import Found, Registry
+from deploykit.records import Record
 from deploykit.system.specs import ToolchainSpec
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit.tables.devices import Device
@@ -127,7 +128,7 @@ _MAINTAINER = "qualcomm/ai-hub-apps#148 (maintainer statement)"
 _V81 = 81  # the emulator refuses binaries for v81 under any older architecture, and no others
 
 
-class Loading(Struct, frozen=True, kw_only=True):
+class Loading(Record):
     """One part of the judgement: ``release`` or ``architecture``."""
 
     part: str
@@ -241,7 +242,7 @@ class Fit(StrEnum):
     REFUSED = "refused"
 
 
-class Carried(Struct, frozen=True, kw_only=True):
+class Carried(Record):
     """One wheel's compiler for one device.
 
     ``runtime`` is the release that will load the binary, as typed or as the table names it; "" is the wheel's own.

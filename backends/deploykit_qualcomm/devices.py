@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.backend.targets import find_device
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows
@@ -104,7 +104,7 @@ def qualcomm_device(name: str, data: Path = DATA) -> Device:
     return device_of_id(name, data) or find_device(qualcomm_devices(data), name)
 
 
-class UnsupportedFile(Struct, frozen=True, kw_only=True):
+class UnsupportedFile(Record):
     """``unsupported.toml``: what its devices share is said once, ``sources`` are short names in it."""
 
     schema: int

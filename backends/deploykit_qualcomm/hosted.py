@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from msgspec import Struct
-
 from deploykit.errors import InputError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import ProgramEnd, run
@@ -41,7 +40,7 @@ RECORD = "DEPLOYKIT_QNN_RECORD"
 _LONGEST = 1 << 28
 
 
-class NodeVerdict(Struct, frozen=True, kw_only=True):
+class NodeVerdict(Record):
     """A backend's answer to one node: 0, or its code, and the lines of its log at that moment."""
 
     node: str
@@ -104,7 +103,7 @@ _VALIDATION = re.compile(r"failed for node `(?P<name>[^`]+)` of type `(?P<op>\w+
 _SAID = re.compile(r"the backend says of `(?P<name>[^`]+)`: (?P<text>.*)")
 
 
-class RefusedNode(Struct, frozen=True, kw_only=True):
+class RefusedNode(Record):
     """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites.
 
     ``why`` is the backend's answer or the provider's reason, "" where its log does not say.
@@ -115,7 +114,7 @@ class RefusedNode(Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class RunnerAnswer(Struct, frozen=True, kw_only=True):
+class RunnerAnswer(Record):
     """What the runner said. ``error`` is "" exactly when everything that was asked for was done.
 
     ``log`` are the texts of the provider's log and the lines that libraries printed, in order.

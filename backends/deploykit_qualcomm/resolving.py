@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal, NoReturn
 
-from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
@@ -20,6 +19,7 @@ from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence, Finding, Severity
 from deploykit.findings.rules import Found, Registry
+from deploykit.records import Record
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.devices import arch_of, capability, lacks, qualcomm_device
@@ -35,7 +35,7 @@ _OWN = "the tables of this package (backends/deploykit_qualcomm/data/sdks)"
 SdkMatch = Literal["exact", "series", "build", "unlisted-build", "lower", "newer", "below"]
 
 
-class SdkChoice(Struct, frozen=True, kw_only=True):
+class SdkChoice(Record):
     """A version as typed, the table that answers for it, and how the two belong together.
 
     ``uses_tools`` is False for a backend that runs no tool of the SDK, only its libraries.

@@ -11,12 +11,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 
-class ToolFlags(Struct, frozen=True, kw_only=True):
+class ToolFlags(Record):
     """``tools/<tool>.toml``: the flags of one tool. ``read_at`` is the release whose flags the rows describe."""
 
     schema: int
@@ -45,14 +46,14 @@ class ToolFlags(Struct, frozen=True, kw_only=True):
     flag: tuple[Flag, ...] = ()
 
 
-class KeyFile(Struct, frozen=True, kw_only=True):
+class KeyFile(Record):
     """``config_keys.toml``: the keys of the backend-extensions files."""
 
     schema: int
     key: tuple[ConfigKey, ...]
 
 
-class SdkFile(SourcedRow, frozen=True, kw_only=True):
+class SdkFile(SourcedRow):
     """``sdks/<version>.toml``: one release and what it changes.
 
     ``extends`` is the earlier release whose rows hold here too, ``base`` for the files beside ``sdks/``, or empty for
@@ -75,7 +76,7 @@ class SdkFile(SourcedRow, frozen=True, kw_only=True):
     key: tuple[ConfigKey, ...] = ()
 
 
-class Series(SourcedRow, frozen=True, kw_only=True):
+class Series(SourcedRow):
     """``series.toml``: how a version that no table has is answered."""
 
     schema: int
@@ -86,7 +87,7 @@ class Series(SourcedRow, frozen=True, kw_only=True):
     far_series: int
 
 
-class MissingEncoding(SourcedRow, frozen=True, kw_only=True):
+class MissingEncoding(SourcedRow):
     """What becomes of a tensor without an encoding, for one tool and one choice of options."""
 
     id: str
@@ -103,7 +104,7 @@ class MissingEncoding(SourcedRow, frozen=True, kw_only=True):
     contradicts: str = ""
 
 
-class CompatRule(SourcedRow, frozen=True, kw_only=True):
+class CompatRule(SourcedRow):
     """One statement about files and libraries of different releases; ``words`` are other names that find it."""
 
     topic: str
@@ -113,7 +114,7 @@ class CompatRule(SourcedRow, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
 
 
-class OpChange(SourcedRow, frozen=True, kw_only=True):
+class OpChange(SourcedRow):
     """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
 
     op: str
@@ -122,7 +123,7 @@ class OpChange(SourcedRow, frozen=True, kw_only=True):
     text: str
 
 
-class WheelPair(Struct, frozen=True, kw_only=True):
+class WheelPair(Record):
     """Whether one wheel was seen to work in one ONNX Runtime, which reads models up to ``opset`` and ``ir``."""
 
     version: str
@@ -132,14 +133,14 @@ class WheelPair(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class WheelReads(SourcedRow, frozen=True, kw_only=True):
+class WheelReads(SourcedRow):
     """The newest operator set and IR version that the ONNX Runtime inside a wheel reads."""
 
     opset: int
     ir: int
 
 
-class WheelHost(Struct, frozen=True, kw_only=True):
+class WheelHost(Record):
     """One build of a wheel's compiler: the system it is made for, its machine code, and where that can be executed.
 
     ``observed`` is what was really seen of it. ``file`` and ``sha256`` name the file that was read, "" where none was.
@@ -153,7 +154,7 @@ class WheelHost(Struct, frozen=True, kw_only=True):
     sha256: str = ""
 
 
-class Wheel(SourcedRow, frozen=True, kw_only=True):
+class Wheel(SourcedRow):
     """One onnxruntime-qnn wheel: the QAIRT inside, the form of its provider, and where its compiler runs.
 
     ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
@@ -211,7 +212,7 @@ class Wheel(SourcedRow, frozen=True, kw_only=True):
         return next((host for host in self.host if place in host.runs), None)
 
 
-class Arch(Struct, frozen=True, kw_only=True):
+class Arch(Record):
     """One HTP architecture: its number and what it can do, by name; an absent name is unknown."""
 
     number: int
@@ -219,7 +220,7 @@ class Arch(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class ArchFile(Struct, frozen=True, kw_only=True):
+class ArchFile(Record):
     """``archs.toml``. ``features`` names the capabilities that are a feature of every SDK release as well."""
 
     schema: int
@@ -227,7 +228,7 @@ class ArchFile(Struct, frozen=True, kw_only=True):
     arch: Mapping[str, Arch]
 
 
-class Method(SourcedRow, frozen=True, kw_only=True):
+class Method(SourcedRow):
     """One method: the spellings that find it, and the option of the quantizer that runs it ("" for none)."""
 
     name: str

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
+from deploykit.records import Record
 from deploykit.tables.reading import parse_rows, structure
 from deploykit_vitis_ai.tables import DATA, ProviderOption, QuarkOption, Recipe, VaimlKey, read_table, rows
 
@@ -35,7 +36,7 @@ __all__ = [
 _NAMES = "quark_names.toml"
 
 
-class _Group(Struct, frozen=True, kw_only=True):
+class _Group(Record):
     """Keys of one type in one place, each with the versions that read it, () for all that were looked at."""
 
     where: str

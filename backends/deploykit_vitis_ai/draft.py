@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from msgspec import Struct
-
 from deploykit.accuracy.search.goals import GOAL, Goal, parse_goal
 from deploykit.backend.backend import Request, Situation
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
 from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
@@ -57,7 +56,7 @@ def ladder(offered: Collection[str]) -> tuple[str, ...]:
     return tuple(row.format for row in rungs)
 
 
-class FloatPart(Struct, frozen=True, kw_only=True):
+class FloatPart(Record):
     """Nodes by name, in graph order, what they are in words, and the analysis they come from."""
 
     names: tuple[str, ...]
@@ -91,7 +90,7 @@ AUTO = "auto"
 PARTS = "subgraphs_to_include"
 
 
-class QuarkDraft(Struct, frozen=True, kw_only=True):
+class QuarkDraft(Record):
     """What was asked for and what it amounts to.
 
     ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when

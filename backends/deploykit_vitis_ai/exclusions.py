@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 
-from msgspec import Struct
-
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
+from deploykit.records import Record
 
 __all__ = ["GRAPH_INPUT", "Exclusions", "activation_types", "in_float16", "resolve_exclusions"]
 
@@ -24,7 +23,7 @@ __all__ = ["GRAPH_INPUT", "Exclusions", "activation_types", "in_float16", "resol
 GRAPH_INPUT = "the graph's inputs"
 
 
-class Subgraph(Struct, frozen=True, kw_only=True):
+class Subgraph(Record):
     """A subgraph as typed: the names of the nodes where it starts, and of those where it ends."""
 
     starts: tuple[str, ...]
@@ -34,7 +33,7 @@ class Subgraph(Struct, frozen=True, kw_only=True):
         return f"{','.join(self.starts)}:{','.join(self.ends)}"
 
 
-class Leak(Struct, frozen=True, kw_only=True):
+class Leak(Record):
     """One way into a subgraph that passes no start: ``tensor`` of ``producer`` (a node, or the inputs)."""
 
     subgraph: Subgraph
@@ -43,7 +42,7 @@ class Leak(Struct, frozen=True, kw_only=True):
     consumer: str
 
 
-class Region(Struct, frozen=True, kw_only=True):
+class Region(Record):
     """The nodes between the starts and the ends of one subgraph, both included, by index; and its leaks."""
 
     subgraph: Subgraph
@@ -52,7 +51,7 @@ class Region(Struct, frozen=True, kw_only=True):
     unreached: tuple[str, ...]
 
 
-class Exclusions(Struct, frozen=True, kw_only=True):
+class Exclusions(Record):
     """Everything the user wants in float. ``unknown`` maps a name that no node has to names that look like it."""
 
     nodes: tuple[str, ...]

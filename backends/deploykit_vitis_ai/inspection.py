@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model, load_model
 from deploykit.model.parameters import QUANTIZERS, integer_type
+from deploykit.records import Record
 from deploykit.system.files import regular_size
 
 __all__ = ["InspectedModel", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]
@@ -22,7 +21,7 @@ __all__ = ["InspectedModel", "actual_types", "grids_of", "inspect_quantized", "i
 _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "HardSigmoid", "HardSwish"})
 
 
-class Grid(Struct, frozen=True, kw_only=True):
+class Grid(Record):
     """The grid of one QuantizeLinear or DequantizeLinear: node, tensor, scales, zero points and integer type."""
 
     node: str
@@ -32,7 +31,7 @@ class Grid(Struct, frozen=True, kw_only=True):
     dtype: str
 
 
-class InspectedModel(Struct, frozen=True, kw_only=True):
+class InspectedModel(Record):
     """A quantized model with what it should be. ``excluded`` are names of nodes that were to stay in float.
 
     ``refusal`` is what ONNX Runtime says when it does not load the model. ``source`` are the float model's facts.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from msgspec import Struct
-
 from deploykit.accuracy.samples.calibration import Calibration, load_calibration
 from deploykit.accuracy.samples.data_quality import survey
 from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
@@ -13,6 +11,7 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.backend.backend import Situation
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
+from deploykit.records import Record
 from deploykit_vitis_ai.draft import QuarkDraft, make_draft
 from deploykit_vitis_ai.rules import model, request
 
@@ -22,7 +21,7 @@ __all__ = ["DRAFT_REGISTRIES", "QuarkPrepared", "prepare"]
 DRAFT_REGISTRIES = (request.RULES, model.RULES)
 
 
-class QuarkPrepared(Struct, frozen=True, kw_only=True):
+class QuarkPrepared(Record):
     """The draft with its data. ``files`` maps package paths to the user's data files."""
 
     draft: QuarkDraft

@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from msgspec import Struct
-
 from deploykit.answers.diagnosis import diagnose
 from deploykit.backend.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.folders import scratch
@@ -47,7 +46,7 @@ class EndlessError(ToolError):
     """Cross-layer equalization failed, or made values without an end, which no histogram holds."""
 
 
-class QuarkRun(Struct, frozen=True, kw_only=True):
+class QuarkRun(Record):
     """What one run left: the model's package path, what the script counted, and where the log is."""
 
     output: str

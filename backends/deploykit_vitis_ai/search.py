@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.compare import ComparedOutputs, compare, read_outputs
@@ -23,6 +22,7 @@ from deploykit.backend.backend import Instead, Request
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import ToolError
 from deploykit.model.facts import GraphFacts
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Tell
 from deploykit.system.environments import Environment
 from deploykit.system.folders import scratch
@@ -40,7 +40,7 @@ __all__ = ["Measured", "QuantizedQuality", "SearchResult", "find_better", "measu
 _HELD_OUT = "held_out_"
 
 
-class Measured(Struct, frozen=True, kw_only=True):
+class Measured(Record):
     """One run, and how its model compares; both None for a model that was calibrated with random data."""
 
     run: QuarkRun
@@ -78,7 +78,7 @@ def measure(
 _FEW_KEPT = 0.95
 
 
-class QuantizedQuality(Struct, frozen=True, kw_only=True):
+class QuantizedQuality(Record):
     """What was measured on some samples.
 
     ``unseen`` is the same on those among them that the quantizer did not see; None where it saw all.
@@ -147,7 +147,7 @@ def tried(
             return None
 
 
-class SearchResult(Struct, frozen=True, kw_only=True):
+class SearchResult(Record):
     """Everything that was tried, and the request that is better than the one that was made; None where none is."""
 
     outcome: QuarkOutcome

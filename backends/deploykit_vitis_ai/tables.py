@@ -50,7 +50,7 @@ __all__ = [
 DATA = Path(__file__).parent / "data"
 
 
-class QuarkOption(NotedRow, frozen=True, kw_only=True):
+class QuarkOption(NotedRow):
     """One option of Quark, ``name`` dotted where it lies in a dictionary.
 
     ``where``: ``extra`` (extra_options), ``attribute`` of the global config, or ``new-api``. ``quark`` are the versions
@@ -71,7 +71,7 @@ class QuarkOption(NotedRow, frozen=True, kw_only=True):
     renamed_to: str = ""
 
 
-class ToldFact(NotedRow, frozen=True, kw_only=True):
+class ToldFact(NotedRow):
     """What only ``deploykit compat`` tells; ``sdk`` is the release it is about, ``words`` are what finds it besides."""
 
     feature: str
@@ -83,7 +83,7 @@ class ToldFact(NotedRow, frozen=True, kw_only=True):
     sdk: str = ""
 
 
-class Fp16Way(NotedRow, frozen=True, kw_only=True):
+class Fp16Way(NotedRow):
     """One way from a float16 model to VINT8 with one release of Quark; ``valid``: ONNX Runtime loads what comes out."""
 
     quark: str
@@ -92,7 +92,7 @@ class Fp16Way(NotedRow, frozen=True, kw_only=True):
     effect: str
 
 
-class ProviderOption(NotedRow, frozen=True, kw_only=True):
+class ProviderOption(NotedRow):
     """One option of the execution provider, for the products it belongs to."""
 
     name: str
@@ -103,7 +103,7 @@ class ProviderOption(NotedRow, frozen=True, kw_only=True):
     status: str = ""
 
 
-class Pass(NotedRow, frozen=True, kw_only=True):
+class Pass(NotedRow):
     """One pass of ``vitisai_config.json``; ``order`` matters."""
 
     order: int
@@ -112,7 +112,7 @@ class Pass(NotedRow, frozen=True, kw_only=True):
     purpose: str
 
 
-class VaimlKey(NotedRow, frozen=True, kw_only=True):
+class VaimlKey(NotedRow):
     """One key of ``vaiml_config``; ``aliases`` are older spellings."""
 
     name: str
@@ -124,7 +124,7 @@ class VaimlKey(NotedRow, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
 
 
-class PrecisionRow(NotedRow, frozen=True, kw_only=True):
+class PrecisionRow(NotedRow):
     """One number format, and the products and devices that have it; what makes it stands in ``routes.toml``."""
 
     name: str
@@ -135,7 +135,7 @@ class PrecisionRow(NotedRow, frozen=True, kw_only=True):
     scale: str = ""
 
 
-class Bound(NotedRow, frozen=True, kw_only=True):
+class Bound(NotedRow):
     """The oldest NPU driver that one release of a product's execution provider accepts."""
 
     product: str
@@ -143,7 +143,7 @@ class Bound(NotedRow, frozen=True, kw_only=True):
     driver_min: str
 
 
-class Release(NotedRow, frozen=True, kw_only=True):
+class Release(NotedRow):
     """One release of Vitis AI or Ryzen AI.
 
     ``quark`` is what is known of the Quark that belongs to it, in words; ``toolchain`` is the environment that
@@ -162,7 +162,7 @@ class Release(NotedRow, frozen=True, kw_only=True):
     changes: tuple[ReleaseChange, ...] = ()
 
 
-class Opsets(NotedRow, frozen=True, kw_only=True):
+class Opsets(NotedRow):
     """Operator sets of the default domain; 0 for a bound that does not exist.
 
     ``full`` is the last one with every operator, ``last`` the last that is read at all.
@@ -172,14 +172,14 @@ class Opsets(NotedRow, frozen=True, kw_only=True):
     last: int = 0
 
 
-class Operators(NotedRow, frozen=True, kw_only=True):
+class Operators(NotedRow):
     """Operators about which something holds in some number formats."""
 
     formats: tuple[str, ...]
     operators: tuple[str, ...]
 
 
-class Product(NotedRow, frozen=True, kw_only=True):
+class Product(NotedRow):
     """One product line.
 
     ``sdk`` names the SDK whose releases count, "" where deploykit drives none. ``compiled`` says where a model is
@@ -222,7 +222,7 @@ class Product(NotedRow, frozen=True, kw_only=True):
         return tuple(sorted({op for row in self.miscompiled if form in row.formats for op in row.operators}))
 
 
-class Recipe(NotedRow, frozen=True, kw_only=True):
+class Recipe(NotedRow):
     """One word for several settings; ``extra`` holds dictionaries where its keys lie in one."""
 
     name: str
@@ -232,7 +232,7 @@ class Recipe(NotedRow, frozen=True, kw_only=True):
     extra: Json = field(default_factory=dict)
 
 
-class FormatRow(NotedRow, frozen=True, kw_only=True):
+class FormatRow(NotedRow):
     """One format: who makes it, and what is stored then.
 
     ``activation`` is the stored type, "" for whatever the model has; ``zero_points`` are the ones that occur, empty

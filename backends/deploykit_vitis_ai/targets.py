@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.targets import Target
 from deploykit.errors import UnknownTargetError
 from deploykit.findings.rules import Found, Registry
+from deploykit.records import Record
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
 from deploykit_vitis_ai.tables import Release, product_of, releases
@@ -19,7 +19,7 @@ from deploykit_vitis_ai.tables import Release, product_of, releases
 __all__ = ["RULES", "PickedRelease", "is_older", "release_of", "resolve"]
 
 
-class PickedRelease(Struct, frozen=True, kw_only=True):
+class PickedRelease(Record):
     """The release that was picked for a version as typed ("" for the newest)."""
 
     requested: str

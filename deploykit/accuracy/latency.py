@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deploykit.errors import UsageError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
@@ -45,7 +46,7 @@ class TraceEvent(Struct, frozen=True):
     kernel: str = ""
 
 
-class OperatorTime(Struct, frozen=True, kw_only=True):
+class OperatorTime(Record):
     """What one operator takes, in cycles.
 
     ``share`` is its part of the whole time: where kernels of several operators run at once they share the moment, and
@@ -73,7 +74,7 @@ class OperatorTime(Struct, frozen=True, kw_only=True):
         }
 
 
-class Estimate(Published, frozen=True, kw_only=True):
+class Estimate(Published):
     """The compiler's word on one chip. Times in microseconds, ``ddr`` in bytes by kind of traffic, ``clock_mhz`` of the
     accelerator (0 where it is not told). ``missing_ops`` counts operators without a cost: the time is then a least one.
 

@@ -28,7 +28,7 @@ from deploykit.tables.devices import Device
 __all__ = ["ReleaseComparison", "ask", "ask_binary", "compare", "features"]
 
 
-class ReleaseComparison(Published, frozen=True, kw_only=True):
+class ReleaseComparison(Published):
     """What differs between two releases: states of features, and what the releases in between are said to change."""
 
     before: str

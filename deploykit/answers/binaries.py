@@ -19,7 +19,7 @@ from deploykit.tables.capabilities import CompatRow, Status
 __all__ = ["BinaryReport", "Runtime", "report_binary"]
 
 
-class Runtime(Published, frozen=True, kw_only=True):
+class Runtime(Published):
     """One release and whether it loads the binary; ``carriers`` are the packages that bring its libraries."""
 
     release: str
@@ -27,7 +27,7 @@ class Runtime(Published, frozen=True, kw_only=True):
     carriers: tuple[str, ...] = ()
 
 
-class BinaryReport(Published, frozen=True, kw_only=True):
+class BinaryReport(Published):
     """``info`` is the binary's own word; ``loads`` the judgement for the place that was asked for.
 
     ``runtimes`` holds every release with tables, oldest first, for the device that was named or the binary's own chip.

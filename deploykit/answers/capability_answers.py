@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.capabilities import CompatRow, Status, release_range
@@ -35,7 +36,7 @@ _PLAIN = str.maketrans(dict.fromkeys("-_/,;:\"'()[]=.", " "))
 _ARCH_FACT = "arch"
 
 
-class Query(Struct, frozen=True, kw_only=True):
+class Query(Record):
     """What is asked: words that must all occur, and filters; an empty filter lets everything pass.
 
     ``archs`` is None for every architecture, else those whose rows are wanted beside the general ones; ``backends``
@@ -49,7 +50,7 @@ class Query(Struct, frozen=True, kw_only=True):
     backends: tuple[str, ...] | None = None
 
 
-class CompatAnswer(Published, frozen=True, kw_only=True):
+class CompatAnswer(Published):
     """The rows that answer a query, best match first. ``answered_by`` names the release that speaks per family.
 
     ``near`` are features that look like the words when no row matched.
@@ -70,7 +71,7 @@ class CompatAnswer(Published, frozen=True, kw_only=True):
         }
 
 
-class ReleaseDifference(Published, frozen=True, kw_only=True):
+class ReleaseDifference(Published):
     """One thing that differs between two releases; None on the side that has no row."""
 
     before: CompatRow | None

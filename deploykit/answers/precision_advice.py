@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json, read_toml, structure
@@ -28,7 +29,7 @@ _NESTED = (("w16a16", "w8a16"), ("w8a16", "w8a8"), ("w8a16", "w4a16"), ("w8a8", 
 """(more bits, fewer bits) of the same things: the first can hold whatever the second holds."""
 
 
-class Advised(Published, frozen=True, kw_only=True):
+class Advised(Published):
     """One statement with what it rests on, and what to do next; ``command`` is an example, or empty."""
 
     says: str
@@ -37,7 +38,7 @@ class Advised(Published, frozen=True, kw_only=True):
     command: str
 
 
-class Advice(Published, frozen=True, kw_only=True):
+class Advice(Published):
     """``met`` says of each precision whether it reaches the goal; ``best`` is the cheapest that does, or empty."""
 
     goal: str
@@ -82,7 +83,7 @@ def advise(values: Mapping[str, Reached], goal: Goal) -> Advice:
     )
 
 
-class AccuracyTable(Struct, frozen=True, kw_only=True):
+class AccuracyTable(Record):
     """Accuracies that were measured elsewhere, as a file (TOML or JSON) holds them."""
 
     accuracy: Mapping[str, float] = field(default_factory=dict)

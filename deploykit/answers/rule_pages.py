@@ -20,7 +20,7 @@ from deploykit.system.published import Published
 __all__ = ["RuleEntry", "all_rules", "find_rule", "reserved_codes", "rule_page"]
 
 
-class RuleEntry(Published, frozen=True, kw_only=True):
+class RuleEntry(Published):
     """A rule with who applies it: ``every backend`` for the core's own rules, else the ids of the backends."""
 
     rule: Rule[Any]

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.backend.requests import Request
 from deploykit.backend.status import Compilation
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.published import Published
 from deploykit.system.store import Kept
@@ -68,7 +69,7 @@ __all__ = [
 ]
 
 
-class Situation(Struct, frozen=True, kw_only=True):
+class Situation(Record):
     """Everything known before anything is decided: the input of planning and of the rules."""
 
     request: Request
@@ -96,7 +97,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     """What a compiler said of findings about this situation, None where there was nothing to ask."""
 
 
-class TextFile(Struct, frozen=True, kw_only=True):
+class TextFile(Record):
     """A text file of the package; ``executable`` scripts get mode 0755."""
 
     path: str
@@ -104,21 +105,21 @@ class TextFile(Struct, frozen=True, kw_only=True):
     executable: bool = False
 
 
-class JsonFile(Struct, frozen=True, kw_only=True):
+class JsonFile(Record):
     """A JSON file of the package; serialised, never templated."""
 
     path: str
     value: Any
 
 
-class BytesFile(Struct, frozen=True, kw_only=True):
+class BytesFile(Record):
     """A binary file of the package that was made in memory."""
 
     path: str
     data: bytes
 
 
-class CopiedFile(Struct, frozen=True, kw_only=True):
+class CopiedFile(Record):
     """A file streamed into the package from where the user keeps it, hashed while copied."""
 
     path: str
@@ -128,7 +129,7 @@ class CopiedFile(Struct, frozen=True, kw_only=True):
 PackageFile: TypeAlias = TextFile | JsonFile | BytesFile | CopiedFile
 
 
-class Check(Published, frozen=True, kw_only=True):
+class Check(Published):
     """One thing that was verified."""
 
     id: str
@@ -136,7 +137,7 @@ class Check(Published, frozen=True, kw_only=True):
     detail: str
 
 
-class Instead(Struct, frozen=True, kw_only=True):
+class Instead(Record):
     """Another request for the same model, seen to get over what an execution failed at, and how in words.
 
     ``findings`` are what there is to say about it in the package that it leads to. ``right`` is what a trial showed of
@@ -156,7 +157,7 @@ class Instead(Struct, frozen=True, kw_only=True):
         return tuple(finding.with_handled(how or self.how) for finding, how in told if how or finding.blocks)
 
 
-class Seen(Struct, frozen=True, kw_only=True, eq=False):
+class Seen(Record, eq=False):
     """A few samples and the outputs that ``by`` gave for each; names and shapes are the graph's own."""
 
     by: str
@@ -164,7 +165,7 @@ class Seen(Struct, frozen=True, kw_only=True, eq=False):
     outputs: tuple[Arrays, ...]
 
 
-class Execution(Struct, frozen=True, kw_only=True):
+class Execution(Record):
     """What really ran, with the files it left (package-relative), the facts to record, and what it found.
 
     ``right`` is None where nothing was run whose numbers could be judged. ``instead`` is what to start again with.
@@ -192,7 +193,7 @@ class Execution(Struct, frozen=True, kw_only=True):
         return (*self.findings, *gone)
 
 
-class Verification(Struct, frozen=True, kw_only=True):
+class Verification(Record):
     """The adapter's judgement of a package: checks, intended against actual types, findings."""
 
     checks: tuple[Check, ...] = ()
@@ -220,7 +221,7 @@ class SharedWork(Kept):
     """What several targets of one run share: each thing is made once, under its key, and is gone with the run."""
 
 
-class Aids(Struct, frozen=True, kw_only=True):
+class Aids(Record):
     """What the core hands an adapter for ``execute``: where news go, and inputs to judge on.
 
     ``samples`` gathers on the call; it raises InputError for calibration data that does not fit the inputs. ``shared``
@@ -444,7 +445,7 @@ AnyBackend: TypeAlias = Backend[Any, Any]
 """A backend as the entry points give it: what it prepares is its own business."""
 
 
-class MixedSupport(Struct, frozen=True, kw_only=True):
+class MixedSupport(Record):
     """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``, ``direct``.
 
     ``safe`` says that its tools are known to mix float16 and integers well; ``without`` why a kind is missing;

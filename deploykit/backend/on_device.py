@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import field
 
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays
 from deploykit.system.published import Published
 
@@ -17,7 +18,7 @@ LONGEST_RUN = 1800.0
 """Seconds after which a program on a device is ended."""
 
 
-class Place(Published, frozen=True, kw_only=True):
+class Place(Published):
     """What a device says of itself. "" is what it does not say; ``serial`` is a hash.
 
     ``folder`` is the absolute path of this run's own folder there, ``temperature`` the highest that it reads, in °C.
@@ -41,7 +42,7 @@ class Place(Published, frozen=True, kw_only=True):
         return " ".join(filter(None, (self.soc, self.system, self.release, self.machine)))
 
 
-class Measuring(Struct, frozen=True, kw_only=True, eq=False):
+class Measuring(Record, eq=False):
     """How to measure: inference is repeated ``iterations`` times after ``warmup``, for at most ``seconds``.
 
     ``profile`` asks for times of single operators, in a run of their own.
@@ -53,7 +54,7 @@ class Measuring(Struct, frozen=True, kw_only=True, eq=False):
     profile: bool = True
 
 
-class DeviceRequest(Measuring, frozen=True, kw_only=True, eq=False):
+class DeviceRequest(Measuring, eq=False):
     """What is asked of a device: the samples to judge on, and how to measure.
 
     ``power`` is burst, balanced, saver or "" for what the package says.
@@ -64,7 +65,7 @@ class DeviceRequest(Measuring, frozen=True, kw_only=True, eq=False):
     power: str = ""
 
 
-class DeviceFile(Struct, frozen=True, kw_only=True):
+class DeviceFile(Record):
     """One file of the run's folder, by its path there; ``source`` is a file here, or the bytes."""
 
     path: str
@@ -72,7 +73,7 @@ class DeviceFile(Struct, frozen=True, kw_only=True):
     executable: bool = False
 
 
-class DeviceJob(Struct, frozen=True, kw_only=True):
+class DeviceJob(Record):
     """What is pushed, started in the run's folder, and pulled: ``results`` must be there afterwards.
 
     ``where`` says what the outputs come from: ``device``, ``emulator``, or ``simulated`` for a plain CPU. ``started``
@@ -91,7 +92,7 @@ class DeviceJob(Struct, frozen=True, kw_only=True):
     timeout: float = LONGEST_RUN
 
 
-class MeasuredOperator(Published, frozen=True, kw_only=True):
+class MeasuredOperator(Published):
     """One operator of a profile: the user's ``node`` ("" where it maps to none), and its ``raw`` name in the profile.
 
     ``unit`` is cycles or us; cycles stay cycles, since operators run in parallel. ``on`` is NPU, GPU, CPU or "".
@@ -105,7 +106,7 @@ class MeasuredOperator(Published, frozen=True, kw_only=True):
     on: str = ""
 
 
-class DeviceResults(Struct, frozen=True, kw_only=True, eq=False):
+class DeviceResults(Record, eq=False):
     """What a device gave: the outputs of each sample, times in microseconds one by one, and what its profile says.
 
     ``libraries`` are build ids or versions of what ran.

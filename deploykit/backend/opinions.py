@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.findings import Confidence, Finding, Severity
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
@@ -29,7 +30,7 @@ class OpinionState(StrEnum):
     OPEN = "open"
 
 
-class Compiler(Struct, frozen=True, kw_only=True):
+class Compiler(Record):
     """A compiler that can be asked here, by its name for people; ``missing`` is why none can, and ``instead`` the cure.
 
     ``release`` is the SDK release it belongs to, as the tables name it.
@@ -41,7 +42,7 @@ class Compiler(Struct, frozen=True, kw_only=True):
     instead: str = ""
 
 
-class Opinion(Published, frozen=True, kw_only=True):
+class Opinion(Published):
     """The answer about one finding, which ``code`` and ``subject`` name.
 
     ``scope`` is what was compiled for it ("2 operators", "the model"), "" where nothing was. ``by`` is whose it is
@@ -66,7 +67,7 @@ class Opinion(Published, frozen=True, kw_only=True):
         return {**published(self, without=("by",)), **by}
 
 
-class Opinions(Struct, frozen=True, kw_only=True):
+class Opinions(Record):
     """Every opinion on one situation, whose they are (``compiler``: the nearest), and for which SDK they do not speak.
 
     ``unasked`` is the SDK of the package where the compiler is another release's, else "". Where ``compiler`` is
@@ -121,7 +122,7 @@ def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, st
     return tuple(finding if how is None else finding.with_handled(how) for finding, how in told)
 
 
-class AuditedKernel(Published, frozen=True, kw_only=True):
+class AuditedKernel(Published):
     """One distinct kernel: an operator with its attributes, shapes, types, grids and constants.
 
     ``node`` is the first node that it is of, ``count`` how many of the model are the same. ``place`` is ``alone``, or
@@ -147,7 +148,7 @@ class AuditedKernel(Published, frozen=True, kw_only=True):
     shown_by: str = ""
 
 
-class Audit(Published, frozen=True, kw_only=True):
+class Audit(Published):
     """All kernels that were looked at, by whom (``by``), and what follows; ``level`` is quick, auto or full.
 
     ``left_out`` are those that the level had no room for. ``settled`` says of findings of the plan, by code and name of

@@ -21,7 +21,7 @@ __all__ = ["Alternative", "Plan", "PlannedPrecision", "Rejected", "Route", "Step
 D = TypeVar("D")
 
 
-class Route(Published, frozen=True, kw_only=True):
+class Route(Published):
     """The way chosen through the vendor's tools, why, and how sure it is that it works."""
 
     id: str
@@ -30,7 +30,7 @@ class Route(Published, frozen=True, kw_only=True):
     sources: tuple[str, ...] = ()
 
 
-class Rejected(Published, frozen=True, kw_only=True):
+class Rejected(Published):
     """A route that was not taken, with the codes of the rules that rejected it."""
 
     id: str
@@ -38,7 +38,7 @@ class Rejected(Published, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Alternative(Published, frozen=True, kw_only=True):
+class Alternative(Published):
     """A route that was not reached, as a preferred one serves: what it is, and the codes that would stand against it.
 
     ``ask`` is how to insist on it.
@@ -51,7 +51,7 @@ class Alternative(Published, frozen=True, kw_only=True):
     ask: str = ""
 
 
-class Step(Published, frozen=True, kw_only=True):
+class Step(Published):
     """One command. ``argv`` is literal, paths are relative to the package; ``where`` is ``host`` or ``device``."""
 
     id: str
@@ -63,7 +63,7 @@ class Step(Published, frozen=True, kw_only=True):
     note: str = ""
 
 
-class PlannedPrecision(Published, frozen=True, kw_only=True):
+class PlannedPrecision(Published):
     """Per tensor, what the encodings intend and what the tool chain is expected to make of it.
 
     Types by their ONNX-like names (``uint8``, ``float16`` …). A tensor in neither map is not spoken about.
@@ -98,7 +98,7 @@ def _count(types: Mapping[str, str]) -> dict[str, int]:
     return dict(sorted(Counter(types.values()).items()))
 
 
-class Plan(Published, Generic[D], frozen=True, kw_only=True):
+class Plan(Published, Generic[D]):
     """What will be packaged for one target. ``route`` is None when every route was rejected: a precise no.
 
     ``target`` and ``sdk`` are JSON values that describe them; ``configs`` maps a package path to a JSON value.

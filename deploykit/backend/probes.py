@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.errors import ToolError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.published import Published
@@ -27,7 +28,7 @@ State: TypeAlias = Literal["ok", "problem", "absent"]
 _TIMEOUT = 120.0
 
 
-class CheckLine(Published, frozen=True, kw_only=True):
+class CheckLine(Published):
     """One thing that was looked at. ``absent`` is not there and only matters to who wants it; ``next`` says how."""
 
     id: str
@@ -37,7 +38,7 @@ class CheckLine(Published, frozen=True, kw_only=True):
     facts: Json = field(default_factory=dict)
 
 
-class Surroundings(Struct, frozen=True, kw_only=True):
+class Surroundings(Record):
     """The machine as a probe sees it: environment, home, the file system's root, and how to find and start programs."""
 
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.backend.options import OptionSpec, OptionValue
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-class QuantizerAsked(Struct, frozen=True, kw_only=True):
+class QuantizerAsked(Record):
     """What a quantizer plans from. ``options`` are its own, checked, defaults filled in.
 
     ``floats`` are tensors that no grid holds well.
@@ -41,7 +42,7 @@ class QuantizerAsked(Struct, frozen=True, kw_only=True):
     floats: tuple[str, ...] = ()
 
 
-class QuantizerJob(Struct, frozen=True, kw_only=True):
+class QuantizerJob(Record):
     """A plan: which script runs, and what it is told.
 
     ``script`` is a file that stands by itself beside ``child.py`` of the core (``deploykit.flow.quantizing``), in
@@ -55,7 +56,7 @@ class QuantizerJob(Struct, frozen=True, kw_only=True):
     rewrites: tuple[str, ...] = ()
 
 
-class WeightMethod(Struct, frozen=True, kw_only=True):
+class WeightMethod(Record):
     """A way to better weights at the same precision: its name, and the quantizer's options that ask for it."""
 
     name: str
@@ -87,7 +88,7 @@ class Quantizer(ABC):
         return ()
 
 
-class QuantizedModel(Struct, frozen=True, kw_only=True):
+class QuantizedModel(Record):
     """That a situation's encodings were made here, and from what: the user's float model and calibration data.
 
     ``record`` is the published account of the run (``report.json`` of ``deploykit quantize``); ``findings`` are what

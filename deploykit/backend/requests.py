@@ -11,10 +11,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.backend.options import ConfigKeys, OptionSpec, check_options
 from deploykit.errors import UsageError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 
 __all__ = [
@@ -69,7 +70,7 @@ class RequestOptions(TypedDict, total=False):
     options: ConfigKeys
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class Request(Record):
     """What the user asked for, as typed; ``options`` are ``--option KEY=VALUE`` pairs in order."""
 
     model: Path

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 
@@ -46,7 +47,7 @@ class Right(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-class Compilation(Struct, frozen=True, kw_only=True):
+class Compilation(Record):
     """Whether, by what, and why not."""
 
     state: Compiled = Compiled.NOT_RUN
@@ -59,7 +60,7 @@ class Compilation(Struct, frozen=True, kw_only=True):
         return f"{self.state}{by}{f': {self.why}' if self.why else ''}"
 
 
-class Correctness(Published, frozen=True, kw_only=True):
+class Correctness(Published):
     """The verdict on the numbers, on which samples it rests, against what, and every judged number as published.
 
     ``label`` and ``count`` are those of the samples; ``against`` is float, quantized or device; ``where``
@@ -111,7 +112,7 @@ def correctness_of(verdict: Verdict, *, where: str, label: str = "", count: int 
     )
 
 
-class PackageStatus(Published, frozen=True, kw_only=True):
+class PackageStatus(Published):
     """``intact``: hashes and schemas hold. The defaults are what is known before anything ran."""
 
     intact: bool = True

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from os.path import commonprefix
 
-from msgspec import Struct
-
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Finding
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
@@ -19,7 +18,7 @@ from deploykit.tables.devices import Device
 __all__ = ["Target", "find_device", "nearest_names"]
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class Target(Record):
     """A device under one SDK version.
 
     ``requested`` is the version as the user typed it ("" for the newest), ``sdk`` the table that answers for it,

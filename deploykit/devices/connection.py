@@ -16,9 +16,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from msgspec import Struct
-
 from deploykit.errors import ToolError, UsageError
+from deploykit.records import Record
 from deploykit.system.processes import run
 
 __all__ = ["Connection", "connection_to"]
@@ -50,7 +49,7 @@ _CLIENT_SAYS = (
 )
 
 
-class Connection(Struct, frozen=True, kw_only=True):
+class Connection(Record):
     """One way to a device. ``words`` start a shell there; ``folder`` is the one folder there that is deploykit's."""
 
     kind: str

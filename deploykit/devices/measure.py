@@ -35,7 +35,7 @@ _THROTTLED = 1.05
 _CLOCK = "its clock was set meanwhile: run again"
 
 
-class Comparison(Published, frozen=True, kw_only=True):
+class Comparison(Published):
     """One sample of times against another: ``ratio`` is the median of the second over that of the first.
 
     Above 1 the first is faster. ``low`` and ``high`` bound it in 95 of 100 resamples, ``p`` is the test's; both are
@@ -64,7 +64,7 @@ class Comparison(Published, frozen=True, kw_only=True):
         return f"A is {self.verdict}: it runs {self.ratio:.3g} times as fast as B {band}"
 
 
-class Trend(Published, frozen=True, kw_only=True):
+class Trend(Published):
     """The last third of the samples beside the first: ``ratio`` of their medians, above 1 where it got slower."""
 
     ratio: float
@@ -72,7 +72,7 @@ class Trend(Published, frozen=True, kw_only=True):
     words: str
 
 
-class Latency(Published, frozen=True, kw_only=True):
+class Latency(Published):
     """The times of one run in microseconds, of single inferences one after another.
 
     ``samples_us`` are all of them in the order of measuring; the warm-up before counts for nothing.

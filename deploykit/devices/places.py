@@ -7,19 +7,18 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import Struct
-
 from deploykit.accuracy.judge.verdict import Thresholds
 from deploykit.accuracy.latency import read_time
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.on_device import Place
 from deploykit.errors import InputError, UsageError
+from deploykit.records import Record
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["DeviceRow", "device_at", "devices_in", "draft_device"]
 
 
-class DeviceRow(Struct, frozen=True, kw_only=True):
+class DeviceRow(Record):
     """One device: ``at`` is what ``--on`` takes; ``python`` and ``folder`` are its own, where they are not the usual.
 
     ``max_p90`` (``5ms``) is what a run may take, the rest what its outputs are held to instead of the usual limits.

@@ -15,12 +15,13 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.accuracy.latency import TraceEvent, operator_times
 from deploykit.answers.diagnosis.names import mangle
 from deploykit.backend.on_device import MeasuredOperator
 from deploykit.errors import InputError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular
 from deploykit.system.published import Published
@@ -35,7 +36,7 @@ _KERNEL = re.compile(r"(.*)_kernel_time$", re.DOTALL)
 _LARGEST, _LONGEST_LINE = 1 << 30, 1 << 20
 
 
-class Origins(Struct, frozen=True, kw_only=True, dict=True):
+class Origins(Record, dict=True):
     """The operators of the packaged model by name, each with its type, to which names in a profile lead back.
 
     ``layouts`` are transposes that a compiler puts in, each with the name of what it is for.
@@ -134,7 +135,7 @@ def _events(path: Path) -> Iterator[Json]:
                 yield event
 
 
-class EstimateRow(Published, frozen=True, kw_only=True):
+class EstimateRow(Published):
     """One operator on the device beside the compiler's estimate, in cycles and as part of all operators of its side.
 
     None where one of both does not know it: an operator that is fused into another has no cost of its own there.

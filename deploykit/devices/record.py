@@ -28,7 +28,7 @@ _WAIT_SECONDS, _ASKED_EVERY = 60.0, 0.1
 _PARTS_DB = 3.0  # twice the noise: more than what an emulator rounds otherwise than its device
 
 
-class OutputBeside(Published, frozen=True, kw_only=True):
+class OutputBeside(Published):
     """One output in decibels: the device and the emulator each beside the reference, and beside each other."""
 
     output: str
@@ -43,7 +43,7 @@ class OutputBeside(Published, frozen=True, kw_only=True):
         return None not in pair and float(pair[1] or 0) - float(pair[0] or 0) > _PARTS_DB
 
 
-class RunRecord(Published, frozen=True, kw_only=True):
+class RunRecord(Published):
     """One run: on what, how, whether its outputs are right, how long it took; times in microseconds.
 
     ``where`` is what the outputs come from: device, emulator or simulated. ``emulator`` is the emulator's own verdict

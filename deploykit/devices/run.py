@@ -40,7 +40,7 @@ from deploykit.system.published import Published
 __all__ = ["RunOptions", "RunReport", "run_package", "run_there"]
 
 
-class RunOptions(Measuring, frozen=True, kw_only=True, eq=False):
+class RunOptions(Measuring, eq=False):
     """How to run on any device: on which samples, how to measure, held against which earlier times."""
 
     data: Path | None = None
@@ -48,7 +48,7 @@ class RunOptions(Measuring, frozen=True, kw_only=True, eq=False):
     keep: bool = False
 
 
-class RunReport(Published, frozen=True, kw_only=True):
+class RunReport(Published):
     """How a run ended: its record and where that is kept, or what the program's log says of the failure."""
 
     record: RunRecord | None

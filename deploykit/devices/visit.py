@@ -17,13 +17,12 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from deploykit.backend.on_device import DeviceJob, Place
 from deploykit.devices.connection import Connection, connection_to
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.packages.manifests import hash_file
+from deploykit.records import Record
 from deploykit.system.aliases import Tell
 
 __all__ = ["Visit", "VisitEnd", "visiting"]
@@ -68,7 +67,7 @@ class VisitEnd(NamedTuple):
     temperature: float | None = None
 
 
-class Visit(Struct, frozen=True, kw_only=True):
+class Visit(Record):
     """An open way to a device, what it is, and which contents it holds already."""
 
     connection: Connection

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 from onnx import NodeProto
 
@@ -20,6 +20,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import Trait, ops
 from deploykit.model.range_functions import FLOAT_TYPES, INTEGER_RANGES, Interval, hull, product, total
+from deploykit.records import Record
 from deploykit.system.published import Published
 
 __all__ = [
@@ -57,7 +58,7 @@ class Origin(StrEnum):
         return str(self).replace("_", " ")
 
 
-class InferredRange(Published, frozen=True, kw_only=True):
+class InferredRange(Published):
     """The range of one tensor, where it comes from, and why in words.
 
     ``copies`` names a tensor that has the same grid. A ``wide`` range holds, but is much wider than calibration's would
@@ -81,7 +82,7 @@ class InferredRange(Published, frozen=True, kw_only=True):
         return self.low, self.high
 
 
-class OpenTensor(Published, frozen=True, kw_only=True):
+class OpenTensor(Published):
     """A tensor about whose range nothing is known: the graph inputs it hangs on, and why nothing else tells."""
 
     ALSO = ("ways_out",)
@@ -96,7 +97,7 @@ class OpenTensor(Published, frozen=True, kw_only=True):
         return ("--calibration DATA", *(f"--input {name}=VALUE" for name in self.inputs))
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class Evidence(Record):
     """What the user gave or said about inputs.
 
     ``inputs`` are those whose values mean something (given, recorded or declared ones; never derived or arbitrary
@@ -110,7 +111,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     words: str = "the calibration data"
 
 
-class Inference(Struct, frozen=True, kw_only=True):
+class Inference(Record):
     """Completed encodings, a conclusion for every new entry, and the tensors that stay open."""
 
     encodings: EncodingSet
@@ -138,7 +139,7 @@ _SPREAD = 256.0
 """A divisor whose largest value is this many times its smallest says too little about a quotient."""
 
 
-class Clue(Struct, frozen=True, kw_only=True):
+class Clue(Record):
     """A range for an operand. ``encloses`` tells an enclosure from a need; ``copies`` a tensor of the same grid.
 
     ``exact`` ranges are as narrow as the ones they follow from; others hold whatever two operands do together. It is

@@ -21,6 +21,7 @@ from deploykit.model.graph import view_of
 from deploykit.model.operators import BIAS, WEIGHT, Trait, data_outputs, has
 from deploykit.model.parameters import ParameterUse, parameter_uses, stored_behind
 from deploykit.model.patterns import find_blocks
+from deploykit.records import Record
 
 __all__ = [
     "FINEST_SCALE",
@@ -141,7 +142,7 @@ _LARGEST_SCALE = 1e298
 _FINEST_FLOAT16 = 2.0**-14
 
 
-class DerivedBiases(Struct, frozen=True, kw_only=True):
+class DerivedBiases(Record):
     """New entries in graph order, and for every other bias without an entry the reason why it gets none."""
 
     entries: tuple[Encoding, ...]
@@ -292,7 +293,7 @@ def _int32(scale: Array) -> Made:
     return Affine(bits=32, signed=True, scale=scale, zero_point=np.zeros(scale.shape), symmetric=True, axis=axis)
 
 
-class CompletedEncodings(Struct, frozen=True, kw_only=True):
+class CompletedEncodings(Record):
     """The completed set; ``biases`` and ``copies`` name what was added, ``skipped`` why a bias has no entry."""
 
     encodings: EncodingSet

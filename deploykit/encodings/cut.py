@@ -9,13 +9,13 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from msgspec import Struct
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from deploykit.errors import UsageError
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import bare, copy_of, names_read
 from deploykit.model.shape_inference import inferred_graph
+from deploykit.records import Record
 
 __all__ = [
     "CutPart",
@@ -136,7 +136,7 @@ _ENTRANCES = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
 """What may stand between an input of the model and its readers, and is made again in every part that reads it."""
 
 
-class CutPart(Struct, frozen=True, kw_only=True):
+class CutPart(Record):
     """One part of one graph: an ordinary model with the names of the whole; ``weights`` are the large ones it reads."""
 
     model: ModelProto

@@ -128,7 +128,7 @@ Bias = Literal["float", "encoded", "int32"]
 _INLINE_LIMIT = 1_900_000_000
 
 
-class Applied(Published, frozen=True, kw_only=True):
+class Applied(Published):
     """A written QDQ model: the type of each quantized tensor, and the entries that were not written with the reason."""
 
     output: Path
@@ -136,7 +136,7 @@ class Applied(Published, frozen=True, kw_only=True):
     skipped: Mapping[str, str]
 
 
-class Removed(Published, frozen=True, kw_only=True):
+class Removed(Published):
     """What came out of a QDQ model: the float model, the encodings' text, and the nodes that could not be taken out."""
 
     WITHOUT = ("encodings",)

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
-from msgspec import Struct
-
 from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, setting_of, with_static
 from deploykit.model.operators import BIAS, ROLES, WEIGHT, Trait, data_outputs, has, ops
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import Fusion, fusions
+from deploykit.records import Record
 
 __all__ = [
     "Border",
@@ -87,7 +86,7 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     return found
 
 
-class Border(Struct, frozen=True, kw_only=True):
+class Border(Record):
     """One conversion: ``tensor`` is quantized and ``node`` (a label) runs in float.
 
     ``direction`` is ``to-float`` where the node reads the tensor and ``to-quantized`` where it makes it.
@@ -128,7 +127,7 @@ def _is_quantized(facts: GraphFacts, name: str, floats: Collection[str]) -> bool
     return facts.is_data(name) and not facts.is_stored(name) and name not in floats
 
 
-class Extension(Struct, frozen=True, kw_only=True):
+class Extension(Record):
     """Quantized activations that, made float as well, would remove borders.
 
     ``nodes`` are the ops that would then run in float and do not yet (labels); ``removed`` is the net number of borders
@@ -186,7 +185,7 @@ def _islands(
 _ACTIVATIONS = ops(Trait.CLAMPS, Trait.RECTIFIES) | {"HardSwish"}
 
 
-class FloatPrediction(Struct, frozen=True, kw_only=True):
+class FloatPrediction(Record):
     """Which tensors are meant to be float, and which will be, by name.
 
     ``unexpected`` will be float though an encoding was meant to exist; ``missing`` are meant to be float and will be

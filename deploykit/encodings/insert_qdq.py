@@ -21,12 +21,13 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, opset_of, raise_opset
 from deploykit.model.operators import settings
 from deploykit.model.weights import element_type, integer_tensor, stored_values
+from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 
 __all__ = ["Bias", "QdqModel", "QuantizedConstant", "Skipped", "dequantized", "insert_qdq", "quantize_constant"]
 
 
-class QuantizedConstant(Struct, frozen=True, kw_only=True, eq=False):
+class QuantizedConstant(Record, eq=False):
     """Integers of a weight with the grid that gives them meaning.
 
     ``scale`` and ``zero_point`` are 0-d per tensor, 1-d along ``axis`` per channel, and of the tensor's rank per block,
@@ -142,14 +143,14 @@ _BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization")
 _MS = "com.microsoft"
 
 
-class Skipped(Struct, frozen=True, kw_only=True):
+class Skipped(Record):
     """An encoding that could not be written, and why."""
 
     tensor: str
     reason: str
 
 
-class QdqModel(Struct, frozen=True, kw_only=True):
+class QdqModel(Record):
     """The quantized model. ``placed`` maps each quantized tensor to its type, ``stored`` to the name of its integers,
     ``activations`` are those computed at run time, and ``skipped`` says what was left float.
     """

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published
 
@@ -38,7 +38,7 @@ _CHUNK = 1 << 17
 _THREADS = 2
 
 
-class LpbqLoss(Published, frozen=True, kw_only=True):
+class LpbqLoss(Published):
     """What LPBQ costs one weight: the largest relative change of a scale, and the SQNR of the dequantized weight.
 
     ``refined_sqnr_db`` is that after re-rounding the integers to the new scales; None when it was not computed.
@@ -57,7 +57,7 @@ class LpbqLoss(Published, frozen=True, kw_only=True):
         }
 
 
-class BlockWeight(Struct, frozen=True, kw_only=True, eq=False):
+class BlockWeight(Record, eq=False):
     """A 4-bit weight as ONNX stores it: two integers to a byte, the first in the low half.
 
     ``scale`` is of the weight's rank, with the block axis divided by ``block_size``.

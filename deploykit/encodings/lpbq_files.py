@@ -22,6 +22,7 @@ from deploykit.model.load import Model, load_model
 from deploykit.model.nodes import attribute, operand
 from deploykit.model.values import FileSpan, is_external
 from deploykit.model.weights import copy_bytes, integer_tensor, point_outside, weight
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.folders import scratch
 from deploykit.system.published import Published
@@ -32,7 +33,7 @@ _LAYERS = ("MatMul", "Gemm", "Conv")
 _FUSED = ("Add", "Relu", "Clip")
 
 
-class WeightReport(Published, frozen=True, kw_only=True):
+class WeightReport(Published):
     """One block-quantized weight: converted with its loss, or left as it is with the reason."""
 
     WITHOUT = ("has_bias",)
@@ -51,7 +52,7 @@ class WeightReport(Published, frozen=True, kw_only=True):
         return self.loss is not None
 
 
-class LpbqReport(Struct, frozen=True, kw_only=True):
+class LpbqReport(Record):
     """Every weight with a block size, in graph order."""
 
     weights: tuple[WeightReport, ...]

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
+from deploykit.records import Record
 
 __all__ = [
     "GridKind",
@@ -30,7 +30,7 @@ __all__ = [
 _SMALLEST_SCALE = 2.0**-100
 
 
-class GridKind(Struct, frozen=True, kw_only=True):
+class GridKind(Record):
     """What a new integer entry looks like: width, sign, and whether zero must lie in the middle."""
 
     bits: int

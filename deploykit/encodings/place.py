@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.encodings.formats import grids
@@ -18,6 +17,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
 from deploykit.model.parameters import parameter_uses
 from deploykit.model.ranges import Interval
+from deploykit.records import Record
 
 __all__ = [
     "Layout",
@@ -73,7 +73,7 @@ def _misfit(what: str, shape: tuple[int, ...]) -> InputError:
     return InputError(f"{what} {text}", next="is this the model that the encodings were made from?")
 
 
-class Layout(Struct, frozen=True, kw_only=True):
+class Layout(Record):
     """What a graph says about one tensor.
 
     ``shape`` is None when it is not fully known. The axes are those that the op reading the tensor as its weight uses

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import RANGES, ROLES, Trait, has, is_standard, ops
 from deploykit.model.parameters import QUANTIZERS
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
@@ -66,7 +65,7 @@ class Harm(StrEnum):
     """A TopK orders rounded scores, among which are ties. It does no harm by itself."""
 
 
-class Operand(Published, frozen=True, kw_only=True):
+class Operand(Published):
     """An operand and its range; infinite ends where nothing is known."""
 
     tensor: str
@@ -87,7 +86,7 @@ class Operand(Published, frozen=True, kw_only=True):
         return f"{self.tensor} ({'..'.join(ends)})"
 
 
-class Hurt(Published, frozen=True, kw_only=True):
+class Hurt(Published):
     """One node, what it does, and its operands with their ranges."""
 
     node: str
@@ -95,7 +94,7 @@ class Hurt(Published, frozen=True, kw_only=True):
     parts: tuple[Operand, ...]
 
 
-class PostProcessing(Published, frozen=True, kw_only=True):
+class PostProcessing(Published):
     """The nodes behind the network that lead to outputs, by index, as far as something in them is hurt by integers.
 
     They are closed: what enters comes from ``heads``, the last operators of the network before them (with a bias or a
@@ -270,7 +269,7 @@ _TRANSPARENT = frozenset({*QUANTIZERS, "Identity", "Cast", "Relu", "Dropout"})
 _HEAVY = ops(Trait.LINEAR, Trait.INTEGER_LINEAR, Trait.RECURRENT)
 
 
-class Mixing(Struct, frozen=True, kw_only=True):
+class Mixing(Record):
     """A Concat whose operands end up under one scale.
 
     ``parts`` are its operands with the slices they fill along ``axis``. ``starts`` and ``ends`` name a closed subgraph

@@ -27,6 +27,7 @@ from deploykit.model.patterns import PAIRS
 from deploykit.model.ranges import ANYTHING, Arithmetic, graph_bounds
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import element_type, is_outside, stored_values
+from deploykit.records import Record
 
 __all__ = [
     "DEQUANTIZE",
@@ -82,7 +83,7 @@ ReadTensor = Callable[[str], "np.ndarray[Any, Any] | None"]
 """Gives the values of an initializer that is stored outside of the model, or None."""
 
 
-class QdqGraph(Struct, frozen=True, kw_only=True):
+class QdqGraph(Record):
     """A graph and what else is known of its tensors. Methods raise InputError for what is no encoding."""
 
     graph: GraphCopy
@@ -294,7 +295,7 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
     return EncodingSet(version=QDQ_VERSION, entries=found, source=source)
 
 
-class Extracted(Struct, frozen=True, kw_only=True):
+class Extracted(Record):
     """The float model, its encodings (placed), and the nodes that could not be taken out, with the reason."""
 
     model: ModelProto

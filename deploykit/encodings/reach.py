@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.encodings.place import encoded_bounds
@@ -19,6 +18,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import view_of
 from deploykit.model.operators import LARGEST_FLOAT16, RANGES, Trait, has, ops
 from deploykit.model.ranges import ANYTHING, Interval, graph_bounds
+from deploykit.records import Record
 
 if TYPE_CHECKING:
     from deploykit.model.load import Model
@@ -30,7 +30,7 @@ _UNION = ops(Trait.JOINS)
 _CARRIES_INFINITY = _PASSING | _UNION | {"Add", "Sub", "Log", "Sqrt"}
 
 
-class Reach(Struct, frozen=True, kw_only=True):
+class Reach(Record):
     """The estimated range of one tensor, and the tensor that causes it: a constant, a bound, or an encoding.
 
     ``attained`` ranges are those of stored values or encodings that only pass through; others hold at most, for they

@@ -10,12 +10,11 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.operators import BIAS, LARGEST_FLOAT16, WEIGHT, Trait, has
+from deploykit.records import Record
 
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
@@ -34,7 +33,7 @@ _COMPARED = 20_000
 _AIMET = "aimet-onnx 2.42.0, observed"
 
 
-class EncodingsOnGraph(Struct, frozen=True, kw_only=True, dict=True):
+class EncodingsOnGraph(Record, dict=True):
     """Encodings, placed on the graph they are for. What needs arrays is imported where it is asked for, since every
     listing of rules loads this file."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, helper
 
@@ -19,11 +18,12 @@ from deploykit.encodings.float_sets import float_nodes
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.model.facts import GraphFacts, static_tensors, with_static
 from deploykit.model.graph import GraphCopy, view_of
+from deploykit.records import Record
 
 __all__ = ["Partition", "Segment", "SegmentCosts", "SegmentRange", "partition", "split_model", "whole_as_cut"]
 
 
-class SegmentCosts(Struct, frozen=True, kw_only=True):
+class SegmentCosts(Record):
     """What is weighed, in bytes moved: starting one more segment, a byte that crosses, an op that becomes float.
 
     An op that becomes float costs ``changed_op`` and the bytes of what it makes and of its weights. Editorial values.
@@ -35,7 +35,7 @@ class SegmentCosts(Struct, frozen=True, kw_only=True):
     changed_byte: float = 1.0
 
 
-class SegmentRange(Struct, frozen=True, kw_only=True):
+class SegmentRange(Record):
     """One segment: node indices in graph order, its kind, and the tensors it takes in and hands on."""
 
     nodes: tuple[int, ...]
@@ -44,7 +44,7 @@ class SegmentRange(Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...]
 
 
-class Partition(Struct, frozen=True, kw_only=True):
+class Partition(Record):
     """The segments in the order in which they run.
 
     ``changed`` are indices of nodes that run in float though they could be quantized.
@@ -101,7 +101,7 @@ def _improve(draft: _Levelling, best: _Levels, weight: Callable[[_Levels], float
     return best
 
 
-class _Levels(Struct, frozen=True, kw_only=True):
+class _Levels(Record):
     """One way to cut: a level per node, odd levels being of the other kind than ``first_float`` says of even ones."""
 
     changed: frozenset[int]
@@ -231,7 +231,7 @@ class _Levelling:
         return Partition(segments=tuple(segments), changed=tuple(sorted(way.changed)))
 
 
-class Segment(Struct, frozen=True, kw_only=True):
+class Segment(Record):
     """One part of the whole: an ordinary model. ``encodings`` is None for a float segment.
 
     ``name`` is fit for files and graphs: a number and the kind. ``changed`` are labels of ops that run in float here

@@ -27,7 +27,7 @@ from deploykit.system.published import Published
 __all__ = ["PartReport", "split_files"]
 
 
-class PartReport(Published, frozen=True, kw_only=True):
+class PartReport(Published):
     """One part as it was written: its files, and the bytes of stored weights that it reads."""
 
     model: Path

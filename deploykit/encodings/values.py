@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def _array(value: Any) -> Array:
     return np.asarray(value)
 
 
-class Affine(Struct, frozen=True, kw_only=True, eq=False):
+class Affine(Record, eq=False):
     """An integer grid: per tensor, per channel or per block.
 
     ``scale`` and ``zero_point`` have the same shape: ``()`` per tensor, ``(channels,)`` per channel along ``axis``,
@@ -93,7 +94,7 @@ class Affine(Struct, frozen=True, kw_only=True, eq=False):
         return _array((self.highest - self.zero_point) * self.scale)
 
 
-class Lpbq(Struct, frozen=True, kw_only=True, eq=False):
+class Lpbq(Record, eq=False):
     """Low-power block quantization: a float scale per channel times an integer scale per block; symmetric.
 
     ``block_scale`` holds whole numbers in 1 .. 2**(decompressed_bits - bits) inclusive. Placed, both arrays have the
@@ -125,7 +126,7 @@ class Lpbq(Struct, frozen=True, kw_only=True, eq=False):
         return _array(self.block_scale * self.channel_scale)
 
 
-class Float(Struct, frozen=True, kw_only=True):
+class Float(Record):
     """A cast without a scale: the tensor is meant to be float16 or bfloat16."""
 
     dtype: str
@@ -136,7 +137,7 @@ class Float(Struct, frozen=True, kw_only=True):
         return "per-tensor"
 
 
-class Float8(Struct, frozen=True, kw_only=True, eq=False):
+class Float8(Record, eq=False):
     """A scaled float8: ``float8e4m3fn`` or ``float8e5m2``; ``scale`` is laid out as in ``Affine``."""
 
     dtype: str
@@ -156,7 +157,7 @@ class Float8(Struct, frozen=True, kw_only=True, eq=False):
 Value: TypeAlias = Affine | Lpbq | Float | Float8
 
 
-class Encoding(Struct, frozen=True, kw_only=True, eq=False):
+class Encoding(Record, eq=False):
     """What one tensor is quantized to. ``is_param`` is None where the file does not tell parameters apart."""
 
     name: str
@@ -169,7 +170,7 @@ class Encoding(Struct, frozen=True, kw_only=True, eq=False):
         return self.value.dtype
 
 
-class EncodingSet(Struct, frozen=True, kw_only=True, eq=False, dict=True):
+class EncodingSet(Record, eq=False, dict=True):
     """All encodings of one model, in the file's order, with what the file said about itself.
 
     ``extra`` keeps unknown top-level keys. ``float_tensors`` are tensors meant to be float16 that the format cannot

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
+
+from deploykit.records import Record
 
 __all__ = [
     "Answerer",
@@ -67,7 +69,7 @@ class Answerer(StrEnum):
     TOOLS = "tools"
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class Claim(Record):
     """That something is not taken, which a trial can refute: nothing about numbers, files or what the user must say.
 
     ``seen_with`` is the newest release with which it was seen, "" where that is not known.
@@ -96,14 +98,14 @@ class SubjectKind(StrEnum):
     ENVIRONMENT = "environment"
 
 
-class Subject(Struct, frozen=True, kw_only=True):
+class Subject(Record):
     """The thing a finding is about: its kind and its name as the user knows it."""
 
     kind: SubjectKind
     name: str
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Record):
     """One thing found, by one rule, about one subject.
 
     ``handled`` is None, or how the plan itself avoids the trouble; a handled error no longer makes exit status 1.
@@ -186,7 +188,7 @@ def summarize(findings: Iterable[Finding]) -> dict[str, int]:
     return {str(severity): counts[severity] for severity in Severity}
 
 
-class FindingGroup(Struct, frozen=True, kw_only=True):
+class FindingGroup(Record):
     """Findings of one rule that are in the same state: all open, or all handled."""
 
     findings: tuple[Finding, ...]

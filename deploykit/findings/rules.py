@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from deploykit.errors import DefectError
 from deploykit.findings import Claim, Finding, Severity, Subject, SubjectKind
+from deploykit.records import Record
 
 __all__ = ["Found", "Registry", "Rule"]
 
@@ -40,7 +41,7 @@ class Found(Struct, frozen=True):
     cure: tuple[str, ...] | None = None
 
 
-class Rule(Struct, Generic[C], frozen=True, kw_only=True):
+class Rule(Record, Generic[C]):
     """One rule: what it looks for, why that matters, how to fix it, and who says so.
 
     ``claim`` is None where no compiler can tell whether the rule is right. ``cure`` are the rewrites, by name, that may

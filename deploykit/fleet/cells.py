@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import convert, to_builtins
 from msgspec.structs import fields, replace
 from packaging.requirements import Requirement
 
@@ -28,6 +28,7 @@ from deploykit.findings import listed
 from deploykit.fleet.description import Described, Included, Shared
 from deploykit.model.load import load_model
 from deploykit.packages.manifests import hash_file
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.files import paths_below, regular_size
 
@@ -51,7 +52,7 @@ _MOST_CELLS = 10_000
 Row = TypeVar("Row", bound=Shared)
 
 
-class Cell(Struct, frozen=True, kw_only=True):
+class Cell(Record):
     """One package to be made. ``id`` is a path of two parts, model and target, and the folder of its results."""
 
     id: str

@@ -14,7 +14,7 @@ from os.path import commonpath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
@@ -23,6 +23,7 @@ from deploykit.fleet.pool import Batch, Tell, run_batch
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, read_result, write_result
 from deploykit.packages.manifests import hash_file
 from deploykit.packages.placing import FRESH, OLD, check_place
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular
 from deploykit.system.folders import exchange, scratch, workspace
@@ -151,7 +152,7 @@ def _difference(mine: Mapping[str, str], theirs: object) -> str:
     )
 
 
-class _Cluster(Struct, frozen=True, kw_only=True):
+class _Cluster(Record):
     """Turns batches into tasks; ``sent`` are the inputs that lie on the workers already, by their digests."""
 
     client: Client

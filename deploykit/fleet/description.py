@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import InputError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_toml, schema_of, structure
 
@@ -25,7 +26,7 @@ FILE_NAME = "deploykit.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-class Shared(Struct, frozen=True, kw_only=True):
+class Shared(Record):
     """What ``deploykit package`` takes, for all, for one model, for one target or for one cell; the nearest wins.
 
     ``options`` are documented configuration keys, ``own`` the options of a backend by their names; of both only what
@@ -52,13 +53,13 @@ class Shared(Struct, frozen=True, kw_only=True):
     own: Json = field(default_factory=dict)
 
 
-class ModelRow(Shared, frozen=True, kw_only=True):
+class ModelRow(Shared):
     """One model: an ONNX file, and what goes with it."""
 
     path: str
 
 
-class TargetRow(Shared, frozen=True, kw_only=True):
+class TargetRow(Shared):
     """One device, under each of ``backends`` and ``sdks``; none named: the device's first, the newest."""
 
     device: str
@@ -66,7 +67,7 @@ class TargetRow(Shared, frozen=True, kw_only=True):
     sdks: tuple[str, ...] = ()
 
 
-class Excluded(Struct, frozen=True, kw_only=True):
+class Excluded(Record):
     """Cells that are left out; each word may hold ``*``."""
 
     model: str = "*"
@@ -75,7 +76,7 @@ class Excluded(Struct, frozen=True, kw_only=True):
     sdk: str = "*"
 
 
-class Included(Shared, frozen=True, kw_only=True):
+class Included(Shared):
     """One cell more, with options of its own; ``name`` is the last part of its id."""
 
     model: str
@@ -85,7 +86,7 @@ class Included(Shared, frozen=True, kw_only=True):
     sdk: str | None = None
 
 
-class Matrix(Struct, frozen=True, kw_only=True):
+class Matrix(Record):
     """Which models meet which targets; empty: all."""
 
     models: tuple[str, ...] = ()
@@ -94,7 +95,7 @@ class Matrix(Struct, frozen=True, kw_only=True):
     include: tuple[Included, ...] = ()
 
 
-class Described(Struct, frozen=True, kw_only=True):
+class Described(Record):
     """The whole file of a fleet: models, targets, and what is packaged for what; ``devices`` are those of ``--on``."""
 
     models: Mapping[str, ModelRow]

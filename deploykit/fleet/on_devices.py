@@ -26,7 +26,7 @@ from deploykit.system.published import Published
 __all__ = ["DeviceRun", "device_targets", "run_on_devices"]
 
 
-class DeviceRun(Published, frozen=True, kw_only=True):
+class DeviceRun(Published):
     """One cell on one device: what ``deploykit run --json`` prints, or the error that it ended in."""
 
     cell: str

@@ -57,7 +57,7 @@ class CellVerdict(StrEnum):
     FAILED = "failed"
 
 
-class CellResult(Published, frozen=True, kw_only=True):
+class CellResult(Published):
     """One cell's answer. ``outcome`` is what ``package --json`` prints; ``error`` what it says where it ends in one.
 
     ``seconds`` is wall time, ``processor_seconds`` that of the process and its children; ``bytes`` the package's size.
@@ -125,7 +125,7 @@ class CellResult(Published, frozen=True, kw_only=True):
         return {"schema": 1, **published(self, also=("verdict",)), **seconds, **shown}
 
 
-class Results(Published, frozen=True, kw_only=True):
+class Results(Published):
     """All cells of one run in the order of the file. ``kept`` are those that an earlier run had made.
 
     ``max_time_us`` is what each may take by its compiler's estimate, 0 for no limit; a cell without one is not held.
@@ -220,7 +220,7 @@ def _result(value: Json) -> CellResult:
     return convert({name: field for name, field in value.items() if field is not None}, CellResult)
 
 
-class CellChange(Published, frozen=True, kw_only=True):
+class CellChange(Published):
     """One cell that is not as it was; ``worse`` where its verdict, compilation or speed went down."""
 
     cell: str
@@ -228,7 +228,7 @@ class CellChange(Published, frozen=True, kw_only=True):
     worse: bool
 
 
-class RunDifference(Published, frozen=True, kw_only=True):
+class RunDifference(Published):
     """Two runs beside each other."""
 
     changes: tuple[CellChange, ...]

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
-
 from deploykit.errors import DeploykitError, PackageError, UsageError
 from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, input_files
 from deploykit.fleet.cluster import address_of, run_on_cluster
@@ -20,6 +18,7 @@ from deploykit.fleet.description import read_file
 from deploykit.fleet.pages import junit_of, render_matrix
 from deploykit.fleet.pool import Tell, batches_of, default_processes, run_batches
 from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_result, finished, write_result
+from deploykit.records import Record
 from deploykit.report.rendering import render
 from deploykit.system.files import write_files
 
@@ -39,7 +38,7 @@ ENGINES: Mapping[str, str] = {
 _MOST_JOBS = {"github-actions": 256, "gitlab": 200}
 
 
-class Selected(Struct, frozen=True, kw_only=True):
+class Selected(Record):
     """The cells of a file that a run is about."""
 
     file: Path

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from deploykit.accuracy.samples.calibration import KINDS
 from deploykit.errors import DeploykitError, InputError
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
+from deploykit.records import Record
 from deploykit.system.files import paths_below
 
 __all__ = ["Scouted", "scout", "toml_text"]
@@ -32,7 +32,7 @@ _ARRAYS = (".npz", ".npy")
 _MOST = 1000
 
 
-class FoundModel(Struct, frozen=True, kw_only=True):
+class FoundModel(Record):
     """One model; paths are relative to the folder. ``about`` says what it takes."""
 
     name: str
@@ -42,7 +42,7 @@ class FoundModel(Struct, frozen=True, kw_only=True):
     about: str
 
 
-class Scouted(Struct, frozen=True, kw_only=True):
+class Scouted(Record):
     """What a folder holds; ``skipped`` are files that are no models, with why."""
 
     models: tuple[FoundModel, ...]

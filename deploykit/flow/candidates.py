@@ -13,7 +13,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
-from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -51,6 +50,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights, load_weights
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 
@@ -107,7 +107,7 @@ class ModelOnSamples:
         return replace(raised, worst=found.worst_layers[:MOST_SHOWN])
 
 
-class SimulatedLadder(Published, frozen=True, kw_only=True, eq=False):
+class SimulatedLadder(Published, eq=False):
     """The ladder, and the data it was walked on: ``held_out`` is False where one sample had to serve for both."""
 
     ladder: Ladder
@@ -220,7 +220,7 @@ def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderR
     return timed
 
 
-class Mixed(Published, frozen=True, kw_only=True):
+class Mixed(Published):
     """The raised encodings as a file's ``text`` and how they were found."""
 
     raised: Raised
@@ -292,7 +292,7 @@ _MOST_TRIED = 8
 """Numbers of layers, spread over the order of their sensitivity, that are tried besides those of the bisection."""
 
 
-class Best(Struct, frozen=True, kw_only=True, eq=False):
+class Best(Record, eq=False):
     """The ladder, and what was chosen: encodings, or None where float16 is the answer or nothing is good."""
 
     ladder: Ladder
@@ -329,7 +329,7 @@ def make_best(
     return Best(ladder=ladder, made=candidates.chosen(ladder))
 
 
-class _QuantizedModel(Struct, frozen=True, kw_only=True, eq=False):
+class _QuantizedModel(Record, eq=False):
     """What a quantizer left, opened: its float model (rewritten, mostly) on the held-out samples.
 
     ``start`` are the entries to go on from: as packaging would change them, where it leaves the graph as it is.

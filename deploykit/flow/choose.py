@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -31,6 +30,7 @@ from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Tell
 
 __all__ = [
@@ -63,7 +63,7 @@ _SMALL_LOSS_DB = 3.0
 """What may be lost against the encodings' own simulation before float16 is worth its risks."""
 
 
-class WayChoice(Struct, frozen=True, kw_only=True):
+class WayChoice(Record):
     """The winner, or None when no way is available, and the verdict on every way by id."""
 
     winner: Way | None
@@ -76,7 +76,7 @@ class WayChoice(Struct, frozen=True, kw_only=True):
         return [{**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways]
 
 
-class Explored(Struct, frozen=True, kw_only=True, eq=False):
+class Explored(Record, eq=False):
     """The ways that were built, which one won, the encodings' own simulation, and what is ``known`` of them all.
 
     ``wider`` simulates which wider type keeps more.
@@ -90,7 +90,7 @@ class Explored(Struct, frozen=True, kw_only=True, eq=False):
     wider: Callable[[], str]
 
 
-class ChosenWay(Struct, frozen=True, kw_only=True):
+class ChosenWay(Record):
     """The situation to plan for, how it was chosen, and what there is to say about it.
 
     ``skipped`` is why nothing was simulated although there was a reason to, ``instead`` what can be done about that, if

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -34,6 +34,7 @@ from deploykit.model.nodes import opset_of
 from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights, whole_model
+from deploykit.records import Record
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
 from deploykit.system.aliases import Json, Tell
@@ -58,7 +59,7 @@ _SAMPLES = 2
 """A cure is right by construction; running it shows that the construction has no defect."""
 
 
-class JudgedSituation(Struct, Generic[P, D], frozen=True, kw_only=True):
+class JudgedSituation(Record, Generic[P, D]):
     """A situation, what the backend makes of it, and what the rules of the core (``core``) find in it."""
 
     situation: Situation
@@ -72,7 +73,7 @@ class JudgedSituation(Struct, Generic[P, D], frozen=True, kw_only=True):
         return (*self.core, *self.plan.findings)
 
 
-class Cured(Struct, Generic[P, D], frozen=True, kw_only=True):
+class Cured(Record, Generic[P, D]):
     """A situation as it was given, and the one to go on with: the same one where ``steps`` are none."""
 
     given: JudgedSituation[P, D]
@@ -239,7 +240,7 @@ _LEAST_OPSET = 7
 """ONNX Runtime promises nothing for operator sets before this one; ONNX's reference computes them."""
 
 
-class RewriteStep(Published, frozen=True, kw_only=True):
+class RewriteStep(Published):
     """What became of one transform: kept or not and why, where it applied, where not, and the proof.
 
     ``ulps`` is the largest difference of any output on the samples, in float32 roundings of that output's largest
@@ -260,7 +261,7 @@ class RewriteStep(Published, frozen=True, kw_only=True):
         return {"rewrite": self.name, **published(self, without=("name",)), "sites": sites}
 
 
-class Rewriting(Struct, frozen=True, kw_only=True):
+class Rewriting(Record):
     """The rewritten model, its encodings, the host model that restores the original outputs, and the steps taken.
 
     ``open`` are tensors that the rewrites made or changed and about whose range nothing is known: they have no entry.

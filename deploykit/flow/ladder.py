@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.search.goals import Goal, Reached
@@ -20,13 +20,14 @@ from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
 
 
-class LadderRung(Published, frozen=True, kw_only=True, eq=False):
+class LadderRung(Published, eq=False):
     """One candidate. ``made_by`` says who made its encodings; ``missing`` why it was not measured, else "".
 
     ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen; so is what
@@ -65,7 +66,7 @@ class LadderRung(Published, frozen=True, kw_only=True, eq=False):
         return {**self.reached.to_json(), **published(self, without=("reached", "encodings"))}
 
 
-class RaisedStep(Published, frozen=True, kw_only=True, eq=False):
+class RaisedStep(Published, eq=False):
     """A next step that was taken: why, and what came of it."""
 
     why: str
@@ -79,7 +80,7 @@ class RaisedStep(Published, frozen=True, kw_only=True, eq=False):
         return f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
 
 
-class Learning(Struct, frozen=True, kw_only=True):
+class Learning(Record):
     """Who can learn weights. ``methods`` are names in the order to try them, none where ``missing`` says what lacks.
 
     ``measure`` takes ``PRECISION+METHOD``; no method is begun after ``seconds``. ``install`` is the command for what is
@@ -92,7 +93,7 @@ class Learning(Struct, frozen=True, kw_only=True):
     install: str = ""
 
 
-class TriedMethod(Published, frozen=True, kw_only=True, eq=False):
+class TriedMethod(Published, eq=False):
     """One method: the candidate that came out, with why none did where that is so, and what it took."""
 
     method: str
@@ -104,7 +105,7 @@ class TriedMethod(Published, frozen=True, kw_only=True, eq=False):
         return {"method": self.method, "seconds": round(self.seconds, 1), "candidate": self.candidate}
 
 
-class LearnedStep(Published, frozen=True, kw_only=True, eq=False):
+class LearnedStep(Published, eq=False):
     """That better weights were looked for: from which candidate, with what, and the best that came out."""
 
     why: str
@@ -131,7 +132,7 @@ class LearnedStep(Published, frozen=True, kw_only=True, eq=False):
         return {"why": self.why, "raised": None, "learned": learned, "candidate": self.candidate}
 
 
-class Ladder(Published, frozen=True, kw_only=True, eq=False):
+class Ladder(Published, eq=False):
     """The story of one model: candidates, conclusions, steps, and what was chosen; None where nothing is good."""
 
     goal: Goal

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
@@ -31,6 +30,7 @@ from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
+from deploykit.records import Record
 from deploykit.system.aliases import Tell
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
@@ -60,7 +60,7 @@ VERIFYING = "verifying"
 AUDITING = "running each kernel by itself"
 
 
-class PackageJob(Struct, frozen=True, kw_only=True):
+class PackageJob(Record):
     """One package to make. ``shared`` is what the jobs that were read together share: the model, prepared work."""
 
     backend: AnyBackend
@@ -216,7 +216,7 @@ def _silent(line: str) -> None:
 _YES = str(Status.SUPPORTED)
 
 
-class SdkTrial(Published, frozen=True, kw_only=True):
+class SdkTrial(Published):
     """One SDK release and what stands in the way of a plan under it."""
 
     WITHOUT = ("findings",)
@@ -251,7 +251,7 @@ class SdkTrial(Published, frozen=True, kw_only=True):
         return "no" if self.blocking else "unknown" if self.open else "ok"
 
 
-class SdkSearch(Published, frozen=True, kw_only=True):
+class SdkSearch(Published):
     """The trials of all releases, oldest first."""
 
     ALSO = ("lowest",)
@@ -266,7 +266,7 @@ class SdkSearch(Published, frozen=True, kw_only=True):
         return next((trial.sdk for trial in self.trials if trial.ok), None)
 
 
-class CompilerTrial(Published, frozen=True, kw_only=True):
+class CompilerTrial(Published):
     """What the compiler of one release made of a model, and how long that takes by its own estimate."""
 
     sdk: str

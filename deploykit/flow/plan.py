@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
@@ -23,6 +22,7 @@ from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
 from deploykit.model.facts import GraphChange, changes_between
+from deploykit.records import Record
 from deploykit.system.aliases import Tell
 
 __all__ = ["SECONDS", "Decision", "decide", "plan", "plan_as_given", "second_opinions"]
@@ -34,7 +34,7 @@ P = TypeVar("P")
 D = TypeVar("D")
 
 
-class Decision(Struct, Generic[P, D], frozen=True, kw_only=True):
+class Decision(Record, Generic[P, D]):
     """What was asked for, what is packaged instead where the graph was rewritten or cut, and the plan for that."""
 
     given: Situation

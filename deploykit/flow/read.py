@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations, places_in, read_places
@@ -30,6 +29,7 @@ from deploykit.model.graph import view_of
 from deploykit.model.load import Model, load_model, wrap_proto
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
+from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: Gra
 _FOLDS = ("inline-control-flow", "simplify")
 
 
-class Pinned(Struct, frozen=True, kw_only=True):
+class Pinned(Record):
     """A model with fixed shapes, its facts and encodings, and what was decided.
 
     ``choices`` are inputs that only chose a branch, with the value that is built in; ``inputs`` are the ``--input``

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import shape_text
+from deploykit.records import Record
 from deploykit.system.published import plain
 
 if TYPE_CHECKING:
@@ -401,7 +400,7 @@ AGREES_DB = 60.0
 """Two simulations of the same encodings that differ by more than a millionth of the signal's energy mean two things."""
 
 
-class QuantizedNumbers(Struct, frozen=True, kw_only=True):
+class QuantizedNumbers(Record):
     """What the rules look at: the model's file name, who quantized it, and the numbers."""
 
     model: str

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
@@ -25,6 +25,7 @@ from deploykit.flow.samples import samples_of
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, plain, published
 
@@ -37,7 +38,7 @@ QUANTIZE = "quantize"
 """The step that makes encodings out of a float model, before anything is planned."""
 
 
-class Output(Struct, frozen=True, kw_only=True):
+class Output(Record):
     """How a package is put on disk. ``templates`` is a folder of the user's own, ``link`` shares large files."""
 
     force: bool = False
@@ -46,7 +47,7 @@ class Output(Struct, frozen=True, kw_only=True):
     link: bool = False
 
 
-class Packaged(Published, frozen=True, kw_only=True):
+class Packaged(Published):
     """The outcome of the main job. ``package`` is None when the answer was no and nothing was written.
 
     ``digest`` is what ``deploykit verify --expect-digest`` takes.
@@ -74,7 +75,7 @@ class Packaged(Published, frozen=True, kw_only=True):
         return {**told, "findings": sort_findings(self.findings), "digest": self.digest or None}
 
 
-class RanPackage(Struct, frozen=True, kw_only=True):
+class RanPackage(Record):
     """A decision, the folder that its files are in, not yet published, and what ran there.
 
     ``before`` ran for a first package, and asked for this one, which gets over what it failed at.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.judge import Judge
@@ -34,6 +34,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.ranges import LateBounds
 from deploykit.model.shape_inference import infer
+from deploykit.records import Record
 from deploykit.rewrites import SAFE_REWRITES
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.aliases import Json, Numbers
@@ -50,7 +51,7 @@ WIDER_END = "end-in-int16"
 """The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
 
 
-class Way(Published, frozen=True, kw_only=True):
+class Way(Published):
     """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
 
     ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's word, None where there is none.
@@ -93,7 +94,7 @@ class Way(Published, frozen=True, kw_only=True):
         }
 
 
-class Ground(Struct, frozen=True, kw_only=True, eq=False):
+class Ground(Record, eq=False):
     """What every way of one model is made from, each thing made once.
 
     ``first`` are the rewrites to try in every integer way, ``asked`` those of them that the user named. ``fitted``
@@ -199,7 +200,7 @@ class Ground(Struct, frozen=True, kw_only=True, eq=False):
         return replace(made, way=made.way.judged(verdict), verdict=verdict)
 
 
-class BuiltWay(Struct, frozen=True, kw_only=True, eq=False):
+class BuiltWay(Record, eq=False):
     """A way with what it is made of: the device's model and entries, the host's tail, the segments, and the verdict.
 
     ``inference`` says where the ranges of new integer entries come from, and which tensors none was found for; ``end``
@@ -385,7 +386,7 @@ WAYS: Mapping[str, tuple[str, _Build]] = {
 """Every way by its id: its kind, and what builds it from the ground and the ways that were built before it."""
 
 
-class ChainProof(Struct, frozen=True, kw_only=True):
+class ChainProof(Record):
     """``float_equal`` is bit equality in float32; ``steps`` the largest difference of the quantized chain.
 
     ``steps`` counts in steps of each output's own encoding, or in float32 roundings of its largest value where it has

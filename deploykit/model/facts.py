@@ -12,10 +12,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.model.operators import BITS, FLOATS, Trait, has, settings, static_from
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.store import Kept
 
@@ -54,7 +55,7 @@ class TensorRole(StrEnum):
     ACTIVATION = "activation"
 
 
-class TensorFact(Struct, frozen=True, kw_only=True):
+class TensorFact(Record):
     """One tensor. ``shape`` has ints, symbol names, or None for unknown dims; it is None when the rank is unknown.
 
     ``dtype`` is ONNX's lower-case name (``float``, ``int64``, ``uint8`` …) or "" when unknown. ``producer`` is the
@@ -97,7 +98,7 @@ class TensorFact(Struct, frozen=True, kw_only=True):
         return self.dtype in FLOATS
 
 
-class NodeFact(Struct, frozen=True, kw_only=True):
+class NodeFact(Record):
     """One node; ``attributes`` holds plain values (tensors of attributes are left out)."""
 
     index: int
@@ -118,7 +119,7 @@ class NodeFact(Struct, frozen=True, kw_only=True):
         return self.inputs[at] if at < len(self.inputs) else ""
 
 
-class GraphFacts(Struct, Kept, frozen=True, kw_only=True, dict=True):
+class GraphFacts(Record, Kept, dict=True):
     """The facts of the main graph.
 
     ``functions`` are op types that the model itself defines; their bodies are not looked into. ``non_finite`` says what
@@ -247,7 +248,7 @@ def setting_of(facts: GraphFacts, name: str) -> NodeFact | None:
     return readers[0] if readers and all(is_setting(node, name) for node in readers) else None
 
 
-class DynamicDim(Struct, frozen=True, kw_only=True):
+class DynamicDim(Record):
     """One dimension that is not a number: ``axis`` counts from the front, None where not even the rank is known."""
 
     tensor: str
@@ -315,7 +316,7 @@ def shape_text(fact: TensorFact) -> str:
     return " x ".join("?" if dim is None else str(dim) for dim in fact.shape) or "a scalar"
 
 
-class GraphChange(Struct, frozen=True, kw_only=True):
+class GraphChange(Record):
     """One place: the nodes that are gone and those that stand there instead, each in the order of its graph."""
 
     before: tuple[NodeFact, ...]

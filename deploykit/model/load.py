@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.errors import DeploykitError, InputError
 from deploykit.model.checks import check_graph
@@ -26,6 +26,7 @@ from deploykit.model.values import (
     locate_external,
     stored_tensors,
 )
+from deploykit.records import Record
 from deploykit.system.files import read_regular, regular_size
 from deploykit.system.limits import limited_memory, one_patience
 
@@ -86,7 +87,7 @@ _LEAST_MEMORY, _MEMORY_PER_BYTE = 256 << 20, 16
 _EXPORT = "export the model again; onnx.checker.check_model says whether it is whole"
 
 
-class Model(Struct, frozen=True, kw_only=True):
+class Model(Record):
     """A model as read. ``proto`` holds no external data; ``external`` are the files that do, in the order met.
 
     ``stored`` are the stored tensors of the main graph by name: initializers and outputs of Constant nodes.

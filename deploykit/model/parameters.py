@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from msgspec import Struct
-
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import BIAS, ROLES, WEIGHT, is_standard
+from deploykit.records import Record
 
 __all__ = [
     "QUANTIZERS",
@@ -24,7 +23,7 @@ __all__ = [
 ]
 
 
-class ParameterUse(Struct, frozen=True, kw_only=True):
+class ParameterUse(Record):
     """One stored tensor in one role. The axes are counted from the front; None where the op has no such axis."""
 
     name: str

@@ -15,6 +15,7 @@ from msgspec import Struct
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.model.operators import Trait, has, is_standard, ops
 from deploykit.model.parameters import bias_after_matmul, stored_behind
+from deploykit.records import Record
 
 __all__ = [
     "BLOCKS",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-class FusedBlock(Struct, frozen=True, kw_only=True):
+class FusedBlock(Record):
     """One written-out operator.
 
     ``kind`` is the operator's ONNX name. ``nodes`` are indices in graph order, ``source`` is the tensor it reads,
@@ -318,7 +319,7 @@ _RESHAPES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 
 
-class Repeated(Struct, frozen=True, kw_only=True):
+class Repeated(Record):
     """The node in front of the normalization, the operand of shape ``given`` that it repeats to ``shape``."""
 
     node: NodeFact
@@ -443,7 +444,7 @@ _GATED = frozenset({"HardSwish", "Swish"})
 _MOST_INPUTS = 5
 
 
-class Fusion(Struct, frozen=True, kw_only=True):
+class Fusion(Record):
     """Tensors that vanish into one operator.
 
     ``inside`` are computed tensors, ``settings`` stored ones that only serve it; ``node`` makes the ``result``, and

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import TypeAlias
 
-from msgspec import Struct
 from onnx import (
     GraphProto,
     ModelProto,
@@ -27,6 +26,7 @@ from onnx import (
 from deploykit.model.nodes import attribute, bodies, captured_names
 from deploykit.model.operators import is_standard
 from deploykit.model.values import dtype_name, element_count, is_external, nested_graphs
+from deploykit.records import Record
 from deploykit.system.limits import limited_memory
 
 __all__ = ["Inferred", "Shape", "contradicts", "infer", "inferred_graph"]
@@ -45,7 +45,7 @@ _SHAPED_LIKE = {"QuantizeLinear": "", "DequantizeLinear": "", "Gelu": "Identity"
 _OPAQUE = "deploykit.opaque"
 
 
-class Inferred(Struct, frozen=True, kw_only=True):
+class Inferred(Record):
     """(dtype, shape) of tensors by name; ``problem`` is empty unless inference was impossible.
 
     ``negative`` names a tensor that would have fewer than no elements, in a graph with a Slice, where onnx and ONNX

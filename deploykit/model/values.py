@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.model.nodes import bodies
 from deploykit.model.operators import BITS
+from deploykit.records import Record
 from deploykit.system.files import regular_size
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ _SHARED, _SMALL = 4, 256 << 20
 _KEEP_BESIDE = "put the real file into the model's folder and point 'location' to it by its bare name"
 
 
-class FileSpan(Struct, frozen=True, kw_only=True):
+class FileSpan(Record):
     """What one tensor claims of an external file: ``length`` bytes from byte ``offset`` on."""
 
     tensor: str
@@ -222,7 +222,7 @@ class FileSpan(Struct, frozen=True, kw_only=True):
     length: int
 
 
-class ExternalFile(Struct, frozen=True, kw_only=True):
+class ExternalFile(Record):
     """One external data file: ``location`` as written in the model, ``path`` the resolved file, ``size`` in bytes."""
 
     location: str

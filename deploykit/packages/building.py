@@ -32,7 +32,7 @@ _PRECISION_LOST = 1
 _LAST_WORDS = 4
 
 
-class BuildReport(Published, frozen=True, kw_only=True):
+class BuildReport(Published):
     """How a build ended: the script's exit status, the steps that are done, and what its logs say on failure.
 
     ``said`` are the script's own last words where it ended before any tool wrote a log; there is no diagnosis then.

@@ -40,7 +40,7 @@ _BLOCK = 1 << 16  # elements that are written at once
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-class Bundle(Published, frozen=True, kw_only=True):
+class Bundle(Published):
     """One case: where it is, and what lies in it, each with a sentence."""
 
     path: Path

@@ -19,9 +19,10 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.errors import DeploykitError, InputError, PackageError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular, paths_below, read_regular
 
@@ -55,7 +56,7 @@ _LARGEST = 256 << 20
 _CHUNK = 1 << 20
 
 
-class FileRecord(Struct, frozen=True, kw_only=True):
+class FileRecord(Record):
     """One file of a package: its path, size in bytes, SHA-256, and whether it was ``generated`` or ``executed``."""
 
     path: str
@@ -161,7 +162,7 @@ def _is_sealed(data: bytes) -> bool:
         return False
 
 
-class _ManifestStep(Struct, frozen=True, kw_only=True):
+class _ManifestStep(Record):
     """One step of a manifest."""
 
     id: str
@@ -171,7 +172,7 @@ class _ManifestStep(Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...]
 
 
-class _File(Struct, frozen=True, kw_only=True):
+class _File(Record):
     """The record of one file of a manifest."""
 
     bytes: Annotated[int, msgspec.Meta(ge=0)]
@@ -180,7 +181,7 @@ class _File(Struct, frozen=True, kw_only=True):
     before: _File | None = None
 
 
-class _Manifest(Struct, frozen=True, kw_only=True):
+class _Manifest(Record):
     """What is read of a manifest later, in the shape that it is written in; what else it holds is not asked for."""
 
     files: dict[str, _File]
@@ -229,7 +230,7 @@ _HUNDREDTH = 10_000_000
 _Identity = tuple[int, ...]
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class Look(Record):
     """The state of a file before it is read, and whether every change from then on shows in its times."""
 
     status: os.stat_result

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial, reduce
 from pathlib import Path
 
-from msgspec import Struct
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
@@ -29,6 +28,7 @@ from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 
 __all__ = ["PackageJudge", "Rejudged", "judge_of", "rejudge"]
@@ -36,14 +36,14 @@ __all__ = ["PackageJudge", "Rejudged", "judge_of", "rejudge"]
 _MOST_GIVEN = 64  # samples of a user's data that are run elsewhere
 
 
-class Rejudged(Struct, frozen=True, kw_only=True):
+class Rejudged(Record):
     """The check, and the verdict; None where no model lies beside encodings."""
 
     checks: tuple[Check, ...] = ()
     right: Correctness | None = None
 
 
-class _Piece(Struct, frozen=True, kw_only=True, eq=False):
+class _Piece(Record, eq=False):
     """One model of the package, with its encodings; without them it runs as it is."""
 
     name: str
@@ -54,7 +54,7 @@ class _Piece(Struct, frozen=True, kw_only=True, eq=False):
         return Session(self.model) if self.encodings is None else Simulator(self.model, self.encodings)
 
 
-class PackageJudge(Struct, frozen=True, kw_only=True, eq=False):
+class PackageJudge(Record, eq=False):
     """What the outputs of a package are held against, on which samples, wherever they were computed.
 
     ``alone`` are the encodings of a package of one model, ``verdict`` what simulating them says. ``emulated`` are the

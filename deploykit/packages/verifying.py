@@ -42,7 +42,7 @@ _LARGEST_SIGNATURE = 64 << 10
 _SIGNATURE_SECONDS = 30.0
 
 
-class VerifyReport(Verification, Published, frozen=True, kw_only=True):
+class VerifyReport(Verification, Published):
     """The judgement: every check, the intended and the actual types where both are known, and findings."""
 
     package: Path

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from deploykit.accuracy.judge.detections import background_class, corners_of, form_of, overlaps, read_detections
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Numbers
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _LIKENESS = 0.5
 _CHANNELS = (1, 3)
 
 
-class Picture(Struct, frozen=True, kw_only=True, eq=False):
+class Picture(Record, eq=False):
     """``pixels`` are (height, width, channels) of uint8; ``is_stretched`` where each channel was spread to be seen."""
 
     input: str
@@ -108,7 +108,7 @@ _ROOM = 900_000  # characters of all pictures together
 _FRACTIONS = 1.5  # where nearly all coordinates stay below it, they are fractions of the picture
 
 
-class KeptBox(Struct, frozen=True, kw_only=True):
+class KeptBox(Record):
     """One detection: corners as fractions of the picture's width and height, score in 0..1, class number."""
 
     left: float

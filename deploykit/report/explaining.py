@@ -46,7 +46,7 @@ class Word(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-class Shipping(Published, frozen=True, kw_only=True):
+class Shipping(Published):
     """The answer, why in one sentence, what the sentence rests on ("" where on nothing), and what to do next."""
 
     word: Word
@@ -128,7 +128,7 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
 _BLAMED = {"float": "the precision and all that follows", "quantized": "the device", "device": "another device"}
 
 
-class OutputCost(Published, frozen=True, kw_only=True):
+class OutputCost(Published):
     """One output, or a ``part`` of it that is judged by itself, such as the scores beside boxes in pixels.
 
     ``decibels`` are the signal to noise by what it was compared with; ``worst`` are the other judged numbers that do
@@ -184,14 +184,14 @@ def costs_by_output(numbers: Iterable[Json]) -> tuple[OutputCost, ...]:
     )
 
 
-class Chapter(Published, frozen=True, kw_only=True):
+class Chapter(Published):
     """One question, answered in sentences."""
 
     title: str
     lines: tuple[str, ...]
 
 
-class Explanation(Published, frozen=True, kw_only=True):
+class Explanation(Published):
     """What there is to say; ``costs`` are the numbers behind the chapter about what was measured."""
 
     title: str

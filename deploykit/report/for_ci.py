@@ -15,12 +15,12 @@ from typing import Any, Literal
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity, SubjectKind, sort_findings
 from deploykit.findings.rules import Rule
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.files import write_files
 from deploykit.tables.reading import read_json, structure
@@ -43,14 +43,14 @@ _LIMIT = 16 << 20
 _OFF = "off"
 
 
-class _Accepted(Struct, frozen=True, kw_only=True):
+class _Accepted(Record):
     fingerprint: str
     code: str
     kind: str
     name: str
 
 
-class Baseline(Struct, frozen=True, kw_only=True):
+class Baseline(Record):
     """The findings that were accepted, by fingerprint; the other fields are for people who read the file."""
 
     schema: int
@@ -188,7 +188,7 @@ def _result(finding: Finding, index: Mapping[str, int], uri: str) -> Json:
     return result
 
 
-class JUnitCase(Struct, frozen=True, kw_only=True):
+class JUnitCase(Record):
     """One row: ``failure`` is a no, ``error`` is no answer, ``skipped`` did not run; "" passed and says ``message``."""
 
     name: str

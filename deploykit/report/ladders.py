@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Finding, group_findings
+from deploykit.records import Record
 from deploykit.report.charts import decibels, loss_bars, share_of, spark, spread
 from deploykit.report.rendering import render
 from deploykit.system.aliases import Json
@@ -119,7 +118,7 @@ def layer_bars(step: Json) -> list[Json]:
     return loss_bars(shown)
 
 
-class _Axis(Struct, frozen=True, kw_only=True):
+class _Axis(Record):
     """What is shown as quality: its name, the value that the goal asks for (NaN: none), and how a value is said."""
 
     name: str

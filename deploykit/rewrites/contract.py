@@ -27,6 +27,7 @@ from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, copy_of, label, operand, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
+from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 from deploykit.system.published import Published
 
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 
-class Site(Struct, frozen=True, kw_only=True):
+class Site(Record):
     """One place where a rewrite applies: its nodes (labels), the tensors it speaks about, and why it applies.
 
     ``data`` is the rewrite's own, read back by its ``apply`` only.
@@ -62,7 +63,7 @@ class Site(Struct, frozen=True, kw_only=True):
     data: Any = None
 
 
-class NearMiss(Published, frozen=True):
+class NearMiss(Published, kw_only=False):
     """A place that looks like a site but is none, and the reason: the rewrite would change the result there."""
 
     nodes: tuple[str, ...]
@@ -78,7 +79,7 @@ class NoMatchError(Exception):
         self.node = node
 
 
-class MatchResult(Struct, frozen=True, kw_only=True):
+class MatchResult(Record):
     """Every site and every near miss of one rewrite on one graph; ``reason`` says why there is no site at all."""
 
     sites: tuple[Site, ...] = ()
@@ -89,7 +90,7 @@ class MatchResult(Struct, frozen=True, kw_only=True):
         return bool(self.sites)
 
 
-class Rewritten(Struct, frozen=True, kw_only=True):
+class Rewritten(Record):
     """The new model and what must become of its encodings.
 
     ``encodings`` lacks the entries of vanished tensors; it is None when none were given. ``touched`` are tensors that
@@ -111,7 +112,7 @@ def rewritten(graph: GraphCopy, encodings: EncodingSet | None, note: str) -> Rew
     return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
 
 
-class Transform(Struct, frozen=True, kw_only=True):
+class Transform(Record):
     """One rewrite. ``find`` and ``apply`` never change the model they are given.
 
     ``ulps`` is the stated factor of the proof: before and after, outputs may differ by that many float32 roundings of

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from onnx import NodeProto, TensorProto
 
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
+from deploykit.records import Record
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 __all__ = [
@@ -472,7 +472,7 @@ def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
     )
 
 
-class PoolAxis(Struct, frozen=True, kw_only=True):
+class PoolAxis(Record):
     """Along one axis: for every place of the result, the places that its window covers, and which of them exist.
 
     ``places`` and ``exists`` are [result, kernel]; a place beyond either end is counted ``padded`` where the operator

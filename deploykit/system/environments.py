@@ -9,12 +9,12 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import asdict
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
@@ -28,7 +28,7 @@ __all__ = ["Environment", "ToolchainState", "environment_of", "locked", "toolcha
 _LATER = frozenset({"inputs", "lock", "lock_python", "else_index", "hashes"})
 
 
-class ToolchainState(Published, frozen=True, kw_only=True):
+class ToolchainState(Published):
     """What is on disk for one toolchain. ``state``: absent, installing, incomplete, broken or ready."""
 
     spec: ToolchainSpec
@@ -49,7 +49,7 @@ def toolchains_root() -> Path:
     return Path(chosen) if chosen else user_cache() / "deploykit" / "toolchains"
 
 
-class Environment(Struct, frozen=True, kw_only=True):
+class Environment(Record):
     """One environment on disk, installed or not."""
 
     spec: ToolchainSpec

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.errors import ToolError
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 
 __all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "prefixed", "run_job"]
@@ -25,7 +26,7 @@ LOG = "log.txt"
 _SHOWN_EVERY = 0.1
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class Job(Record):
     """One piece of work: ``argv`` is run in ``folder`` with ``variables`` added to the environment.
 
     ``title`` stands before lines of progress and in errors.

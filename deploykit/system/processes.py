@@ -20,9 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from msgspec import Struct
-
 from deploykit.errors import ToolError
+from deploykit.records import Record
 from deploykit.system.aliases import Tell
 from deploykit.system.limits import limited_time, time_left, unbounded
 
@@ -41,7 +40,7 @@ _GRACE = 2.0  # seconds that an interrupted program has for putting its own thin
 _GUARD = ("/bin/sh", "-c", "trap '' HUP INT TERM; read -r _; kill -s KILL 0", "deploykit-guard")
 
 
-class ProgramEnd(Struct, frozen=True, kw_only=True):
+class ProgramEnd(Record):
     """How a program ended. ``returncode`` is negative for a signal; ``tail`` holds its last lines of output.
 
     ``peak_rss_mb`` is the largest resident set of the program, in MiB, None where the system does not tell; ``grown``

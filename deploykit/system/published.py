@@ -11,14 +11,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from msgspec import Struct
-
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 
 __all__ = ["Published", "finite", "plain", "published"]
 
 
-class Published(Struct, frozen=True):
+class Published(Record):
     """A dataclass whose published shape is its fields ``WITHOUT`` some, properties ``ALSO``, unless it says another."""
 
     WITHOUT: ClassVar[tuple[str, ...]] = ()

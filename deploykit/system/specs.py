@@ -6,13 +6,14 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import Struct, field
+from msgspec import field
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Confidence
+from deploykit.records import Record
 
 __all__ = ["Need", "Stage", "ToolchainSpec", "select"]
 
@@ -20,7 +21,7 @@ _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _SAFE_HASHES = frozenset("0123456789abcdef")
 
 
-class Stage(Struct, frozen=True, kw_only=True):
+class Stage(Record):
     """One step of an installation: packages for pip, or Python arguments to run inside the environment.
 
     ``prefer_index`` is an index that is tried first, without dependencies, and skipped when it cannot be reached: for
@@ -49,7 +50,7 @@ class Stage(Struct, frozen=True, kw_only=True):
             raise ValueError(f"stage {self.id}: hashes are lower-case hexadecimal and belong to exactly one package")
 
 
-class Need(Struct, frozen=True, kw_only=True):
+class Need(Record):
     """A program of the system that a toolchain runs: names on the PATH or whole paths, the first found is taken."""
 
     name: str
@@ -62,7 +63,7 @@ class Need(Struct, frozen=True, kw_only=True):
         return next(filter(None, map(which, self.programs)), None)
 
 
-class ToolchainSpec(Struct, frozen=True, kw_only=True):
+class ToolchainSpec(Record):
     """One version of one tool and the pins it is known to work with.
 
     ``constraints`` are pins of everything that gets installed; ``environment`` are variables for every program that

@@ -237,7 +237,7 @@ def _entries(root: Path) -> Iterator[tuple[int, int, Path]]:
                     yield status.st_mtime_ns, status.st_size, path
 
 
-class Room(Published, frozen=True, kw_only=True):
+class Room(Published):
     """What is kept of one kind: how many entries, and how many bytes."""
 
     kind: str

@@ -39,14 +39,14 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
 
 
-class _Row(NotedRow, frozen=True, kw_only=True):
+class _Row(NotedRow):
     """A row of a release. ``since`` is filled by the loader: the version whose file set the row's present state."""
 
     confidence_note: str = ""
     since: str = ""
 
 
-class _Setting(_Row, frozen=True, kw_only=True):
+class _Setting(_Row):
     """Something that is set, in a command line or a file."""
 
     status: Status = Status.SUPPORTED
@@ -57,7 +57,7 @@ class _Setting(_Row, frozen=True, kw_only=True):
     renamed_to: str = ""
 
 
-class Flag(_Setting, frozen=True, kw_only=True):
+class Flag(_Setting):
     """One command-line flag of one tool, as the table of one SDK version has it.
 
     ``flags`` holds the spelling to use, or several flags that share the row; ``aliases`` are other spellings.
@@ -79,7 +79,7 @@ class Flag(_Setting, frozen=True, kw_only=True):
         return (*self.flags, *self.aliases)
 
 
-class Feature(_Row, frozen=True, kw_only=True):
+class Feature(_Row):
     """One capability, for one tool and architecture where it depends on them ("" means it does not).
 
     ``extent`` is filled by the loader: the first and the last release that the sources speak of; empty when they are
@@ -93,7 +93,7 @@ class Feature(_Row, frozen=True, kw_only=True):
     extent: tuple[str, ...] = ()
 
 
-class ConfigKey(_Setting, frozen=True, kw_only=True):
+class ConfigKey(_Setting):
     """One key of a configuration file: its dotted path (``[]`` marks a list), type, range, file and phase."""
 
     path: str
@@ -108,13 +108,13 @@ class ConfigKey(_Setting, frozen=True, kw_only=True):
     required: bool = False
 
 
-class ReleaseChange(SourcedRow, frozen=True, kw_only=True):
+class ReleaseChange(SourcedRow):
     """One thing that a release changed, in words."""
 
     text: str
 
 
-class CompatRow(Published, frozen=True, kw_only=True):
+class CompatRow(Published):
     """One answer of ``deploykit compat``, in the published shape.
 
     ``since`` is the first release that is known to have this state, ``until`` the last ("" for still so); both "" when
@@ -157,7 +157,7 @@ def compat_row(
     return CompatRow(backend=backend, feature=feature, note=note, since=since, until=until, **{**said, **more})
 
 
-class SdkTable(SourcedRow, frozen=True, kw_only=True):
+class SdkTable(SourcedRow):
     """Everything known about one SDK version, its ancestors' rows included.
 
     ``carrier`` names the package inside which the release was met when the SDK itself was not seen; then the rows of

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_toml, structure
@@ -27,7 +28,7 @@ _LONGEST = 64  # letters of an id; the longest that ships has 37
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
-class Fact(Struct, frozen=True, kw_only=True):
+class Fact(Record):
     """One value about a device, with who says so and how sure that is. ``alternatives`` are what others say."""
 
     value: int | str | bool | tuple[str, ...]
@@ -38,7 +39,7 @@ class Fact(Struct, frozen=True, kw_only=True):
     contradicts: str = ""
 
 
-class Device(Published, frozen=True, kw_only=True):
+class Device(Published):
     """One device. ``facts`` holds what is known about it by name; an absent name is unknown, never false."""
 
     schema: int

@@ -7,11 +7,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, field, to_builtins
+from msgspec import field, to_builtins
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
+from deploykit.records import Record
 from deploykit.tables.sources import sourced_file
 
 __all__ = [
@@ -37,7 +38,7 @@ Root = Literal["cause", "symptom", "follow-up"]
 """A cause explains later symptoms (general wordings) and follow-ups."""
 
 
-class KnownError(Struct, frozen=True, kw_only=True):
+class KnownError(Record):
     """One cause of failures, with the wordings by which releases report it.
 
     A pattern is text that one line holds, in any case. ``…`` stands for anything, ``{name}`` for a part that is kept,
@@ -96,7 +97,7 @@ class KnownError(Struct, frozen=True, kw_only=True):
         return {**told, "match": list(self.patterns), "weak": bool(self.weak)}
 
 
-class CodeMeaning(Struct, frozen=True, kw_only=True):
+class CodeMeaning(Record):
     """What one numeric code, or every code up to ``last``, means in one numbering; ``words`` stand for it in logs."""
 
     code: int
@@ -108,7 +109,7 @@ class CodeMeaning(Struct, frozen=True, kw_only=True):
     words: str = ""
 
 
-class Numbering(Struct, frozen=True, kw_only=True):
+class Numbering(Record):
     """The codes of one numbering: ``meanings`` by code or range, such as ``1002`` or ``1000-1999``.
 
     ``words`` are what programs print for a code, the device's, which may differ from those of who reads its log.
@@ -135,7 +136,7 @@ class Numbering(Struct, frozen=True, kw_only=True):
             )
 
 
-class Tool(Struct, frozen=True, kw_only=True):
+class Tool(Record):
     """A program that writes logs: how to recognise it, and what helps with any failure of it.
 
     ``marks`` say that it wrote the log, ``done`` that it did its job: the only evidence for an all-clear. ``speaks``
@@ -160,7 +161,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     confidence: Confidence = Confidence.REPORTED
 
 
-class LineForm(Struct, frozen=True, kw_only=True):
+class LineForm(Record):
     """How tools begin a line: a regular expression with groups ``level`` and, where the line says it, ``where``."""
 
     id: str
@@ -168,7 +169,7 @@ class LineForm(Struct, frozen=True, kw_only=True):
     source: tuple[str, ...] = ()
 
 
-class Observation(Struct, frozen=True, kw_only=True):
+class Observation(Record):
     """A number that a tool prints and that a build wants to judge; ``pattern`` has one group per number.
 
     With ``whole`` the line is a tally: the numbers are the sums of what ``pattern`` and ``whole`` find.
@@ -183,7 +184,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     whole: str = ""
 
 
-class FailureKind(Struct, frozen=True, kw_only=True):
+class FailureKind(Record):
     """One way to fail, whoever fails: regular expressions, in which the group ``name`` is what the line names.
 
     ``cause`` and ``workaround`` use ``{speaker}``, ``{name}`` and any further group; ``{code}`` is spelled out with
@@ -208,7 +209,7 @@ class FailureKind(Struct, frozen=True, kw_only=True):
     row: str = ""
 
 
-class CatalogFile(Struct, frozen=True, kw_only=True):
+class CatalogFile(Record):
     """One file of known errors; ``sources`` spells out the short keys that rows use.
 
     ``read`` is the date of all rows that give none. ``witness`` adds sources to causes of another catalogue.
@@ -227,7 +228,7 @@ class CatalogFile(Struct, frozen=True, kw_only=True):
 
 
 # Compared by identity: what is made of its patterns is kept for it, and to hash thousands takes longer than a log.
-class Catalog(Struct, frozen=True, kw_only=True, eq=False):
+class Catalog(Record, eq=False):
     """Everything known about the logs of one or several tool chains.
 
     ``explain`` turns a log line into (internal name, meaning in plain words) pairs.

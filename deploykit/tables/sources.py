@@ -11,10 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
-from msgspec import Struct, field
+from msgspec import field
 from packaging.version import Version
 
 from deploykit.findings import Confidence
+from deploykit.records import Record
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
@@ -40,21 +41,21 @@ T = TypeVar("T")
 _SHORT = re.compile(r"\w+(?=$|[ :(])")
 
 
-class SourcedRow(Struct, frozen=True, kw_only=True):
+class SourcedRow(Record):
     """What a row of any file says of itself: who says so, and how sure that is."""
 
     source: tuple[str, ...]
     confidence: Confidence
 
 
-class NotedRow(SourcedRow, frozen=True, kw_only=True):
+class NotedRow(SourcedRow):
     """A row with remarks, and who says otherwise."""
 
     note: str = ""
     contradicts: str = ""
 
 
-class SourceFile(Struct, frozen=True, kw_only=True):
+class SourceFile(Record):
     """``sources.toml``: the short names that rows use, written out.
 
     ``extent`` holds, for a short name or the beginning of a source, the releases that it speaks of: one, or the first

@@ -18,6 +18,7 @@ from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.qdq import extract_qdq
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import scratch
 from deploykit.system.store import Store, code_digest, key_of
@@ -67,7 +68,7 @@ class Memory:
         self._store.put(key_of(content, {**self._who, "want": want}), dict(answer))
 
 
-class CompileAnswer(Struct, frozen=True, kw_only=True):
+class CompileAnswer(Record):
     """What one compilation came to. ``refused`` are (name, type), ``changes`` (node, what became of its type)."""
 
     status: str
@@ -147,7 +148,7 @@ class TimedBench(Struct, kw_only=True):
         return answer
 
 
-class KernelAnswer(Struct, frozen=True, kw_only=True):
+class KernelAnswer(Record):
     """What became of a kernel: ``answer`` as in ``Ran``, or "none" where a way is none; the deviation where it ran.
 
     ``from_float`` are the most steps that the file and the kernel are off the float model, where steps grew inside.
@@ -168,7 +169,7 @@ Runner: TypeAlias = "Callable[[Sequence[BenchGraph]], Iterator[Ran]]"
 """Runs graphs on an emulator and gives what became of each, in any order."""
 
 
-class Bench(Struct, frozen=True, kw_only=True):
+class Bench(Record):
     """Whose compiler and emulator run here; ``seen`` are the kernels that this one ran, which it does once."""
 
     run: Runner

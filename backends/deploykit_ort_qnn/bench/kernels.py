@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
@@ -21,6 +21,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label, operand
 from deploykit.model.ranges import ANYTHING, graph_bounds
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Numbers
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed, with_conversions
 from deploykit_ort_qnn.bench.together import Span, covering
@@ -49,7 +50,7 @@ _MOST_ELEMENTS = 1 << 20
 _MOST_GIVEN = 1 << 24
 
 
-class Kernel(Struct, frozen=True, kw_only=True):
+class Kernel(Record):
     """One distinct kernel, of all ``nodes``. ``key`` is equal for equal ones; ``type`` is its result's: u8, u16, float.
 
     ``steps`` are the scales of outputs with an integer grid. ``why`` says why it cannot be asked, "" where it can:
@@ -70,7 +71,7 @@ class Kernel(Struct, frozen=True, kw_only=True):
     way: str = ""
 
 
-class _Cut(Struct, frozen=True, kw_only=True):
+class _Cut(Record):
     """Operators cut out of a model: ``run`` are the positions of the first ones, ``nodes`` those that it is about."""
 
     model: ModelProto

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.defs import OpSchema, SchemaError, get_schema
 
@@ -20,6 +19,7 @@ from deploykit.errors import DeploykitError
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.shape_inference import infer
+from deploykit.records import Record
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.system.aliases import Numbers
 from deploykit_ort_qnn.bench.pieces import PAIR
@@ -31,7 +31,7 @@ _MICROSOFT = "com.microsoft"
 _WIDE_OPSET = 21
 
 
-class PairGrid(Struct, frozen=True, kw_only=True):
+class PairGrid(Record):
     """The scale and the zero point of a pair; one of each, or one per channel along ``axis``."""
 
     scale: Numbers

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -27,6 +26,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.load import load_model
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
+from deploykit.records import Record
 from deploykit.rewrites.contract import NoMatchError, load_transform, transform_names
 from deploykit.system.aliases import Json, Tell
 from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, TimedBench, answer_of, bench_of, verdict_on
@@ -68,7 +68,7 @@ _WORST_FIRST = (KernelVerdict.WRONG, KernelVerdict.REFUSED, KernelVerdict.NARROW
 _ABOUT = ("QNN320", "QNN321")
 
 
-class Repair(Struct, frozen=True, kw_only=True):
+class Repair(Record):
     """A way that is right for equal nodes whose kernel is not; how far off it is before and after, in words."""
 
     nodes: tuple[str, ...]
@@ -146,7 +146,7 @@ def repaired_kernels(
     return {case.nodes: found for case, found in zip(cases, kept, strict=True)}
 
 
-class _RepairCase(Struct, frozen=True, kw_only=True, eq=False):
+class _RepairCase(Record, eq=False):
     """An operator of equal nodes, where it is worst and what it is there.
 
     ``bad`` are the other places where it is so: a way that is right there too is better. In those that are ``right`` it

@@ -17,12 +17,13 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
-from msgspec import Struct, field
+from msgspec import field
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
 from deploykit.model.nodes import copy_of
 from deploykit.model.parameters import QUANTIZERS
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Numbers, Tell
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
@@ -46,7 +47,7 @@ COVERING = 6
 """How many input sets ``covering`` gives."""
 
 
-class Span(Struct, frozen=True, kw_only=True):
+class Span(Record):
     """What values an input may have: from ``low`` to ``high``; ``coarse`` are those that lie off every edge."""
 
     low: float
@@ -113,7 +114,7 @@ class BenchGraph(Protocol):
         """Input sets by the names of its inputs."""
 
 
-class Ran(Struct, frozen=True, kw_only=True):
+class Ran(Record):
     """What became of one graph: ``answer`` is taken, refused, failed (to be finalized), crashed, timed-out or invalid.
 
     ``wanted`` are the outputs of the file on the CPU, ``got`` those of the emulator; empty where nothing ran, and
@@ -264,7 +265,7 @@ _MOST = 1e9
 _FLOAT16 = float(np.finfo(np.float16).max)
 
 
-class Deviation(Struct, frozen=True, kw_only=True):
+class Deviation(Record):
     """One graph's outputs against the reference, over all input sets; the worst output counts.
 
     ``most`` and ``usual`` are the largest deviation and the one that 99 of 100 values stay within, in steps; ``span``

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.errors import InputError
 from deploykit.model.nodes import attribute
 from deploykit.model.values import is_external
+from deploykit.records import Record
 from deploykit.system.files import open_regular
 from deploykit_qualcomm.qnn_types import TYPE_CODES, same_grid
 
@@ -39,7 +39,7 @@ _MOST = 1 << 20
 _MOST_DIMS = 16
 
 
-class DlcTensor(Struct, frozen=True, kw_only=True):
+class DlcTensor(Record):
     """One tensor: its type as deploykit names it, and the steps and zero points of its grid, empty for a float one.
 
     ``axis`` is None where one grid holds for the whole tensor.
@@ -53,7 +53,7 @@ class DlcTensor(Struct, frozen=True, kw_only=True):
     axis: int | None
 
 
-class Dlc(Struct, frozen=True, kw_only=True):
+class Dlc(Record):
     """What a file holds: the version of its metadata, the operators of its graphs in order, and tensors by name.
 
     ``writer`` is the release that wrote it, "" where it does not say.
@@ -264,7 +264,7 @@ _CLOSE = 1.6e-5
 gets steps of 2^-16 for 1/65535 from the provider, which is one step at the end of its range."""
 
 
-class Compared(Struct, frozen=True, kw_only=True):
+class Compared(Record):
     """One tensor of the model that is in the DLC too; ``grid`` is False where the type is right and the grid is not."""
 
     tensor: str

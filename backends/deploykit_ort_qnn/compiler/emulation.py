@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import onnx
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, helper
 
@@ -29,6 +29,7 @@ from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.published import finite, plain
 from deploykit_ort_qnn.compiler.hosts import Host
@@ -92,7 +93,7 @@ _SEEN = 3  # so many samples' outputs are handed on, for a page to show
 _LEAST_DB = 20.0  # a tensor on the emulator that is farther from the CPU's is where something is lost
 
 
-class EmulationJob(Struct, frozen=True, kw_only=True):
+class EmulationJob(Record):
     """What to compare: paths relative to ``root``, input sets by input name, and what those mean (``label``).
 
     ``facts`` are those of the file, ``bits`` is the narrowest activation type (0: float). ``original`` judges the

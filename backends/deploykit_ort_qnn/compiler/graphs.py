@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from deploykit.errors import InputError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.qnn_types import type_name
@@ -72,7 +73,7 @@ class QnnNode(msgspec.Struct, frozen=True, array_like=True):
     outputs: tuple[str, ...]
 
 
-class QnnGraph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class QnnGraph(Record, dict=True):
     """One graph as it was given to the compiler."""
 
     name: str
@@ -164,7 +165,7 @@ class SchematicOp(msgspec.Struct, frozen=True, array_like=True):
         return not (is_border or self.kind.startswith("$"))
 
 
-class Schematic(msgspec.Struct, frozen=True, kw_only=True, rename={"after": "operations"}):
+class Schematic(Record, rename={"after": "operations"}):
     """One graph after the compiler's optimization, with the names of the QNN nodes by number."""
 
     graph: str

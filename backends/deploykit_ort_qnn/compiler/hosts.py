@@ -13,10 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from packaging.requirements import Requirement
 
 from deploykit.errors import ToolError
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
@@ -56,7 +57,7 @@ runpy.run_module("deploykit_ort_qnn.compiler.worker", run_name="__main__", alter
 """Finds the worker's modules by their folder, in a Python that has none of deploykit and must see no other package."""
 
 
-class Worker(Struct, frozen=True, kw_only=True):
+class Worker(Record):
     """The Python that runs ``deploykit_ort_qnn.compiler.worker``. ``environment`` is added to the caller's variables.
 
     ``abroad`` is a Python that has the wheel, and no deploykit.
@@ -155,7 +156,7 @@ _WITH_REASONS = 1
 _TRACES = ("profiling_level", "profiling_file_path")
 
 
-class Host(Struct, frozen=True, kw_only=True):
+class Host(Record):
     """A toolchain whose compiler stands in for the provider installed beside this Python.
 
     That of a Linux wheel compiles and emulates in a Python of its own. That of a Windows wheel is run by a runner under

@@ -18,12 +18,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.packages.manifests import hash_file
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left
@@ -104,7 +105,7 @@ def _key(kind: str, asked: Json, inputs: Iterable[Path], host: Host | None) -> s
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 
 
-class CompileJob(Struct, frozen=True, kw_only=True):
+class CompileJob(Record):
     """One compilation. ``model`` and ``context`` are paths relative to ``root``, the worker's working folder.
 
     ``options`` are provider options, ``entries`` session configuration entries. ``timeout`` is in seconds. ``host``
@@ -125,7 +126,7 @@ class CompileJob(Struct, frozen=True, kw_only=True):
     operators: frozenset[str] = frozenset()
 
 
-class CompileOutcome(Struct, frozen=True, kw_only=True):
+class CompileOutcome(Record):
     """How a compilation ended, with everything that was seen of it.
 
     ``files`` are the context model and its binary, relative to the root. ``seconds`` and ``peak_rss_mb`` describe the

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import onnx
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.compiler.dlc import DLC, compare_dlc, read_dlc
@@ -60,7 +60,7 @@ _PREPARED = ("weight", "bias")
 """Operations whose kind has one of these words prepare constants: their types are not those of activations."""
 
 
-class PrecisionScope(Struct, frozen=True, kw_only=True, dict=True):
+class PrecisionScope(Record, dict=True):
     """One compiled model. ``stored`` maps a tensor to its name in the QDQ model, ``quantized`` are all such names
     (conversions that were asked for included). ``strict`` makes every change an error.
     """
@@ -89,7 +89,7 @@ class PrecisionScope(Struct, frozen=True, kw_only=True, dict=True):
         return {name: frozenset(types) for name, types in found.items()}
 
 
-class FloatNode(Struct, frozen=True, kw_only=True):
+class FloatNode(Record):
     """A node that was asked for in float. ``wanted`` is the integer type meant for a tensor of it, "" if none was.
 
     ``made`` is what the compiler made of it (``float16``, ``float32``), "" when no schematic tells.
@@ -103,7 +103,7 @@ class FloatNode(Struct, frozen=True, kw_only=True):
     block_weights: bool
 
 
-class Narrowed(Struct, frozen=True, kw_only=True):
+class Narrowed(Record):
     """A tensor that loses bits on its way into a node, by a conversion nobody asked for."""
 
     node: str

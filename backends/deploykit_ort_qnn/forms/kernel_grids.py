@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 from onnx import ModelProto, NodeProto
 
@@ -19,6 +19,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import clip_bounds
+from deploykit.records import Record
 from deploykit.rewrites.constants import LEAST_LOG_RANGE
 from deploykit.rewrites.contract import ModelLook, Transform, regrid, shares_grid
 from deploykit_qualcomm.qnn_types import whole_step
@@ -49,7 +50,7 @@ _KEEPS_WEIGHTS = frozenset({"LayerNormalization", "InstanceNormalization"})
 _MIDDLE = 1 << 15
 
 
-class Conversions(Struct, frozen=True, kw_only=True):
+class Conversions(Record):
     """What ``insert_qdq`` is told: other grids for inputs of nodes, and grids before a tensor's own.
 
     ``widened`` and ``int16`` are the first outputs of the nodes concerned; ``narrowed`` those of 16-bit MatMuls of two

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
+from deploykit.records import Record
 
 __all__ = ["BACKWARD", "BEYOND", "COUNT_RULES", "LAB", "OFTEN", "RULES", "Counted"]
 
@@ -144,7 +144,7 @@ def _found(kernel: AuditedKernel, audit: Audit, verdict: str) -> Found:
 _VERDICTS = ("right", "wrong", "narrowed", "refused", "not judged")
 
 
-class Counted(Struct, frozen=True, kw_only=True):
+class Counted(Record):
     """An audit that is part of something larger, and how many nodes are done in another way than they were given."""
 
     audit: Audit

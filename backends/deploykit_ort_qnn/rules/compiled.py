@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import host_toolchain
@@ -139,7 +138,7 @@ _LABS = "onnxruntime-qnn 2.3.0 to 2.7.0 with ONNX Runtime 1.24.2 to 1.31.1, run 
 _OLD = "binaries of onnxruntime-qnn 1.22.2 (QAIRT 2.36.1, under Wine 8.0) run by onnxruntime-qnn 2.7.0 on Linux x86-64"
 
 
-class EnvironmentScope(Struct, frozen=True, kw_only=True):
+class EnvironmentScope(Record):
     """Who can compile here (``wheel``, ``qairt``, ``onnxruntime``), None for nobody, and the wheel that is planned.
 
     ``emulator`` is the provider installed beside this Python, whose emulator runs what was compiled.
@@ -225,7 +224,7 @@ def check_emulator(scope: EnvironmentScope) -> Iterator[Found]:
         yield Found("environment", "emulator", message)
 
 
-class PackageScope(Struct, frozen=True, kw_only=True):
+class PackageScope(Record):
     """What is written in a package about one chip, and what its context binary says."""
 
     provider_options: Mapping[str, str]
@@ -288,7 +287,7 @@ def check_context_chip(scope: PackageScope) -> Iterator[Found]:
         )
 
 
-class TimeBudget(Struct, frozen=True, kw_only=True):
+class TimeBudget(Record):
     """What a model may take (``--max-time``), and what the compiler says that it takes."""
 
     most_us: float
@@ -334,7 +333,7 @@ _DLC_LAB = "onnxruntime-qnn 2.3.0 (metadata 2.2.0) and 2.7.0 (metadata 2.3.0) ru
 _CONVERTER = "user script for DLC files of qairt-converter 2.48 (metadata 2.3.0, no check sums), public repository"
 
 
-class DlcScope(Struct, frozen=True, kw_only=True):
+class DlcScope(Record):
     """A DLC as it was read back: the release that wrote it, its metadata's version, and what was compared.
 
     ``why`` is why there is none, "" where there is one.

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
+from deploykit.records import Record
 from deploykit_ort_qnn.compiler.precision import FloatNode, float_nodes, narrowed
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def check_fp32(scope: PrecisionScope) -> Iterator[Found]:
         )
 
 
-class NumericScope(Struct, frozen=True, kw_only=True):
+class NumericScope(Record):
     """What the package gave on the emulator, judged by the outputs of the model as it was handed in.
 
     ``device`` is the verdict on it; ``quantization`` on the encodings alone, run on the CPU, None where the model came

@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from msgspec import Struct, field
+from msgspec import field
 
+from deploykit.records import Record
 from deploykit.tables.reading import parse_rows, read_toml
 
 __all__ = [
@@ -52,7 +53,7 @@ PLACES = FOLDER / "places.toml"
 Wanted: TypeAlias = str | float | tuple[str | float, ...]
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class Row(Record):
     """One condition with its verdict.
 
     ``when`` states it: a word or a number that a trait equals, ``"<= 4"``, ``">= 2"``, or a list of which one holds.
@@ -153,7 +154,7 @@ def matching(rows: Iterable[Row], traits: Mapping[str, str | float]) -> Row | No
     return next((row for row in rows if row.holds(traits)), None)
 
 
-class MeasuredPlace(Struct, frozen=True, kw_only=True):
+class MeasuredPlace(Record):
     """One release for one chip, how many rows' cases ran for it, and the verdicts that differ from the rows'.
 
     A row's case did not run here where its verdict is "". ``drawn`` is how many cases of the sweep ran beside those,
@@ -254,7 +255,7 @@ _PLAIN = 0.02
 _LEAST_SPAN = 8.0  # a result that uses fewer steps than this says nothing about its kernel
 
 
-class KernelCost(Struct, frozen=True, kw_only=True):
+class KernelCost(Record):
     """What an operator's kernels are off in a type, in steps: the middle one of ``forms`` forms."""
 
     op: str
@@ -264,7 +265,7 @@ class KernelCost(Struct, frozen=True, kw_only=True):
     forms: int
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class Limits(Record):
     """Steps within which a kernel is right: 99 of 100 values, and all."""
 
     usual: float

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.operators import ops
 from deploykit.model.parameters import stored_behind_pairs
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit_qualcomm.atlas.stored import traits_of_values
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
@@ -56,7 +55,7 @@ RANGES = frozenset(
 _OF_GRIDS = RANGES | {f"{side} channels of scales" for side in ("in", "out", "second", "third")}
 
 
-class SmallGraph(Struct, frozen=True, kw_only=True):
+class SmallGraph(Record):
     """A graph that was made here, with what ``grid_of`` asks of one."""
 
     model: Model

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
+from deploykit.records import Record
 from deploykit.tables.sources import NotedRow, SourcedRow, sourced_file
 from deploykit_qualcomm.tables import DATA
 
 __all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "limit", "rated"]
 
 
-class HtpConstraint(NotedRow, frozen=True, kw_only=True):
+class HtpConstraint(NotedRow):
     """One row: what is not taken, who says so, and the codes of the rules that look for it.
 
     ``seen_with`` is the newest release with which it was seen, "" where the source does not say, as in every row.
@@ -31,7 +32,7 @@ class HtpConstraint(NotedRow, frozen=True, kw_only=True):
     seen_with: str = ""
 
 
-class OpRank(SourcedRow, frozen=True, kw_only=True):
+class OpRank(SourcedRow):
     """The ranks, both included, that the first input of an operator may have."""
 
     op: str
@@ -40,7 +41,7 @@ class OpRank(SourcedRow, frozen=True, kw_only=True):
     seen_with: str = ""
 
 
-class Refused(SourcedRow, frozen=True, kw_only=True):
+class Refused(SourcedRow):
     """An operator that is refused: always, or if a value of an attribute is no word of ``unless``; with ``rank`` there.
 
     With ``computed`` it is where the input at that position is given and not stored.
@@ -55,7 +56,7 @@ class Refused(SourcedRow, frozen=True, kw_only=True):
     seen_with: str = ""
 
 
-class Untranslated(SourcedRow, frozen=True, kw_only=True):
+class Untranslated(SourcedRow):
     """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route.
 
     ``together_on`` names the backend that takes them where they are one dynamically quantized layer.
@@ -68,7 +69,7 @@ class Untranslated(SourcedRow, frozen=True, kw_only=True):
     together_on: str = ""
 
 
-class WholeOperand(SourcedRow, frozen=True, kw_only=True):
+class WholeOperand(SourcedRow):
     """An operator whose operands had to be in VTCM as a whole, in releases before ``before``."""
 
     op: str
@@ -76,7 +77,7 @@ class WholeOperand(SourcedRow, frozen=True, kw_only=True):
     note: str = ""
 
 
-class RowOperand(SourcedRow, frozen=True, kw_only=True):
+class RowOperand(SourcedRow):
     """An operator that needs one row of its last axis in VTCM, at so many bytes per element."""
 
     op: str
@@ -84,7 +85,7 @@ class RowOperand(SourcedRow, frozen=True, kw_only=True):
     seen_with: str = ""
 
 
-class ConstraintTable(Struct, frozen=True, kw_only=True):
+class ConstraintTable(Record):
     """``constraints.toml``, sources spelled out."""
 
     schema: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.backend.backend import Situation
@@ -16,6 +16,7 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.operators import LARGEST_FLOAT16, Trait, has
+from deploykit.records import Record
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized, rewrite_advice
 
@@ -113,7 +114,7 @@ _LARGEST_NORM = math.sqrt(2 * LARGEST_FLOAT16)
 _NORMS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: ReduceL2 over 64 to 4096 values, norms of 300 to 1600"
 
 
-class Float16Plan(Struct, frozen=True, kw_only=True):
+class Float16Plan(Record):
     """The tensors that are planned as float16, and the encodings that tell the ranges of the others.
 
     ``seen`` gives the largest magnitudes of tensors on the user's data.

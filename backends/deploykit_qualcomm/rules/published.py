@@ -11,12 +11,11 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from msgspec import Struct
-
 from deploykit.backend.backend import Situation
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.model.parameters import stored_behind_pairs
+from deploykit.records import Record
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["RULES", "published_networks", "structure_of"]
@@ -30,7 +29,7 @@ _STEPS = ("dilations", "group", "strides")
 RULES: Registry[Situation] = Registry("situation")
 
 
-class PublishedNetwork(Struct, frozen=True, kw_only=True):
+class PublishedNetwork(Record):
     """``times`` are milliseconds by chip, precision and way: ``onnx`` or ``dlc``; all wholly on the NPU."""
 
     name: str
@@ -38,7 +37,7 @@ class PublishedNetwork(Struct, frozen=True, kw_only=True):
     times: Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
-class PublishedTable(Struct, frozen=True, kw_only=True):
+class PublishedTable(Record):
     """``published.toml``. ``ways`` says in words how a way runs, ``source`` where all numbers stand."""
 
     schema: int

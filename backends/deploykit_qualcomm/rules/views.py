@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, Protocol
 
-from msgspec import Struct
-
 from deploykit import findings
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine, EncodingSet, Value
@@ -18,6 +16,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model
 from deploykit.model.operators import INTEGER_BITS, Trait, ops
 from deploykit.model.parameters import integer_type, quantizer_of, stored_behind_pairs
+from deploykit.records import Record
 from deploykit_qualcomm.devices import arch_of
 
 __all__ = [
@@ -43,7 +42,7 @@ __all__ = [
 _MOST_SCALES = 65_536  # more are blocks, which are no grid per channel
 
 
-class TensorGrid(Struct, frozen=True, kw_only=True):
+class TensorGrid(Record):
     """How one tensor is quantized: by its encoding, or by the Q/DQ pair around it.
 
     ``value`` is the encoding, None for a Q/DQ pair, whose scales are stored in the model (``grid_of`` reads them).

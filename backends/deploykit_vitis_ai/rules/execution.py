@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
 from deploykit.findings.rules import Found, Registry
+from deploykit.records import Record
 
 __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 
 
-class QuarkTrial(Struct, frozen=True, kw_only=True):
+class QuarkTrial(Record):
     """What was tried for better outputs: the format as asked for, a part of the model left in float, a wider format.
 
     ``outcome`` says in words what its outputs are. ``part`` says what the part is, ``nodes`` are the names in it, and
@@ -27,7 +26,7 @@ class QuarkTrial(Struct, frozen=True, kw_only=True):
     of_values: float = 0.0
 
 
-class QuarkOutcome(Struct, frozen=True, kw_only=True):
+class QuarkOutcome(Record):
     """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped.
 
     ``trials`` begin with the format as asked for. Where a format was to be chosen, ``asked`` says what was asked of its

@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
-
 from deploykit.findings.rules import Found, Registry
+from deploykit.records import Record
 
 __all__ = ["RULES", "SUMMARY", "CompileSummary", "find_summary", "parse_summary"]
 
@@ -19,7 +18,7 @@ SUMMARY = "final-vaiml-pass-summary.txt"
 _LINE = re.compile(r"\s*(.+?):\s*([0-9]+(?:\.[0-9]+)?)\s*(?:\(([0-9.]+)%\))?\s*$")
 
 
-class CompileSummary(Struct, frozen=True, kw_only=True):
+class CompileSummary(Record):
     """What the compiler says it did; None where its text has no such line."""
 
     offloaded: int | None

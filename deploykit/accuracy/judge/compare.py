@@ -25,6 +25,7 @@ from deploykit.findings import Finding, exit_status
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.files import regular_size
 from deploykit.system.published import plain, published
@@ -33,7 +34,7 @@ __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
 __all__ += ["compare", "evaluate", "read_outputs", "read_pair"]
 
 
-class OutputSet(Struct, frozen=True, kw_only=True):
+class OutputSet(Record):
     """Samples by name, each read on demand; the only output of a .npy file is called ``""``."""
 
     label: str
@@ -153,7 +154,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-class ComparedOutputs(Struct, frozen=True, kw_only=True):
+class ComparedOutputs(Record):
     """Everything measured. ``missing`` samples are in the baseline only, ``extra`` in the candidate only.
 
     ``mismatches`` are samples and outputs that could not be compared, and why.
@@ -233,7 +234,7 @@ def _doubles(name: str, values: Numbers) -> Doubles:
         raise InputError(f"output {name!r}: cannot be compared", why=why, next="save plain numbers") from None
 
 
-class Evaluation(Struct, frozen=True, kw_only=True):
+class Evaluation(Record):
     """The numbers and what they mean."""
 
     comparison: ComparedOutputs

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
@@ -17,6 +16,7 @@ from deploykit.accuracy.judge.measures import Doubles
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, JudgedNumber, KeptCount, Measure
 from deploykit.model.facts import GraphFacts
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["Detections", "background_class", "corners_of", "count_kept", "form_of", "judge_detections"]
@@ -32,7 +32,7 @@ _LARGEST_LOG = 6.0  # e to the 6th are 400 cells of 8 pixels, more than any pict
 _FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
 
 
-class Detections(Struct, frozen=True, kw_only=True):
+class Detections(Record):
     """Rows of one sample: boxes (n, 4), scores (n,) in 0..1, labels (n,) and how clear each label is (n,).
 
     ``classes`` is how many each row has scores for, 1 where labels are given.

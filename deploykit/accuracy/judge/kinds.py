@@ -11,7 +11,6 @@ from itertools import pairwise
 from math import prod
 from typing import TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.verdict import limits
@@ -19,6 +18,7 @@ from deploykit.encodings.post_processing import concat_parts
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, ops
 from deploykit.model.parameters import QUANTIZERS
+from deploykit.records import Record
 
 __all__ = ["DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "kind_of", "pieces_of"]
 
@@ -53,7 +53,7 @@ class Task(StrEnum):
     SIGNAL = "signal"
 
 
-class Piece(Struct, frozen=True, kw_only=True):
+class Piece(Record):
     """Slices ``start`` to ``stop`` (excluded) of ``axis`` of an output; all of it where ``axis`` is None.
 
     ``class_axis`` is the axis along which one of several is the answer, None where there is none.
@@ -76,7 +76,7 @@ class Piece(Struct, frozen=True, kw_only=True):
         return "" if self.axis is None else f"slices {self.start} to {self.stop - 1} of axis {self.axis}"
 
 
-class DetectionSet(Struct, frozen=True, kw_only=True):
+class DetectionSet(Record):
     """The pieces that together are detections. ``sizes`` is the graph input that boxes are multiplied by, "" if none.
 
     Without ``labels`` the scores are per class, classes along the last axis of the piece (or its sliced axis).

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
+from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 
 __all__ = ["Doubles", "Pair", "PairQuality", "Slices", "agreement", "among_first", "answers"]
@@ -38,7 +38,7 @@ _FLOAT16_BITS = 11
 _LEAST_SPREAD = 0.1
 
 
-class PairQuality(Struct, frozen=True, kw_only=True):
+class PairQuality(Record):
     """The numbers for one pair of tensors. ``nan`` where a number is not defined (cosine of a zero tensor)."""
 
     cosine: float

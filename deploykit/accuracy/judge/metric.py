@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.accuracy.samples.arrays import read_arrays
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays
 from deploykit.system.processes import run
 
@@ -32,7 +32,7 @@ _CHILD = Path(__file__).with_name("metric_child.py")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-class UserMetric(Struct, frozen=True, kw_only=True):
+class UserMetric(Record):
     """A measure, by the name of its ``function``. ``references`` are what the user gave, if anything.
 
     Of a folder its files are handed over as paths, in the order of their names; of a .npz file one sample per place of

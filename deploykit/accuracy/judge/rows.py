@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.measures import Doubles
 from deploykit.model.facts import GraphFacts
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["ChosenRows", "Matched", "match_contents"]
@@ -33,7 +33,7 @@ _COLUMNS = 256  # of wider tables, such as masks, so many columns tell rows apar
 _FARTHEST = 3.0  # a difference of three usual spreads is as bad as any: one odd column must not decide alone
 
 
-class Matched(Struct, frozen=True, kw_only=True):
+class Matched(Record):
     """Both tensors with common rows in the same order; ``lost`` is the share of rows without a partner."""
 
     left: Numbers

@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.accuracy.judge.verdict import Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _DROWNED_DB = 6.0
 _QUANTIZED_LEVELS = 256
 
 
-class Judged(Struct, frozen=True, kw_only=True):
+class Judged(Record):
     """A comparison with what is known around it: the float model's facts, the target, and the thresholds.
 
     ``precision`` is what a proposed command asks for to leave a part in float; ``verdict`` is the judge's, where a

@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_toml, structure
@@ -81,7 +82,7 @@ class Measure(StrEnum):
     ROWS = "rows"
 
 
-class Limit(Struct, frozen=True, kw_only=True):
+class Limit(Record):
     """One row of ``limits.toml``. ``unit`` is "" for a ratio; ``floor`` None where no loss is too large by itself."""
 
     measure: Measure
@@ -112,7 +113,7 @@ class Limit(Struct, frozen=True, kw_only=True):
         return f"at {'least' if self.at_least else 'most'} {self.value:g}{' ' + self.unit if self.unit else ''}"
 
 
-class SegmentationSet(Struct, frozen=True, kw_only=True):
+class SegmentationSet(Record):
     """A public data set whose number of classes tells a map of logits."""
 
     name: str
@@ -120,7 +121,7 @@ class SegmentationSet(Struct, frozen=True, kw_only=True):
     source: str
 
 
-class LimitFile(Struct, frozen=True, kw_only=True):
+class LimitFile(Record):
     """``limits.toml``."""
 
     schema: int
@@ -135,7 +136,7 @@ def limits() -> LimitFile:
     return structure(LimitFile, read_toml(path), where=f"{path.name}:")
 
 
-class Thresholds(Struct, frozen=True, kw_only=True):
+class Thresholds(Record):
     """What the user asks for instead of the table; None leaves the table's limit.
 
     ``min_sqnr`` in dB, ``max_box_error`` in pixels, ``min_cosine`` and ``min_agreement`` as ratios. ``min_psnr`` (dB)
@@ -160,7 +161,7 @@ _ASKED_OF = {
 }
 
 
-class JudgedNumber(Published, frozen=True, kw_only=True):
+class JudgedNumber(Published):
     """One number about one output, with what is asked of it and what it was measured on.
 
     ``kind`` is the kind of output, ``part`` the slices of it that are meant ("" for all), ``where`` the place of the
@@ -262,7 +263,7 @@ _PLAIN_WORDS = {
 }
 
 
-class Context(Struct, frozen=True, kw_only=True):
+class Context(Record):
     """What every number of one judgement has in common.
 
     ``same_graph``: the reference is the very graph that was packaged, of which more is asked; ``bits`` is the narrowest
@@ -297,7 +298,7 @@ class Context(Struct, frozen=True, kw_only=True):
         return replace(row, value=row.value * scale, margin=row.margin * scale)
 
 
-class KeptCount(Published, frozen=True, kw_only=True):
+class KeptCount(Published):
     """Detections per sample: the reference's (``wanted``), the candidate's (``made``), and pairs of both (``kept``).
 
     A pair has one class and boxes that overlap by at least ``OVERLAP``; no detection is in two. What counts as a
@@ -366,7 +367,7 @@ def _at_least(kept: Sequence[int], of: Sequence[int]) -> float:
     return max(0.0, (share + square / (2 * count) - spread) / (1 + square / count))
 
 
-class Oddity(Published, frozen=True, kw_only=True):
+class Oddity(Published):
     """Values of an output that are not finite although the reference's are, and the operator that made them."""
 
     output: str
@@ -375,7 +376,7 @@ class Oddity(Published, frozen=True, kw_only=True):
     count: int
 
 
-class Verdict(Published, frozen=True, kw_only=True):
+class Verdict(Published):
     """``right`` is None when it was not judged, and then ``reason`` says why.
 
     ``overall_db`` and ``sqnr_db`` are signal to noise over all outputs and per output, rows matched; ``lost`` is the

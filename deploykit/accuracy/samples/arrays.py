@@ -14,9 +14,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
-
 from deploykit.errors import InputError
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays
 from deploykit.system.files import open_regular
 
@@ -37,7 +36,7 @@ _MAPPED = 16 << 20
 _ZIP = b"PK"
 
 
-class ArrayHeader(Struct, frozen=True, kw_only=True):
+class ArrayHeader(Record):
     """What a file says about one array before it is read; ``size`` is in bytes, ``start`` where they begin."""
 
     shape: tuple[int, ...]

@@ -42,6 +42,7 @@ from deploykit.accuracy.samples.images import (
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
+from deploykit.records import Record
 from deploykit.system.files import open_regular, paths_below, read_regular, regular_size
 
 __all__ = [
@@ -70,7 +71,7 @@ KINDS = {
 _LARGEST_TABLE = 64 << 20
 
 
-class Calibration(Struct, frozen=True, kw_only=True):
+class Calibration(Record):
     """Calibration data by kind: ``arrays``, ``images`` (with a recipe) or ``reader`` (``module:Class``).
 
     Sounds are arrays, by the recipe ``sound``. ``unused`` are the names of files beside them that are of no kind.
@@ -372,7 +373,7 @@ _ONE = re.compile(rf"\s*({_NUMBER}|true|false)\s*")
 _FORMS = "NAME=VALUE (a number, or numbers with commas), NAME=LOW..HIGH or NAME=FILE.npy"
 
 
-class Declaration(Struct, frozen=True, kw_only=True):
+class Declaration(Record):
     """What one input is: fixed ``values`` that broadcast to its shape, a range with both ends included, or a file.
 
     A file holds one or several samples of the input, and ``sha256`` is that of its bytes.

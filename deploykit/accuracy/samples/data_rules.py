@@ -8,17 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
+from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 
 __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
 
 
-class Survey(Published, frozen=True, kw_only=True):
+class Survey(Published):
     """What was seen. ``unusable`` are (file, why); ``identical`` are groups of equal samples by name.
 
     ``neighbours`` is the median correlation of samples that follow each other, None where it was not measured;
@@ -43,7 +44,7 @@ class Survey(Published, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in ("kind", "origin", "samples", "unusable", "labels")}
 
 
-class Preparation(Struct, frozen=True, kw_only=True):
+class Preparation(Record):
     """What the first BatchNormalization says: its distance from the data as given, and from the data changed.
 
     A distance is the mean over channels of what mean and variance differ from those of the training; 0 is equal.
@@ -62,7 +63,7 @@ class Preparation(Struct, frozen=True, kw_only=True):
         return name if self.changed[name] < self.as_given / 4 else ""
 
 
-class FirstLayer(Struct, frozen=True, kw_only=True):
+class FirstLayer(Record):
     """The first convolution behind a picture: the deviation of what it makes of the data, the median of its channels.
 
     Networks are trained so that this is near 1, whatever the scale of their data: it is far off for data of another.
@@ -72,7 +73,7 @@ class FirstLayer(Struct, frozen=True, kw_only=True):
     deviation: float
 
 
-class RangeGrowth(Struct, frozen=True, kw_only=True):
+class RangeGrowth(Record):
     """``unseen`` is the share of ``tensors`` whose range one half of the ``samples`` does not show to nine tenths.
 
     It is the mean of several halves.
@@ -83,7 +84,7 @@ class RangeGrowth(Struct, frozen=True, kw_only=True):
     unseen: float
 
 
-class DataFit(Struct, frozen=True, kw_only=True):
+class DataFit(Record):
     """What was seen. ``divides_by`` is what the model itself divides its input by, 0 for nothing.
 
     ``growth`` is None where ranges do not come from this data, or only some of its samples were looked at.

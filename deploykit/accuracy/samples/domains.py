@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, is_standard, ops
+from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 
 __all__ = [
@@ -60,7 +60,7 @@ _FAR = 100.0
 _FLOAT8_LARGEST = {"float8e4m3fn": 448.0, "float8e5m2": 57344.0}
 
 
-class Domain(Struct, frozen=True, kw_only=True):
+class Domain(Record):
     """The values from ``low`` to ``high``, both included; an end that the graph does not state is None.
 
     ``why`` says in words what the graph states and ``node`` where. ``is_mask`` is a choice between 0 and 1.
@@ -84,7 +84,7 @@ class _Rank(IntEnum):
     LIMIT = 5  # an index, a stored grid
 
 
-class _Stated(Struct, frozen=True, kw_only=True):
+class _Stated(Record):
     """The values that one reader, ``node``, is made for; infinite where it states no end."""
 
     rank: _Rank
@@ -307,7 +307,7 @@ class _Readings:
         return min(known) if known and len(known) == count else None
 
 
-class EncodedRange(Struct, frozen=True, kw_only=True, eq=False):
+class EncodedRange(Record, eq=False):
     """Both ends, as arrays that broadcast to the input's shape, and where they are from, in words."""
 
     low: npt.NDArray[np.float64]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 from numpy.lib import format as npy
 from onnx import ModelProto
@@ -51,6 +50,7 @@ from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.values import element_count
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published
 
@@ -87,14 +87,14 @@ _LARGEST = 64 << 20
 language model."""
 
 
-class InputSource(Published, frozen=True, kw_only=True):
+class InputSource(Published):
     """Where the values of one input come from: the label, and why in words."""
 
     label: Label
     why: str
 
 
-class Samples(Published, frozen=True, kw_only=True, eq=False):
+class Samples(Published, eq=False):
     """Inputs to run a model on, and what they mean. ``available`` is how many the user gave, of which some were taken.
 
     ``points`` says of each sample that was made where its values lie; it is empty for stored ones. ``note`` says why
@@ -154,7 +154,7 @@ class Samples(Published, frozen=True, kw_only=True, eq=False):
 _Make: TypeAlias = Callable[[int], Numbers]
 
 
-class _Maker(Struct, frozen=True, kw_only=True):
+class _Maker(Record):
     """One input's values by the number of the set, how many sets differ, and what they mean."""
 
     source: InputSource
@@ -203,7 +203,7 @@ def gather(
     )
 
 
-class _Stored(Struct, frozen=True, kw_only=True):
+class _Stored(Record):
     """Samples that lie in files: calibration data, or what a package keeps."""
 
     feeds: tuple[Feed, ...] = ()
@@ -354,7 +354,7 @@ def _points(spec: InputSpec, seed: int, make: Callable[..., Numbers], *ends: Any
     return lambda number: make(SETS[number % sets], *ends, *rest, generator(seed, spec.name, number))
 
 
-class Recording(Published, frozen=True, kw_only=True):
+class Recording(Published):
     """The bytes of ``samples.npz`` (None where nothing is kept) and what the manifest says about the samples.
 
     ``hashes`` are the SHA-256 of each sample's kept inputs, in the order of the samples.

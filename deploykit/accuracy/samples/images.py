@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
+from deploykit.records import Record
 from deploykit.system.files import open_regular, read_regular
 from deploykit.system.published import Published
 from deploykit.tables.reading import read_toml, structure
@@ -62,7 +62,7 @@ def inspect_image(path: Path) -> None:
         raise InputError(f"{path}: the image is cut off")
 
 
-class ImageRecipe(Published, frozen=True, kw_only=True):
+class ImageRecipe(Published):
     """Decode, resize to ``width`` by ``height``, then (pixel * ``scale`` - ``mean``) / ``std`` per channel.
 
     Size and layout may be left out (0 and ""), where the model's input says them.
@@ -182,7 +182,7 @@ SOUND_SUFFIX = ".wav"
 _WIDEST, _FASTEST = 4, 1 << 20  # bytes of one value and values a second; more is no sound that anybody records
 
 
-class SoundRecipe(Struct, frozen=True, kw_only=True):
+class SoundRecipe(Record):
     """(value * ``scale`` - ``mean``) / ``std`` of values from -1 to 1. ``rate`` is what the model wants, 0 for any."""
 
     scale: float

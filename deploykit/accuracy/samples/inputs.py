@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
+from deploykit.records import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ __all__ = ["InputSpec", "Label", "input_specs"]
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
-class InputSpec(Struct, frozen=True, kw_only=True):
+class InputSpec(Record):
     """One input of the model: its NumPy type, and its shape with None where a dimension is not a number.
 
     ``given`` is the shape that it had before it was turned to channels last, in which its samples may be.

@@ -20,6 +20,7 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.shape_inference import contradicts
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["PinnedInput", "Sizes", "decide_sizes", "rows_meet", "runs_with", "split_shapes"]
@@ -43,7 +44,7 @@ _CHANNELS = (1, 3, 4)
 _MOST_TRIALS = 16
 
 
-class PinnedInput(Struct, frozen=True, kw_only=True):
+class PinnedInput(Record):
     """One input with the shape it gets. ``usual`` is True where only the habit of its kind decides."""
 
     name: str
@@ -57,7 +58,7 @@ class PinnedInput(Struct, frozen=True, kw_only=True):
         return self.why == _TYPED
 
 
-class Sizes(Struct, frozen=True, kw_only=True):
+class Sizes(Record):
     """The shapes that were decided, and the inputs whose shape nothing decides."""
 
     pinned: tuple[PinnedInput, ...] = ()

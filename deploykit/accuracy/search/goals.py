@@ -10,10 +10,9 @@ import operator
 import re
 from typing import Any
 
-from msgspec import Struct
-
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict, fewest_for
 from deploykit.errors import UsageError
+from deploykit.records import Record
 from deploykit.system.published import Published
 
 __all__ = ["GOAL", "Goal", "Reached", "goal_for", "parse_goal"]
@@ -45,7 +44,7 @@ _SHARES = ("kept", "lost")
 _COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
 
 
-class Reached(Published, frozen=True, kw_only=True):
+class Reached(Published):
     """What one candidate reached. ``metric`` and ``reference`` are values of the user's own measure.
 
     ``right`` is the judge's word and ``reason`` what it rests on; ``detections`` are counted where there are any.
@@ -76,7 +75,7 @@ class Reached(Published, frozen=True, kw_only=True):
         return self.detections if self.detections is not None and any(self.detections.wanted) else None
 
 
-class Goal(Struct, frozen=True, kw_only=True):
+class Goal(Record):
     """One bound. ``lower_is_better`` is for measures like word error rate and perplexity, and turns a drop around.
 
     ``kept`` and ``lost`` are shares of the detections that the count shows with 95 % confidence, in both directions:

@@ -15,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from msgspec import Struct
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import overall_db
@@ -31,6 +30,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
 from deploykit.model.patterns import BLOCKS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 from deploykit.system.store import Store, key_of
@@ -50,7 +50,7 @@ __all__ = [
 _Question: TypeAlias = tuple[bool, tuple[str, ...]]  # only these tensors quantized, or all but these
 
 
-class Layer(Struct, frozen=True, kw_only=True):
+class Layer(Record):
     """One operator, a MatMul with its bias, or a norm that is written out.
 
     ``activations`` are what it makes, and what it reads that nothing makes: inputs and constants.
@@ -101,7 +101,7 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
     return tuple(found)
 
 
-class TensorLoss(Published, frozen=True, kw_only=True):
+class TensorLoss(Published):
     """One tensor: ``alone`` when only it is quantized, ``without`` when only it is float; None where not measured.
 
     ``own_db`` is signal to noise of the tensor itself between before and after its quantizer.
@@ -121,7 +121,7 @@ class TensorLoss(Published, frozen=True, kw_only=True):
         return {"tensor": self.name, **published(self, without=("name",))}
 
 
-class LayerLoss(Published, frozen=True, kw_only=True):
+class LayerLoss(Published):
     """One layer, all its tensors together. ``weights`` and ``activations``: only these of the layer are quantized."""
 
     layer: Layer
@@ -140,7 +140,7 @@ class LayerLoss(Published, frozen=True, kw_only=True):
 _Row = TypeVar("_Row", LayerLoss, TensorLoss)
 
 
-class Sensitivity(Published, frozen=True, kw_only=True):
+class Sensitivity(Published):
     """Everything that was measured, layers and tensors in graph order.
 
     ``whole`` is the loss with all of them quantized, ``weights`` and ``activations`` with only these. ``unmeasured``
@@ -177,7 +177,7 @@ class Sensitivity(Published, frozen=True, kw_only=True):
         }
 
 
-class Budget(Struct, frozen=True, kw_only=True):
+class Budget(Record):
     """``seconds`` end the measuring (None: never); ``bytes`` are what may be kept of all samples together."""
 
     seconds: float | None = None

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
@@ -27,6 +26,7 @@ from deploykit.model.load import load_model
 from deploykit.model.operators import Trait, has
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import lean_weights, stored_values
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.limits import time_left
 from deploykit.system.published import Published, published
@@ -45,7 +45,7 @@ _ORDINARY_DB = 20.0
 _STEP_DOWN = 6.0
 
 
-class TensorView(Published, frozen=True, kw_only=True):
+class TensorView(Published):
     """One tensor on both sides. ``lost`` is the share of rows that only one side has (behind a TopK).
 
     ``typical`` is the median magnitude on the left; ``not_finite`` counts infinities and NaN on either side.
@@ -74,7 +74,7 @@ class TensorView(Published, frozen=True, kw_only=True):
         }
 
 
-class Culprit(Struct, frozen=True, kw_only=True):
+class Culprit(Record):
     """A stored tensor that an operator fails by, and its value of the largest magnitude."""
 
     tensor: str
@@ -88,7 +88,7 @@ class Culprit(Struct, frozen=True, kw_only=True):
         return f"the constant {self.tensor} ({self.value:.3g})"
 
 
-class Divergence(Published, frozen=True, kw_only=True):
+class Divergence(Published):
     """The operator, its diverging output, and what it reads, on both sides; ``culprit`` is the constant behind it."""
 
     node: str
@@ -98,7 +98,7 @@ class Divergence(Published, frozen=True, kw_only=True):
     culprit: Culprit | None
 
 
-class Located(Published, frozen=True, kw_only=True):
+class Located(Published):
     """``first`` is None when every output agrees. ``rounds`` and ``compared`` say how much was looked at.
 
     ``hidden`` are computed tensors that one side cannot show: a divergence may lie in one of them instead.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["OutputLoss", "OutputLosses", "Reaching"]
 
 
-class OutputLoss(Published, frozen=True, kw_only=True):
+class OutputLoss(Published):
     """Signal to noise of each output against the float model, in dB; infinite without any difference."""
 
     ALSO = ("db",)

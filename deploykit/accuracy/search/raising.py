@@ -37,7 +37,7 @@ WideType: TypeAlias = Literal["float16", "int16"]
 Measure: TypeAlias = Callable[[Sequence[Json]], Reached]
 
 
-class RaiseTrial(Published, frozen=True, kw_only=True):
+class RaiseTrial(Published):
     """One set that was measured: the first ``count`` layers of the order, raised to ``wide``.
 
     ``layers`` are their names, ``tensors`` all that was raised with them; ``borders`` count conversions to and from
@@ -59,7 +59,7 @@ class RaiseTrial(Published, frozen=True, kw_only=True):
         return {"to": self.wide, **told, **self.reached.to_json(), "meets_goal": self.met}
 
 
-class Raised(Published, frozen=True, kw_only=True):
+class Raised(Published):
     """What a search found: the smallest set that reaches the goal, else the best; and everything that was tried.
 
     ``worst`` are the first layers of the order with what quantizing each alone costs.

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.encodings.complete import copy_over_movement
@@ -24,6 +23,7 @@ from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import fusions
 from deploykit.model.weights import stored_values
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published, published
 
@@ -41,7 +41,7 @@ _WIDTHS = re.compile(r"w(4|8|16)a(8|16)")
 _FLOATS = {"fp16": "float16", "bf16": "bfloat16"}
 
 
-class SimulatedPrecision(Struct, frozen=True, kw_only=True):
+class SimulatedPrecision(Record):
     """What a name like w8a16 or fp16 says: widths in bits, or a float type for everything."""
 
     name: str
@@ -151,7 +151,7 @@ def _of_stored(values: npt.NDArray[np.float32], axis: int | None, precision: Sim
 _FLOAT_BITS = 32
 
 
-class ModelCost(Published, frozen=True, kw_only=True):
+class ModelCost(Published):
     """``bit_operations`` are multiplications times the widths of both factors, of one sample."""
 
     weight_bytes: int
@@ -221,7 +221,7 @@ FAR = 6.0
 """A value farther than so many standard deviations from the mean is an outlier."""
 
 
-class TensorStatistics(Published, frozen=True, kw_only=True):
+class TensorStatistics(Published):
     """Of all finite values of all samples. ``outliers`` is a share; ``not_finite`` counts what was left out.
 
     ``peak_db`` is the largest magnitude over the root mean square: about 6 dB of it cost one bit of the grid.

@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value
@@ -22,6 +21,7 @@ from deploykit.errors import InputError
 from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import element_type, is_mapped, stored_values
+from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 
 __all__ = ["RAW", "Floats", "Quantizers", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
@@ -123,7 +123,7 @@ def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats
     return narrow
 
 
-class Quantizers(Struct, frozen=True, kw_only=True):
+class Quantizers(Record):
     """What a simulation quantizes of a graph: ``values`` by tensor, in the order stored ones, inputs, computed ones.
 
     ``skipped`` says of every other entry why it is not simulated.

@@ -27,6 +27,7 @@ from deploykit.model.nodes import bodies, copy_of, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
 from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
+from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Numbers
 from deploykit.system.limits import memory_budget
 
@@ -180,7 +181,7 @@ class _OpenModel:
         return made
 
 
-class _ModelOpener(Struct, frozen=True, kw_only=True):
+class _ModelOpener(Record):
     """Opens a model, or a group of one that has ``size`` bytes of weights: groups run as the whole would."""
 
     optimize: bool

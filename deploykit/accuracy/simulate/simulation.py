@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -32,6 +31,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights
+from deploykit.records import Record
 from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published, published
 
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-class Fidelity(Published, frozen=True, kw_only=True):
+class Fidelity(Published):
     """How close one output is to its reference, over all samples.
 
     ``step`` is the real distance of two neighbouring values of the output's encoding, None without one.
@@ -69,7 +69,7 @@ class Fidelity(Published, frozen=True, kw_only=True):
         return {**published(self), "exact": self.max_error == 0}
 
 
-class Simulation(Published, frozen=True, kw_only=True, eq=False):
+class Simulation(Published, eq=False):
     """The outputs per sample, quantized and float, and what lies between them.
 
     ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``verdict`` is the judge's, with
@@ -178,7 +178,7 @@ def simulate_files(
     return replace(done, samples=made)
 
 
-class QuestionOfFiles(Struct, frozen=True, kw_only=True, eq=False):
+class QuestionOfFiles(Record, eq=False):
     """The float model with its weights, samples for it, and the encodings that were given, if any were."""
 
     model: ModelProto
@@ -246,14 +246,14 @@ _SAME_DB = 1.0
 _PERHAPS = "not judged: it misses what is asked, perhaps only because the inputs are made up"
 
 
-class Fitted(Struct, frozen=True, kw_only=True, eq=False):
+class Fitted(Record, eq=False):
     """A judge on samples that the encodings can hold, and its verdict on the encodings as they are."""
 
     judge: Judge
     verdict: Verdict
 
 
-class Original(Struct, frozen=True, kw_only=True, eq=False):
+class Original(Record, eq=False):
     """The model as it was handed in: its judge, and what its encodings lose; None where it came without any.
 
     ``wider`` simulates which wider type keeps more, in words; "" where that is not known.

@@ -25,6 +25,7 @@ from deploykit.answers.diagnosis.patterns import (
     shape_of,
 )
 from deploykit.answers.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, SOURCE, Trouble, trouble_of
+from deploykit.records import Record
 from deploykit.tables.known_errors import Catalog, KnownError, Observation, Tool
 
 __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
@@ -47,7 +48,7 @@ _Numbers: TypeAlias = npt.NDArray[np.int64]
 _STRENGTHS = ("match", "weak", "general", "follows", "mild")
 
 
-class Hit(Struct, frozen=True, kw_only=True):
+class Hit(Record):
     """One place in the log: its line number, its text, and the lines that follow it up to the next hit.
 
     ``words`` is the length of the longest pattern that found it.
@@ -83,7 +84,7 @@ class ErrorLine(Struct, kw_only=True):
         return {"line": self.line, "text": self.text, "count": self.count}
 
 
-class Finish(Struct, frozen=True, kw_only=True):
+class Finish(Record):
     """The last place where a tool says that it did its job."""
 
     tool: str
@@ -109,7 +110,7 @@ class Collected(Struct, kw_only=True):
     size: int = 0
 
 
-class _Targets(Struct, frozen=True, kw_only=True):
+class _Targets(Record):
     """What an anchor leads to."""
 
     errors: list[tuple[KnownError, str, str]] = field(default_factory=list)
@@ -135,7 +136,7 @@ class _Form(Struct, kw_only=True):
     sightings: tuple[Sighting, ...] = ()
 
 
-class _Sought(Struct, frozen=True, kw_only=True):
+class _Sought(Record):
     """The search for all anchors of a catalogue, and by the number of each: what it leads to, whether that is a known
     error or a word of trouble, and a random number that stands for it.
     """

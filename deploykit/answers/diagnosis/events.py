@@ -8,10 +8,11 @@ from functools import cache
 from itertools import takewhile
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import field
 
 from deploykit.answers.diagnosis.collecting import ErrorLine
 from deploykit.answers.diagnosis.trouble import SOURCE
+from deploykit.records import Record
 from deploykit.tables.known_errors import Catalog, LineForm, Tool
 
 __all__ = ["Event", "codes_of", "compiled", "event_of", "level_of", "speaker"]
@@ -44,7 +45,7 @@ _LISTED = re.compile(r'\[(?:pip3|conda)\]|"[\w.\-]+": |\w+=["\[{].*,$')  # of wh
 _STACK = "Traceback (most recent call last)"
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class Event(Record):
     """One line of trouble (``text``, where it begins): ``tool`` is who speaks, ``where`` the place in its source.
 
     ``parts`` may hold node, tensor, path, version, size and limit, each as the line spells it.

@@ -16,7 +16,7 @@ _SHORTEST_STEM = 6
 _MOST_SUFFIXES = 8
 
 
-class MappedName(Published, frozen=True, kw_only=True):
+class MappedName(Published):
     """A name of the log and what it stands for; ``exact`` is False when an added ending had to be cut off."""
 
     log: str

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import asdict
 
 from deploykit.answers.diagnosis.collecting import ErrorLine, Finish, Hit
 from deploykit.answers.diagnosis.events import Event
 from deploykit.answers.diagnosis.names import MappedName
 from deploykit.findings import Severity
+from deploykit.records import Record
 from deploykit.tables.known_errors import CodeMeaning, KnownError
 
 __all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis"]
@@ -20,7 +21,7 @@ Conclusion = Literal["failed", "finished", "not-understood"]
 """``finished``: a tool says that it did its job, began nothing later, and no line looks like a failure."""
 
 
-class CodeSeen(Struct, frozen=True, kw_only=True):
+class CodeSeen(Record):
     """A numeric code of the log, read in decimal or hexadecimal; ``meaning`` is None when no table has it."""
 
     code: int
@@ -40,7 +41,7 @@ class CodeSeen(Struct, frozen=True, kw_only=True):
         }
 
 
-class Cause(Struct, frozen=True, kw_only=True):
+class Cause(Record):
     """One root cause: how often and where it shows, which names it concerns, and what follows from it.
 
     ``certainty`` is ``possible`` when only a general wording points to the row. ``hits`` are the first ones.
@@ -85,7 +86,7 @@ class Cause(Struct, frozen=True, kw_only=True):
         }
 
 
-class Diagnosis(Struct, frozen=True, kw_only=True):
+class Diagnosis(Record):
     """What a log says: causes by likelihood, errors before warnings before information.
 
     ``numbers`` are what the tools counted, by observation id. ``finished`` are the lines by which tools say that they

@@ -35,7 +35,7 @@ class OutcomeKind(StrEnum):
     IMPOSSIBLE = "impossible"
 
 
-class ConversionOutcome(Published, frozen=True, kw_only=True):
+class ConversionOutcome(Published):
     """What became of one tensor, and what was lost or why it is not there."""
 
     name: str
@@ -43,7 +43,7 @@ class ConversionOutcome(Published, frozen=True, kw_only=True):
     what: str
 
 
-class Conversion(Published, frozen=True, kw_only=True):
+class Conversion(Published):
     """Encodings of another version, with one outcome per tensor of the source, in its order.
 
     ``encodings`` lacks the impossible ones; its ``float_tensors`` belong into a side file when the version cannot

@@ -54,7 +54,7 @@ def to_signed(value: Affine) -> Affine:
     return replace(value, signed=True, zero_point=np.asarray(value.zero_point - (1 << (value.bits - 1))))
 
 
-class EntryChange(Published, frozen=True, kw_only=True):
+class EntryChange(Published):
     """One property that differs, as JSON values."""
 
     field: str
@@ -65,7 +65,7 @@ class EntryChange(Published, frozen=True, kw_only=True):
         return f"{self.field}: {self.first} -> {self.second}"
 
 
-class EntryDifference(Published, frozen=True, kw_only=True):
+class EntryDifference(Published):
     """One tensor that differs: ``only-first``, ``only-second`` or ``changed``."""
 
     name: str

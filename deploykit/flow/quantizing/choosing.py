@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from msgspec import Struct
-
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.options import OptionSpec, OptionValue, check_options, read_value
 from deploykit.backend.plugins import load_backends
@@ -19,6 +17,7 @@ from deploykit.backend.requests import bits_of
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import DefectError, UsageError
 from deploykit.flow.ladder import Learning
+from deploykit.records import Record
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.specs import select
 
@@ -85,7 +84,7 @@ EMBEDDED: Quantizer = _OrtStatic()
 """The embedded default."""
 
 
-class Picked(Struct, frozen=True, kw_only=True):
+class Picked(Record):
     """The quantizer that runs, its environment (None: this interpreter), and a better one that is not installed."""
 
     quantizer: Quantizer

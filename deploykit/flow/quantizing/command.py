@@ -36,7 +36,7 @@ __all__ = ["Quantization", "quantize"]
 _READING, _QUANTIZING, _WRITING = "reading the model", "quantizing", "writing"
 
 
-class Quantization(Published, frozen=True, kw_only=True):
+class Quantization(Published):
     """What ``quantize`` left: the folder, its files by role, the account, and what was found."""
 
     folder: Path

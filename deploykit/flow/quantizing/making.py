@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.judge import Judge
@@ -53,6 +53,7 @@ from deploykit.model.load import Model, load_model
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
+from deploykit.records import Record
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import waiting_for
@@ -67,7 +68,7 @@ MOST_HELD_OUT = 8
 _ONE_IN = 5
 
 
-class Division(Published, frozen=True, kw_only=True):
+class Division(Published):
     """The samples of some calibration data, divided. ``held_out`` may be empty: then the seen ones are judged on.
 
     ``places`` are whatever lies there: places in arrays, or image files.
@@ -188,7 +189,7 @@ _BESIDE = (Path(__file__).with_name("child.py"), Path(str(decoding.__file__)))
 _LARGE = 1_900_000_000  # protobuf writes no message above 2 GiB
 
 
-class QuantizerRun(Struct, frozen=True, kw_only=True):
+class QuantizerRun(Record):
     """What a quantizer left: its folder, the float model and the encodings in it, and its own account.
 
     ``qdq`` is the quantized model where the quantizer made one.
@@ -313,7 +314,7 @@ def _taken_up(folder: Path, result: Json) -> QuantizerRun:
     return QuantizerRun(folder=folder, model=given, encodings=encodings, result=result, qdq=qdq)
 
 
-class Numbers(Published, frozen=True, kw_only=True, eq=False):
+class Numbers(Published, eq=False):
     """SQNR in dB over all outputs: deploykit's simulation, the quantizer's own, and how near the two are to each other.
 
     ``agreement_db`` takes the quantizer's as the signal; infinite where they are bit for bit the same. ``seen`` is True
@@ -398,7 +399,7 @@ def _own(folder: Path, names: Sequence[str]) -> list[Feed] | None:
     return rows
 
 
-class Made(Published, frozen=True, kw_only=True, eq=False):
+class Made(Published, eq=False):
     """Encodings that a quantizer made, with everything there is to say about them."""
 
     precision: str
@@ -447,7 +448,7 @@ class Made(Published, frozen=True, kw_only=True, eq=False):
         }
 
 
-class Making(Struct, frozen=True, kw_only=True, eq=False):
+class Making(Record, eq=False):
     """What encodings are made from; ``options`` are the quantizer's own, ``timeout`` is in seconds."""
 
     request: Request
