@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence, Severity
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.records import Record
 from deploykit.system.specs import ToolchainSpec
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
@@ -314,7 +314,7 @@ def _chip(device: Device) -> str:
 
 
 @RULES.rule("QNN295", "compiled-for-another-chip", "error", sources=[_ARM64])
-def check_chip(carried: Carried) -> Iterator[Found]:
+def check_chip(carried: Carried) -> Finds:
     """The only public compiler of this release compiles for the chip it runs on, and that is not the target's.
 
     The ARM64 compilers inside the Windows wheels read the chip from the machine they stand on and ignore soc_model. A
@@ -341,7 +341,7 @@ def check_chip(carried: Carried) -> Iterator[Found]:
 
 
 @RULES.rule("QNN296", "compiled-on-another-machine", "info", sources=[_ARM64, _WHEELS])
-def check_machine(carried: Carried) -> Iterator[Found]:
+def check_machine(carried: Carried) -> Finds:
     """The compiler of this release runs on another kind of machine only, so nothing is compiled here.
 
     Its wheel is for Windows. An ARM64 backend asks the machine for its chip: on one that is no Snapdragon it was seen
@@ -365,7 +365,7 @@ def check_machine(carried: Carried) -> Iterator[Found]:
 
 
 @RULES.rule("QNN297", "compiler-of-another-release", "warning", sources=[_WHEELS, _LOADING])
-def check_release(carried: Carried) -> Iterator[Found]:
+def check_release(carried: Carried) -> Finds:
     """The nearest public compiler is not of the very release that will load the binary.
 
     A binary loads on the release that made it and on later ones, never on an earlier one. The wheels carry some
@@ -386,7 +386,7 @@ def check_release(carried: Carried) -> Iterator[Found]:
 
 
 @RULES.rule("QNN298", "forms-of-another-provider", "info", sources=[_ARM64])
-def check_forms(carried: Carried) -> Iterator[Found]:
+def check_forms(carried: Carried) -> Finds:
     """The model is prepared in the forms that another release of the provider takes.
 
     What a provider takes is learnt by running it. This one does not run here, so the forms are those of the nearest

@@ -9,7 +9,7 @@ one answers and a finding says so; what happens below the oldest and beyond the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal, NoReturn
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from packaging.version import Version
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence, Finding, Severity
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.records import Record
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.devices import Device, Fact
@@ -56,7 +56,7 @@ def _sdk(choice: SdkChoice, message: str, hint: str = "") -> Found:
 
 
 @RULES.rule("QNN001", "sdk-nearest-lower", "warning", sources=[_OWN, _CADENCE])
-def check_nearest_lower(choice: SdkChoice) -> Iterator[Found]:
+def check_nearest_lower(choice: SdkChoice) -> Finds:
     """The SDK version that was asked for has no table; the nearest lower one answers.
 
     Flags, features and configuration keys may have changed between the two releases.
@@ -68,7 +68,7 @@ def check_nearest_lower(choice: SdkChoice) -> Iterator[Found]:
 
 
 @RULES.rule("QNN002", "sdk-newer-than-tables", "warning", sources=[_OWN, _CADENCE])
-def check_newer(choice: SdkChoice) -> Iterator[Found]:
+def check_newer(choice: SdkChoice) -> Finds:
     """The SDK version that was asked for is newer than every table; the newest one answers.
 
     What a later release changed is not known here.
@@ -82,7 +82,7 @@ def check_newer(choice: SdkChoice) -> Iterator[Found]:
 @RULES.rule(
     "QNN003", "sdk-build-not-listed", "info", sources=[_OWN, "naming of QAIRT releases: 2.<minor>.<patch>.<YYMMDD>"]
 )
-def check_unlisted_build(choice: SdkChoice) -> Iterator[Found]:
+def check_unlisted_build(choice: SdkChoice) -> Finds:
     """The release is known, but no source mentions this build of it.
 
     Builds of one release are expected to take the same flags; nobody has shown it for this one.
@@ -101,7 +101,7 @@ def check_unlisted_build(choice: SdkChoice) -> Iterator[Found]:
     "warning",
     sources=[_OWN, "onnxruntime-qnn wheels 2.4.0 to 2.7.0, which carry HTP libraries and no converter"],
 )
-def check_carrier(choice: SdkChoice) -> Iterator[Found]:
+def check_carrier(choice: SdkChoice) -> Finds:
     """The release was met only inside another package; its converters and generators were not seen.
 
     The rows of its tools are those of the release before it.
@@ -118,7 +118,7 @@ def check_carrier(choice: SdkChoice) -> Iterator[Found]:
 
 
 @RULES.rule("QNN005", "sdk-below-tables", "warning", sources=[_OWN])
-def check_below(choice: SdkChoice) -> Iterator[Found]:
+def check_below(choice: SdkChoice) -> Finds:
     """The SDK version that was asked for is older than every table; the oldest one answers.
 
     Flags that came later may be used although the old release does not have them.
@@ -151,7 +151,7 @@ def _target(target: Target, message: str, *, fact: Fact | None = None, severity:
     "error",
     sources=["docs.qualcomm.com 80-87189-2, HTP Backend Extensions", "device tables of LiteRT and ExecuTorch"],
 )
-def check_arch_unknown(target: Target) -> Iterator[Found]:
+def check_arch_unknown(target: Target) -> Finds:
     """Nobody published the HTP architecture of the chip.
 
     dsp_arch decides which data types and kernels exist; left out, the offline backend validates for v68.
@@ -170,7 +170,7 @@ def check_arch_unknown(target: Target) -> Iterator[Found]:
     "error",
     sources=["google-ai-edge/LiteRT litert/vendors/qualcomm soc_table.cc (history before its removal)"],
 )
-def check_no_htp(target: Target) -> Iterator[Found]:
+def check_no_htp(target: Target) -> Finds:
     """The chip has no HTP.
 
     Its accelerator is of another generation or family; the HTP backend cannot run on it.
@@ -189,7 +189,7 @@ def check_no_htp(target: Target) -> Iterator[Found]:
     "warning",
     sources=["device tables of LiteRT and ExecuTorch, and public scripts"],
 )
-def check_soc_model_contradicted(target: Target) -> Iterator[Found]:
+def check_soc_model_contradicted(target: Target) -> Finds:
     """Sources disagree about the soc_model number of the chip.
 
     A wrong number gives a binary for another SoC, or none: 'Invalid config values'.
@@ -204,7 +204,7 @@ def check_soc_model_contradicted(target: Target) -> Iterator[Found]:
         yield replace(found, hint=sets if numbers else _LIST)
 
 
-def _contradicted(target: Target, name: str, word: str) -> Iterator[Found]:
+def _contradicted(target: Target, name: str, word: str) -> Finds:
     fact = target.device.facts.get(name)
     if fact is not None and (fact.contradicts or fact.alternatives):
         others = " or ".join(str(value) for value in fact.alternatives)
@@ -214,7 +214,7 @@ def _contradicted(target: Target, name: str, word: str) -> Iterator[Found]:
 @TARGET_RULES.rule(
     "QNN013", "arch-contradicted", "warning", sources=["device tables and compile scripts in public repositories"]
 )
-def check_arch_contradicted(target: Target) -> Iterator[Found]:
+def check_arch_contradicted(target: Target) -> Finds:
     """Sources disagree about the HTP architecture of the chip.
 
     A binary for a later architecture than the chip's does not load; one for an earlier wastes the chip.
@@ -226,7 +226,7 @@ def check_arch_contradicted(target: Target) -> Iterator[Found]:
 
 
 @TARGET_RULES.rule("QNN014", "weak-device-facts", "info", sources=["the device's own data file"])
-def check_weak_facts(target: Target) -> Iterator[Found]:
+def check_weak_facts(target: Target) -> Finds:
     """What decides about the chip rests on reports or inference only.
 
     A package for it is as sure as its weakest decisive fact.
@@ -252,7 +252,7 @@ def check_weak_facts(target: Target) -> Iterator[Found]:
 
 
 @TARGET_RULES.rule("QNN015", "vtcm-unknown", "info", sources=["docs.qualcomm.com 80-87189-2, HTP Backend Extensions"])
-def check_vtcm_unknown(target: Target) -> Iterator[Found]:
+def check_vtcm_unknown(target: Target) -> Finds:
     """The VTCM size of the chip is unknown.
 
     Whether a single operator fits cannot be checked, and vtcm_mb stays at the SDK's own choice.
@@ -265,7 +265,7 @@ def check_vtcm_unknown(target: Target) -> Iterator[Found]:
 
 
 @TARGET_RULES.rule("QNN016", "arch-unproven-on-sdk", "warning", sources=[_OWN])
-def check_arch_unproven(target: Target) -> Iterator[Found]:
+def check_arch_unproven(target: Target) -> Finds:
     """No source shows that this SDK release knows the chip's architecture.
 
     An SDK that is older than the chip refuses its dsp_arch or soc_model.
@@ -289,7 +289,7 @@ def check_arch_unproven(target: Target) -> Iterator[Found]:
     "error",
     sources=["user lab notes, QAIRT 2.48 on SM8750: without a SoC the binary is not targeted, exit status 0"],
 )
-def check_soc_model_unknown(target: Target) -> Iterator[Found]:
+def check_soc_model_unknown(target: Target) -> Finds:
     """Nobody published the soc_model number of the chip.
 
     Without it the compiler builds for no SoC in particular, and says nothing.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.findings import Severity, SubjectKind, listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.operators import BIAS, LARGEST_FLOAT16, WEIGHT, Trait, has
 from deploykit.records import Record
 
@@ -71,7 +71,7 @@ RULES: Registry[EncodingsOnGraph] = Registry("encodings")
 
 
 @RULES.rule("DK101", "unknown-tensor", "error", sources=(f"{_AIMET}: loading a file with an unknown tensor raises",))
-def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_unknown_tensor(context: EncodingsOnGraph) -> Finds:
     """Entries whose name no tensor of the model has.
 
     A converter drops such an entry without a word, and the tensor it was meant for gets some default precision.
@@ -105,7 +105,7 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
 @RULES.rule(
     "DK102", "foreign-encodings", "error", sources=(f"{_AIMET}: a file fits the model that the same export call wrote",)
 )
-def check_foreign_encodings(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_foreign_encodings(context: EncodingsOnGraph) -> Finds:
     """Encodings of which not one names a tensor of the model.
 
     They belong to another model, or the model was exported again and its tensors were renamed.
@@ -130,7 +130,7 @@ def check_foreign_encodings(context: EncodingsOnGraph) -> Iterator[Found]:
     sources=(f"{_AIMET}: explicit and omitted float16 give the same 2.0.0 file", "qualcomm/aimet#4106"),
     cure="simplify",
 )
-def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_float_set_unknown(context: EncodingsOnGraph) -> Finds:
     """Encodings of version 2.0.0, which has no entries for 16-bit floats, without a list of the float tensors.
 
     A tensor without an entry may be meant to be float16, or may simply never have been quantized: the file looks the
@@ -165,7 +165,7 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
     sources=(f"{_AIMET}: an anchor constant of 1e30 gets a uint8 scale of 3.9e27, and the model 7.9 dB",),
     cure=("simplify", "mask-constant"),
 )
-def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_step_beyond_float16(context: EncodingsOnGraph) -> Finds:
     """A scale so large that a single step of the grid exceeds the range of float16.
 
     Every ordinary value rounds to zero: such scales come from constants like 1e30 that stand for infinity.
@@ -189,7 +189,7 @@ def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
     "error",
     sources=(f"{_AIMET}: loading a blockwise 0.6.1 file fails on the length of the list",),
 )
-def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_unplaceable_list(context: EncodingsOnGraph) -> Finds:
     """A list of scales whose axes neither the file states nor the model settles.
 
     Version 0.6.1 lists blockwise scales without their block size, and no reader can place them, not even AIMET.
@@ -223,7 +223,7 @@ def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
         f"{_AIMET}: its device configurations quantize parameters symmetrically",
     ),
 )
-def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_asymmetric_weight(context: EncodingsOnGraph) -> Finds:
     """A weight whose grid is not symmetric around zero.
 
     An accumulator then needs a correction by the sum of the inputs; most integer kernels take symmetric weights only,
@@ -257,7 +257,7 @@ def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
 
 
 @RULES.rule("DK107", "narrow-bias", "warning", sources=("qualcomm/aimet#2443", "qualcomm/aimet#4050"))
-def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_narrow_bias(context: EncodingsOnGraph) -> Finds:
     """A bias quantized to fewer than 32 bits.
 
     A bias is added to 32-bit sums; on a coarser grid it shifts every output of its channel.
@@ -282,7 +282,7 @@ def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
     "warning",
     sources=(f"{_AIMET}: outputs of data movement copy their input's entry", "qualcomm/aimet#4074"),
 )
-def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_regrid_in_movement(context: EncodingsOnGraph) -> Finds:
     """A data-movement op whose input and output have different grids.
 
     Moving data changes no value, so that both grids describe the same numbers; a converter inserts a requantization
@@ -312,7 +312,7 @@ def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
 
 
 @RULES.rule("DK109", "entry-on-integers", "error", sources=(f"{_AIMET}: only floating-point tensors get quantizers",))
-def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_entry_on_integers(context: EncodingsOnGraph) -> Finds:
     """An entry for a tensor that holds integers or booleans in the model.
 
     Shapes, indices and conditions are not quantized: the entry belongs to another tensor.
@@ -336,7 +336,7 @@ def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
     "warning",
     sources=(f"{_AIMET}: the flag only chooses between a signed and an unsigned grid, the offset counts",),
 )
-def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_symmetric_off_centre(context: EncodingsOnGraph) -> Finds:
     """An entry that claims to be symmetric while its grid is not centred.
 
     Readers disagree: some take the offset, some take zero because the flag says so.
@@ -365,7 +365,7 @@ def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
     "info",
     sources=("qualcomm/aimet#4090 (147 conversions: 46.6 ms against 14.3 ms, as reported)",),
 )
-def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_mixed_widths(context: EncodingsOnGraph) -> Finds:
     """Elementwise ops whose two quantized inputs have different integer widths.
 
     One operand must be converted before the op, which costs time and, downwards, precision.
@@ -391,7 +391,7 @@ _MOVED = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "U
 
 
 @RULES.rule("DK112", "one-sided-decision", "warning", sources=("the entry of what the Sigmoid reads",))
-def check_one_sided_decisions(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_one_sided_decisions(context: EncodingsOnGraph) -> Finds:
     """A score of the model cannot get to the other side of 1/2: the range of what its Sigmoid reads ends before zero.
 
     The samples that were calibrated on held no case of that kind, such as a wake word that nobody spoke. On the device
@@ -415,7 +415,7 @@ def check_one_sided_decisions(context: EncodingsOnGraph) -> Iterator[Found]:
 
 
 @RULES.rule("DK113", "index-on-a-grid", "warning", sources=("the entry, and the Cast that reads the tensor",))
-def check_indices(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_indices(context: EncodingsOnGraph) -> Finds:
     """A float tensor of indices, only read by a Cast to integers, on a grid that does not hold the whole numbers.
 
     An index of 152 becomes 151.998, and the Cast cuts it off to 151: another row of the table, another word.
@@ -433,7 +433,7 @@ def check_indices(context: EncodingsOnGraph) -> Iterator[Found]:
 
 
 @RULES.rule("DK250", "coarse-join", "warning", sources=("the entries of the Concat and of its parts",))
-def check_coarse_joins(context: EncodingsOnGraph) -> Iterator[Found]:
+def check_coarse_joins(context: EncodingsOnGraph) -> Finds:
     """A Concat behind the network puts values of unlike ranges on one grid, which leaves some of them few steps.
 
     Boxes of 0..640 and scores of 0..1 on one 8-bit grid: every score becomes 0 or 1, and whole-tensor metrics still

@@ -15,10 +15,11 @@ from deploykit.errors import DefectError
 from deploykit.findings import Claim, Finding, Severity, Subject, SubjectKind
 from deploykit.records import Record
 
-__all__ = ["Found", "Registry", "Rule"]
+__all__ = ["Finds", "Found", "Registry", "Rule"]
 
 C = TypeVar("C")
 Check: TypeAlias = Callable[[C], Iterable["Found"]]
+Finds: TypeAlias = Iterator["Found"]  # what a rule function answers
 
 
 class Found(Struct, frozen=True):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.findings import Severity, SubjectKind, listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import shape_text
 from deploykit.records import Record
 from deploykit.system.published import plain
@@ -28,7 +28,7 @@ def _name(chosen: ChosenWay) -> str:
 
 
 @RULES.rule("DK201", "graph-rewritten", "info", sources=("ONNX Runtime, run while packaging",))
-def check_rewritten(chosen: ChosenWay) -> Iterator[Found]:
+def check_rewritten(chosen: ChosenWay) -> Finds:
     """The packaged model is a rewritten form of the one that was given.
 
     Huge ranges are often artefacts of how the maths is written; rewritten, integers hold them. Each rewrite was proven
@@ -69,7 +69,7 @@ def _gain(chosen: ChosenWay) -> str:
 
 
 @RULES.rule("DK202", "host-tail", "warning", sources=("ONNX Runtime, run while packaging",))
-def check_tail(chosen: ChosenWay) -> Iterator[Found]:
+def check_tail(chosen: ChosenWay) -> Finds:
     """The end of the model was cut off and runs on the host.
 
     Outputs of unlike ranges share one grid when they are joined; on the host they keep their own precision. A Loop that
@@ -83,7 +83,7 @@ def check_tail(chosen: ChosenWay) -> Iterator[Found]:
 
 
 @RULES.rule("DK203", "not-simulated", "warning", sources=("this run",))
-def check_simulated(chosen: ChosenWay) -> Iterator[Found]:
+def check_simulated(chosen: ChosenWay) -> Finds:
     """A precision mix that could not be simulated.
 
     Without numbers no way is better than another; the plan takes the one that changes least.
@@ -105,7 +105,7 @@ def check_simulated(chosen: ChosenWay) -> Iterator[Found]:
 
 
 @RULES.rule("DK204", "mixed-refused", "error", sources=("the request",))
-def check_refused(chosen: ChosenWay) -> Iterator[Found]:
+def check_refused(chosen: ChosenWay) -> Finds:
     """Float16 tensors among integer ones, with --mixed refuse or a kind of mix that is not offered.
 
     No way that was asked for is available for this target.
@@ -118,7 +118,7 @@ def check_refused(chosen: ChosenWay) -> Iterator[Found]:
 
 
 @RULES.rule("DK205", "lost-by-quantization", "warning", sources=("simulated while packaging",))
-def check_quality(chosen: ChosenWay) -> Iterator[Found]:
+def check_quality(chosen: ChosenWay) -> Finds:
     """The way that was chosen loses more than is asked for, in simulation against the float model.
 
     The device cannot restore what quantization lost. docs/numbers.md gives the reason of each limit.
@@ -141,7 +141,7 @@ def check_quality(chosen: ChosenWay) -> Iterator[Found]:
 
 
 @RULES.rule("DK206", "segments", "warning", sources=("ONNX Runtime, run while packaging",))
-def check_segments(chosen: ChosenWay) -> Iterator[Found]:
+def check_segments(chosen: ChosenWay) -> Finds:
     """The model is cut into segments that run one after the other.
 
     Each segment is wholly integer or wholly float, so that no tool has to mix precisions inside one graph. Every tensor
@@ -171,7 +171,7 @@ def check_segments(chosen: ChosenWay) -> Iterator[Found]:
     "error",
     sources=("RT-DETRv2 topology, int64 orig_target_sizes: 1,238 pixels mean error with a range of 0..1, 6 without",),
 )
-def check_open(chosen: ChosenWay) -> Iterator[Found]:
+def check_open(chosen: ChosenWay) -> Finds:
     """A tensor that needs an integer encoding and about whose range nothing is known.
 
     Its entry is missing, and neither its operator nor its neighbours nor data of yours tell what it reaches. A range
@@ -200,7 +200,7 @@ def check_open(chosen: ChosenWay) -> Iterator[Found]:
     "error",
     sources=("the rewrite's own matcher, and ONNX Runtime, run while packaging",),
 )
-def check_asked(chosen: ChosenWay) -> Iterator[Found]:
+def check_asked(chosen: ChosenWay) -> Finds:
     """A rewrite that was asked for by name changes nothing in the package.
 
     What is asked for by name is done, or refused with the reason: what is dropped in silence is taken for done.
@@ -234,7 +234,7 @@ def _why_not_applied(chosen: ChosenWay, name: str) -> str:
 @RULES.rule(
     "DK209", "inferred-ranges", "info", sources=("the graph and its encodings", "the samples named in the message")
 )
-def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
+def check_inferred(chosen: ChosenWay) -> Finds:
     """Integer entries that the encodings did not have, and where their ranges come from.
 
     A range that was concluded is only as good as what it was concluded from, so each says that: stored values, the
@@ -264,7 +264,7 @@ def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
 
 
 @RULES.rule("DK210", "graph-simplified", "info", sources=("ONNX Runtime, run while packaging",))
-def check_simplified(chosen: ChosenWay) -> Iterator[Found]:
+def check_simplified(chosen: ChosenWay) -> Finds:
     """The packaged model is a simplified form of the one that was given.
 
     Exports compute at run time what is settled when they are made: shapes, masks and grids of static size. Devices lack
@@ -283,7 +283,7 @@ def check_simplified(chosen: ChosenWay) -> Iterator[Found]:
 
 
 @RULES.rule("DK211", "compiler-asked", "info", sources=("the compiler named in the message, run while deciding",))
-def check_opinions(chosen: ChosenWay) -> Iterator[Found]:
+def check_opinions(chosen: ChosenWay) -> Finds:
     """Findings that are not sure would refuse the model; whether a compiler was asked about them, and its answers.
 
     What was read or told about another release is a guess here, and the compiler outranks it. What was asked is said,
@@ -318,7 +318,7 @@ def check_opinions(chosen: ChosenWay) -> Iterator[Found]:
     "info",
     sources=("ONNX IR specification (onnx/onnx docs/IR.md), section on symbolic dimensions",),
 )
-def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
+def check_size_chosen(chosen: ChosenWay) -> Finds:
     """An input with open dimensions got fixed sizes, or an input that only chooses a branch got a fixed value.
 
     A package is compiled ahead of time, and every size must be a number then.
@@ -348,7 +348,7 @@ def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
 
 
 @RULES.rule("DK213", "channels-last", "info", sources=("the request, or the metadata of the model",))
-def check_layout(chosen: ChosenWay) -> Iterator[Found]:
+def check_layout(chosen: ChosenWay) -> Finds:
     """An input or output of the package has its channels last, as --io asked.
 
     The package is fed and gives N, H, W, C there; inside, the graph is the same. Samples in the layout of the model as
@@ -362,7 +362,7 @@ def check_layout(chosen: ChosenWay) -> Iterator[Found]:
 
 
 @RULES.rule("DK251", "end-in-int16", "info", sources=("simulated while packaging",))
-def check_wider_end(chosen: ChosenWay) -> Iterator[Found]:
+def check_wider_end(chosen: ChosenWay) -> Finds:
     """The post-processing inside the model gets 16-bit grids, over the ranges that its entries have.
 
     Coordinates, their decoding, and boxes joined with scores need more than 256 steps. Wider tensors take twice the
@@ -413,7 +413,7 @@ QUANTIZED_RULES: Registry[QuantizedNumbers] = Registry("quantized")
 
 
 @QUANTIZED_RULES.rule("DK220", "quantized-by-default", "warning", sources=("the toolchains of the backend",))
-def check_default(quantized: QuantizedNumbers) -> Iterator[Found]:
+def check_default(quantized: QuantizedNumbers) -> Finds:
     """The encodings were made by the embedded quantizer, because the one for this target is not installed.
 
     The embedded quantizer knows nothing of the device: which operators share a grid, which weights must be symmetric,
@@ -436,7 +436,7 @@ def check_default(quantized: QuantizedNumbers) -> Iterator[Found]:
 
 
 @QUANTIZED_RULES.rule("DK221", "quantized-here", "info", sources=("the quantizer, run while packaging",))
-def check_quantized(quantized: QuantizedNumbers) -> Iterator[Found]:
+def check_quantized(quantized: QuantizedNumbers) -> Finds:
     """The encodings of this package were made here from the float model and the calibration data.
 
     Nobody but this run vouches for them; what they cost stands beside them.
@@ -459,7 +459,7 @@ def check_quantized(quantized: QuantizedNumbers) -> Iterator[Found]:
 @QUANTIZED_RULES.rule(
     "DK222", "simulations-disagree", "warning", sources=("both simulations, run on the same samples",)
 )
-def check_agreement(quantized: QuantizedNumbers) -> Iterator[Found]:
+def check_agreement(quantized: QuantizedNumbers) -> Finds:
     """The quantizer's own simulation and deploykit's differ on the same encodings.
 
     What was calibrated is then not what is judged here: an encoding was lost, or one of the two simulates something
@@ -479,7 +479,7 @@ def check_agreement(quantized: QuantizedNumbers) -> Iterator[Found]:
 
 
 @QUANTIZED_RULES.rule("DK223", "judged-on-seen-samples", "info", sources=("the calibration data",))
-def check_seen(quantized: QuantizedNumbers) -> Iterator[Found]:
+def check_seen(quantized: QuantizedNumbers) -> Finds:
     """There were too few calibration samples to hold any out.
 
     Numbers on the samples that the ranges were taken from look better than those on others.

@@ -6,10 +6,9 @@ They read facts and nothing else. Codes DK001 to DK049.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 
 from deploykit.findings import Answerer, Claim, Confidence, SubjectKind, listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import (
     DynamicDim,
     GraphFacts,
@@ -37,7 +36,7 @@ _OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRE
 
 
 @RULES.rule("DK001", "dynamic-input", "error", sources=(f"{_IR}, section on symbolic dimensions",), cure="batch-of-one")
-def check_dynamic_input(facts: GraphFacts) -> Iterator[Found]:
+def check_dynamic_input(facts: GraphFacts) -> Finds:
     """A graph input with a dimension that is a symbol or unknown.
 
     A package is compiled ahead of time, and memory is laid out then: every size must be a number.
@@ -79,7 +78,7 @@ def _asked_shape(facts: GraphFacts, name: str) -> str:
     claim=_OF_MOST_TOOLS,
     cure=("dequantize-layers", "simplify", "loops-on-host"),
 )
-def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
+def check_dynamic_result(facts: GraphFacts) -> Finds:
     """A computed tensor whose size depends on the values it is computed from, or is not known for another reason.
 
     Memory is laid out before anything runs, so every size must be a number, whatever the inputs are. Most compilers for
@@ -114,7 +113,7 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     claim=_OF_MOST_TOOLS,
     cure=("resolve-sequences", "both-branches", "simplify", "loops-on-host"),
 )
-def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
+def check_nested_graph(facts: GraphFacts) -> Finds:
     """A node that runs another graph (If, Loop, Scan, SequenceMap), or works on sequences of tensors.
 
     What it does is decided at run time. Nothing inside it is checked or quantized here, and most compilers for NPUs
@@ -132,7 +131,7 @@ def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
 
 
 @RULES.rule("DK004", "no-opset", "error", sources=(f"{_IR}, section on operator sets",))
-def check_no_opset(facts: GraphFacts) -> Iterator[Found]:
+def check_no_opset(facts: GraphFacts) -> Finds:
     """A model that does not say which version of the standard operators it uses.
 
     Operators changed their meaning between versions; without one no tool can tell what the graph computes.
@@ -149,7 +148,7 @@ def check_no_opset(facts: GraphFacts) -> Iterator[Found]:
 
 
 @RULES.rule("DK005", "opset-beyond-onnx", "error", sources=("ONNX versioning (onnx/onnx docs/Versioning.md)",))
-def check_opset_known(facts: GraphFacts) -> Iterator[Found]:
+def check_opset_known(facts: GraphFacts) -> Finds:
     """A standard operator set newer than the installed onnx package knows.
 
     Nobody here can tell what its operators compute: nothing can be judged, and other tools are usually further behind.
@@ -170,7 +169,7 @@ def check_opset_known(facts: GraphFacts) -> Iterator[Found]:
 
 
 @RULES.rule("DK006", "model-function", "warning", sources=(f"{_IR}, section on model local functions",))
-def check_model_functions(facts: GraphFacts) -> Iterator[Found]:
+def check_model_functions(facts: GraphFacts) -> Finds:
     """Nodes that call functions which the model itself defines.
 
     What such a function computes is not looked into here, and many tools do not know them at all.
@@ -191,7 +190,7 @@ def check_model_functions(facts: GraphFacts) -> Iterator[Found]:
 @RULES.rule(
     "DK007", "shapes-not-inferred", "warning", sources=("ONNX shape inference (onnx/onnx docs/ShapeInference.md)",)
 )
-def check_inference(facts: GraphFacts) -> Iterator[Found]:
+def check_inference(facts: GraphFacts) -> Finds:
     """A graph whose types and shapes onnx could not infer.
 
     Only declared shapes are known then, so that whatever depends on shapes is not checked.
@@ -213,7 +212,7 @@ def check_inference(facts: GraphFacts) -> Iterator[Found]:
     sources=("IEEE 754", "ONNX operator documentation: QuantizeLinear"),
     cure=("simplify", "mask-constant"),
 )
-def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
+def check_non_finite(facts: GraphFacts) -> Finds:
     """A stored tensor with NaN or infinity in it.
 
     No integer grid holds them: a scale derived from an infinite range is infinite too. NaN spreads to every result that
@@ -242,7 +241,7 @@ def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
     sources=("pytorch/pytorch#81869", "microsoft/onnxruntime#5782"),
     cure="double-to-float",
 )
-def check_float64(facts: GraphFacts) -> Iterator[Found]:
+def check_float64(facts: GraphFacts) -> Finds:
     """Tensors of 64-bit floating point.
 
     They come from Python numbers that an exporter left in double precision. Runtimes implement double for a few
@@ -261,7 +260,7 @@ def check_float64(facts: GraphFacts) -> Iterator[Found]:
 
 
 @RULES.rule("DK010", "output-without-node", "warning", sources=(f"{_IR}, section on graphs",))
-def check_idle_output(facts: GraphFacts) -> Iterator[Found]:
+def check_idle_output(facts: GraphFacts) -> Finds:
     """A graph output that no node computes: it is an input or a stored tensor itself.
 
     There is no operation that a compiler could place it in; it passes data through or gives a constant.
@@ -276,7 +275,7 @@ def check_idle_output(facts: GraphFacts) -> Iterator[Found]:
 
 
 @RULES.rule("DK013", "external-data", "info", sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",))
-def check_external(facts: GraphFacts) -> Iterator[Found]:
+def check_external(facts: GraphFacts) -> Finds:
     """Weights in files beside the model.
 
     The model is incomplete without them: they must travel together and match exactly.
@@ -295,7 +294,7 @@ def check_external(facts: GraphFacts) -> Iterator[Found]:
 
 
 @RULES.rule("DK014", "empty-input", "warning", sources=(f"{_IR}, section on static tensor shapes",))
-def check_empty_input(facts: GraphFacts) -> Iterator[Found]:
+def check_empty_input(facts: GraphFacts) -> Finds:
     """A graph input with a dimension of size zero.
 
     It can hold no data. Some exporters write 0 where they mean a size that is not fixed.
@@ -316,7 +315,7 @@ def check_empty_input(facts: GraphFacts) -> Iterator[Found]:
     sources=("ONNX Runtime, compatibility (docs/Versioning.md): operator sets from 7", "ONNX changelog, set 7"),
     cure="raise-opset",
 )
-def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
+def check_old_opset(facts: GraphFacts) -> Finds:
     """A standard operator set below 7.
 
     With set 7 broadcasting changed for all of arithmetic. ONNX Runtime, with which every step here computes, promises
@@ -341,7 +340,7 @@ def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
     claim=_OF_MOST_TOOLS,
     cure="integers-to-pairs",
 )
-def check_integer_operators(facts: GraphFacts) -> Iterator[Found]:
+def check_integer_operators(facts: GraphFacts) -> Finds:
     """Operators that compute on quantized integers themselves: QLinearConv, QLinearMatMul and the like.
 
     They are made for CPUs. Compilers for NPUs read quantization as QuantizeLinear and DequantizeLinear around float
@@ -364,7 +363,7 @@ def check_integer_operators(facts: GraphFacts) -> Iterator[Found]:
     claim=_OF_MOST_TOOLS,
     cure="simplify",
 )
-def check_host_only(facts: GraphFacts) -> Iterator[Found]:
+def check_host_only(facts: GraphFacts) -> Finds:
     """Trees, vectorizers and their like (ai.onnx.ml), or a tensor of text, complex numbers, uint64 or float8.
 
     NPUs compute with float16, bfloat16 and integers up to 32 bits. Compilers for them refuse such a node, or leave it

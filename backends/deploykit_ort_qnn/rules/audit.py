@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Severity
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.records import Record
 
 __all__ = ["BACKWARD", "BEYOND", "COUNT_RULES", "LAB", "OFTEN", "RULES", "Counted"]
@@ -26,7 +26,7 @@ RULES: Registry[Audit] = Registry("audit", sources=(LAB,))
 
 
 @RULES.rule("QNN321", "kernel-wrong", "error")
-def check_wrong(audit: Audit) -> Iterator[Found]:
+def check_wrong(audit: Audit) -> Finds:
     """A kernel of this model, run by itself over its whole grid, computes something else than the model says.
 
     The compiler says nothing of it; whether the outputs of the model show it depends on what it is given.
@@ -46,7 +46,7 @@ def check_wrong(audit: Audit) -> Iterator[Found]:
 
 
 @RULES.rule("QNN322", "kernel-narrowed", "warning")
-def check_narrowed(audit: Audit) -> Iterator[Found]:
+def check_narrowed(audit: Audit) -> Finds:
     """A 16-bit kernel of this model, run by itself, has the precision of about 8 bits.
 
     The compiler converts inside of it, without a word.
@@ -59,7 +59,7 @@ def check_narrowed(audit: Audit) -> Iterator[Found]:
 
 
 @RULES.rule("QNN323", "kernel-refused", "warning")
-def check_refused(audit: Audit) -> Iterator[Found]:
+def check_refused(audit: Audit) -> Finds:
     """A kernel of this model is not taken when it is compiled by itself, or with its neighbours, each of which is.
 
     In the whole model it may be taken, where ONNX Runtime makes one operator of several; the compilation says.
@@ -84,7 +84,7 @@ def _holds(longer: Sequence[str], run: Sequence[str]) -> bool:
 
 
 @RULES.rule("QNN324", "kernels-left-out", "info")
-def check_left_out(audit: Audit) -> Iterator[Found]:
+def check_left_out(audit: Audit) -> Finds:
     """Not every kernel of this model was run by itself: as many as are soon done were, the suspect ones first.
 
     Nothing was measured of the others; what the atlas says of them stands.
@@ -98,7 +98,7 @@ def check_left_out(audit: Audit) -> Iterator[Found]:
 
 
 @RULES.rule("QNN326", "steps-grow", "info")
-def check_grown(audit: Audit) -> Iterator[Found]:
+def check_grown(audit: Audit) -> Finds:
     """Operators that are right one by one are off what the file says together: a step of one grows in the next.
 
     Kernels round elsewhere than the file does. What that grows to the file's own rounding grows to as well: the float
@@ -155,7 +155,7 @@ COUNT_RULES: Registry[Counted] = Registry("audit-count", sources=(LAB,))
 
 
 @COUNT_RULES.rule("QNN325", "kernels-run", "info")
-def check_count(scope: Counted) -> Iterator[Found]:
+def check_count(scope: Counted) -> Finds:
     """So many kernels of this model were run by themselves, over all that their grids hold, with these verdicts.
 
     It says how much of the model was looked at: a kernel that was not run is right only as far as anyone knows.

@@ -6,13 +6,13 @@ They start nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Severity, listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
@@ -44,7 +44,7 @@ _rule = partial(RULES.rule, sources=[_LAB])
 
 
 @_rule("ORT110", "nodes-refused", "error")
-def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
+def check_refused(outcome: CompileOutcome) -> Finds:
     """The provider does not take these nodes, so that the model would not run wholly on the NPU.
 
     With CPU fallback the model would open without a word and run in pieces, copied to and fro.
@@ -65,7 +65,7 @@ def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
 
 
 @_rule("ORT111", "compiler-failed", "error")
-def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
+def check_failed(outcome: CompileOutcome) -> Finds:
     """The compiler ended with an error that names no node.
 
     There is no context binary.
@@ -84,7 +84,7 @@ def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
 
 
 @_rule("ORT112", "compiler-crashed", "error")
-def check_crashed(outcome: CompileOutcome) -> Iterator[Found]:
+def check_crashed(outcome: CompileOutcome) -> Finds:
     """The compiler's process died.
 
     A crash of the vendor's library leaves nothing that could be relied on.
@@ -105,7 +105,7 @@ def _on(outcome: CompileOutcome) -> str:
 
 
 @_rule("ORT113", "compiler-timed-out", "error")
-def check_timed_out(outcome: CompileOutcome) -> Iterator[Found]:
+def check_timed_out(outcome: CompileOutcome) -> Finds:
     """The compiler did not finish within the time limit.
 
     Finalizing a large graph can take minutes in one mode and seconds in another.
@@ -119,7 +119,7 @@ def check_timed_out(outcome: CompileOutcome) -> Iterator[Found]:
 
 
 @_rule("ORT114", "runs-on-cpu-too", "warning")
-def check_cpu_nodes(outcome: CompileOutcome) -> Iterator[Found]:
+def check_cpu_nodes(outcome: CompileOutcome) -> Finds:
     """Some nodes of the compiled model stay on the CPU.
 
     Every border copies and converts tensors.
@@ -154,7 +154,7 @@ _of_pair = partial(ENVIRONMENT_RULES.rule, sources=[_LABS])
 
 
 @_of_pair("ORT140", "not-compiled-here", "info")
-def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
+def check_absent(scope: EnvironmentScope) -> Finds:
     """The provider is not installed here, so nothing was compiled.
 
     Without compiling, refused nodes, changed types and wrong numbers stay unknown.
@@ -175,7 +175,7 @@ def _way(planned: Wheel) -> str:
 
 
 @_of_pair("ORT141", "another-wheel", "warning")
-def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
+def check_other_wheel(scope: EnvironmentScope) -> Finds:
     """Another wheel is installed than the one the package is for; nothing was compiled.
 
     A binary made by a newer QAIRT does not load in an older runtime.
@@ -188,7 +188,7 @@ def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
 
 
 @_of_pair("ORT142", "unloadable-wheel", "warning")
-def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
+def check_pair(scope: EnvironmentScope) -> Finds:
     """This ONNX Runtime is known not to load this wheel, or the pair was never tried.
 
     The provider then fails to start, and Python opens the model on the CPU instead.
@@ -207,7 +207,7 @@ def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
 
 
 @ENVIRONMENT_RULES.rule("ORT143", "emulated-by-another-release", "info", sources=[_OLD])
-def check_emulator(scope: EnvironmentScope) -> Iterator[Found]:
+def check_emulator(scope: EnvironmentScope) -> Finds:
     """The binary was compiled by one QAIRT release and runs here on the emulator of another.
 
     The emulator of a later release executes older binaries. That proves that a binary is whole and computes what was
@@ -240,7 +240,7 @@ _of_package = partial(PACKAGE_RULES.rule, sources=[_LAB])
 
 
 @_of_package("ORT130", "soc-model-unset", "error")
-def check_soc_model(scope: PackageScope) -> Iterator[Found]:
+def check_soc_model(scope: PackageScope) -> Finds:
     """The provider options name no chip.
 
     Without soc_model the result is a v68-like or FP32 build, with no message.
@@ -252,7 +252,7 @@ def check_soc_model(scope: PackageScope) -> Iterator[Found]:
 
 
 @_of_package("ORT131", "option-unknown", "error")
-def check_unknown_options(scope: PackageScope) -> Iterator[Found]:
+def check_unknown_options(scope: PackageScope) -> Finds:
     """The provider options hold a name that the provider does not know.
 
     The provider ignores it without a word, so what was wanted does not happen.
@@ -264,7 +264,7 @@ def check_unknown_options(scope: PackageScope) -> Iterator[Found]:
 
 
 @_of_package("ORT132", "context-for-another-chip", "error")
-def check_context_chip(scope: PackageScope) -> Iterator[Found]:
+def check_context_chip(scope: PackageScope) -> Finds:
     """The context binary was compiled for another chip than the package says.
 
     A binary may load elsewhere, or not, and its graph is another one.
@@ -298,7 +298,7 @@ BUDGET_RULES: Registry[TimeBudget] = Registry("time")
 
 
 @BUDGET_RULES.rule("ORT115", "slower-than-asked", "error", sources=[_LAB])
-def check_budget(scope: TimeBudget) -> Iterator[Found]:
+def check_budget(scope: TimeBudget) -> Finds:
     """By the compiler's own cost model this takes longer than --max-time allows.
 
     The estimate is the accelerator's time alone: a call on the device takes longer than that.
@@ -314,7 +314,7 @@ def check_budget(scope: TimeBudget) -> Iterator[Found]:
 
 
 @BUDGET_RULES.rule("ORT116", "time-not-estimated", "warning", sources=[_LAB])
-def check_no_budget(scope: TimeBudget) -> Iterator[Found]:
+def check_no_budget(scope: TimeBudget) -> Finds:
     """--max-time was asked for, and the compiler has no cost model of this chip.
 
     Then nothing can be held against the limit before there is a device.
@@ -354,7 +354,7 @@ DLC_RULES: Registry[DlcScope] = Registry("dlc")
 
 
 @DLC_RULES.rule("QNN299", "dlc-without-converter", "info", sources=[_DLC_LAB, _CONVERTER])
-def check_dlc(scope: DlcScope) -> Iterator[Found]:
+def check_dlc(scope: DlcScope) -> Finds:
     """A DLC was written from the Q/DQ model by the provider, without a converter.
 
     Each release writes metadata of its own version, and which releases read it is not documented. What a release writes

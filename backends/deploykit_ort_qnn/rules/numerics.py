@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import field
 
 from deploykit.findings import Severity, listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.records import Record
 from deploykit_ort_qnn.compiler.precision import FloatNode, float_nodes, narrowed
 
@@ -30,7 +30,7 @@ _of_types = partial(PRECISION_RULES.rule, sources=[_LAB])
 
 
 @_of_types("ORT101", "float-island", "warning")
-def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
+def check_float_islands(scope: PrecisionScope) -> Finds:
     """A node of a quantized model is compiled in float.
 
     One missing or unfitting Q/DQ pair turns a node and its neighbours into float, with conversions around them.
@@ -78,7 +78,7 @@ def _in_float(node: FloatNode) -> str:
 
 
 @_of_types("ORT102", "operand-narrowed", "warning")
-def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
+def check_narrowed(scope: PrecisionScope) -> Finds:
     """A 16-bit tensor is narrowed to 8 bits on its way into a node, without a message.
 
     The second operand of a MatMul of two activations is taken as a weight; attention loses accuracy by it.
@@ -99,7 +99,7 @@ def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
 
 
 @_of_types("ORT103", "block-weights-in-float", "warning")
-def check_block_weights(scope: PrecisionScope) -> Iterator[Found]:
+def check_block_weights(scope: PrecisionScope) -> Finds:
     """A layer with block-quantized weights runs in FP16.
 
     The provider dequantizes its input and quantizes its result again; an integer plan becomes a float one there.
@@ -118,7 +118,7 @@ def check_block_weights(scope: PrecisionScope) -> Iterator[Found]:
 
 
 @_of_types("ORT104", "compiler-left-the-grid", "warning")
-def check_left_grid(scope: PrecisionScope) -> Iterator[Found]:
+def check_left_grid(scope: PrecisionScope) -> Finds:
     """The compiler computes in float what it was asked to compute in integers.
 
     What was asked for (the JSON graph) and what was made (the schematic) differ.
@@ -138,7 +138,7 @@ def check_left_grid(scope: PrecisionScope) -> Iterator[Found]:
 
 
 @_of_types("ORT105", "compiled-as-fp32", "error")
-def check_fp32(scope: PrecisionScope) -> Iterator[Found]:
+def check_fp32(scope: PrecisionScope) -> Finds:
     """A float node was compiled in FP32.
 
     The HTP has no FP32 unit; such binaries come out when no chip is named, or for a chip without FP16. On others single
@@ -189,7 +189,7 @@ _rule = partial(RULES.rule, sources=[_LAB])
 
 
 @_rule("ORT120", "outputs-differ", "error")
-def check_outputs(scope: NumericScope) -> Iterator[Found]:
+def check_outputs(scope: NumericScope) -> Finds:
     """The package loses more of the model's task than its quantization does: this was lost by the device.
 
     Some kernels give wrong numbers without a message; only running them shows it.
@@ -219,7 +219,7 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
 
 
 @_rule("ORT121", "not-emulated", "warning")
-def check_not_run(scope: NumericScope) -> Iterator[Found]:
+def check_not_run(scope: NumericScope) -> Finds:
     """The compiled model was not run on the emulator.
 
     Then wrong numbers, which compile without a message, stay unknown.

@@ -5,13 +5,12 @@ Nothing is started here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import Answerer, Claim, Confidence, Severity
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.nodes import label, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.patterns import find_blocks
@@ -47,7 +46,7 @@ _rule = partial(RULES.rule, sources=[_LAB])
 
 
 @_rule("ORT001", "no-soc-model", "error")
-def check_soc_model(draft: ProviderDraft) -> Iterator[Found]:
+def check_soc_model(draft: ProviderDraft) -> Finds:
     """The chip's number (soc_model) is not known.
 
     Without it the provider compiles for another chip, or in FP32, without a message.
@@ -60,7 +59,7 @@ def check_soc_model(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @RULES.rule("ORT002", "needs-encodings", "error", sources=["docs/ort-qnn.md"])
-def check_needs_encodings(draft: ProviderDraft) -> Iterator[Found]:
+def check_needs_encodings(draft: ProviderDraft) -> Finds:
     """An integer precision was asked for, but the model is float and no encodings were given.
 
     Ranges come from a calibration; deploykit invents none.
@@ -74,7 +73,7 @@ def check_needs_encodings(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @_rule("ORT003", "float8-weights", "error", claim=_SEEN)
-def check_float8(draft: ProviderDraft) -> Iterator[Found]:
+def check_float8(draft: ProviderDraft) -> Finds:
     """A weight is quantized to float8.
 
     The provider takes no float8; every layer with such a weight is refused.
@@ -86,7 +85,7 @@ def check_float8(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @_rule("ORT004", "float-without-fp16", "error")
-def check_fp16(draft: ProviderDraft) -> Iterator[Found]:
+def check_fp16(draft: ProviderDraft) -> Finds:
     """A float model is to be compiled for a chip without FP16.
 
     The compiler makes an FP32 binary of it, without an error; the HTP has no FP32 unit.
@@ -99,7 +98,7 @@ def check_fp16(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @_rule("ORT005", "blocks-need-fp16", "error")
-def check_blocks_fp16(draft: ProviderDraft) -> Iterator[Found]:
+def check_blocks_fp16(draft: ProviderDraft) -> Finds:
     """Block-quantized weights are to be compiled for a chip without FP16.
 
     The provider computes them in FP16 and refuses them on HTP v68.
@@ -113,7 +112,7 @@ def check_blocks_fp16(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @RULES.rule("ORT006", "blocks-run-in-fp16", "warning", sources=[_LAB, "onnxruntime/onnxruntime-qnn#476"])
-def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
+def check_blocks(draft: ProviderDraft) -> Finds:
     """Block-quantized weights make their layer run in FP16.
 
     The provider dequantizes the layer's input and quantizes its result; an integer plan is a float one there.
@@ -128,7 +127,7 @@ def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @RULES.rule("ORT007", "encoding-not-written", "warning", sources=["ONNX operators QuantizeLinear and DequantizeLinear"])
-def check_skipped(draft: ProviderDraft) -> Iterator[Found]:
+def check_skipped(draft: ProviderDraft) -> Finds:
     """An encoding cannot be written as Q/DQ.
 
     The tensor stays float; the nodes around it follow.
@@ -140,7 +139,7 @@ def check_skipped(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @_rule("ORT008", "operand-will-be-narrowed", "warning", cure="simplify")
-def check_narrowing(draft: ProviderDraft) -> Iterator[Found]:
+def check_narrowing(draft: ProviderDraft) -> Finds:
     """The second operand of a 16-bit MatMul of two activations will be read with 8 bits.
 
     HTP v68 and v69 have no MatMul with two 16-bit operands; the provider converts one without a message.
@@ -162,7 +161,7 @@ def _kept_whole(draft: ProviderDraft) -> str:
 
 
 @_rule("ORT009", "wrong-kernel-avoided", "error")
-def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
+def check_wrong_kernels(draft: ProviderDraft) -> Finds:
     """The model holds something that the compiler turns into wrong numbers, or float, without a message.
 
     Nothing but running the compiled model shows it.
@@ -177,7 +176,7 @@ def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @RULES.rule("ORT010", "not-rewritten", "info", sources=["docs/ort-qnn.md"])
-def check_refusals(draft: ProviderDraft) -> Iterator[Found]:
+def check_refusals(draft: ProviderDraft) -> Finds:
     """A place that looks like one a rewrite would help does not qualify.
 
     The rewrite would change the result there.
@@ -189,7 +188,7 @@ def check_refusals(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @_rule("ORT012", "option-not-checked", "warning")
-def check_unchecked(draft: ProviderDraft) -> Iterator[Found]:
+def check_unchecked(draft: ProviderDraft) -> Finds:
     """A provider option was not looked up in this wheel.
 
     It is known in the newest wheel; an older one may ignore it without a word.
@@ -203,7 +202,7 @@ def check_unchecked(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @RULES.rule("ORT013", "lpbq-loss", "info", sources=["docs/howto/language-models.md"])
-def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
+def check_lpbq_loss(draft: ProviderDraft) -> Finds:
     """A weight's block scales are stored as LPBQ, as asked for, which changes them.
 
     A float scale per block does not always lie on a channel's scale times 1 to 16.
@@ -220,7 +219,7 @@ def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @_rule("ORT014", "erf-in-float", "warning", cure="fuse-gelu")
-def check_erf(draft: ProviderDraft) -> Iterator[Found]:
+def check_erf(draft: ProviderDraft) -> Finds:
     """A float model holds an Erf.
 
     The provider has no Erf operator. ONNX Runtime fuses an Erf that is part of a GELU in the usual order; a model with
@@ -240,7 +239,7 @@ def check_erf(draft: ProviderDraft) -> Iterator[Found]:
     sources=[f"{_LAB}: six forms of it, float and soc_model 57"],
     cure="fuse-hardswish",
 )
-def check_hard_sigmoid_gate(draft: ProviderDraft) -> Iterator[Found]:
+def check_hard_sigmoid_gate(draft: ProviderDraft) -> Finds:
     """In a float model, x is multiplied by its HardSigmoid with slope 1/6.
 
     The provider makes one operator of the two, which computes something else (-6.3 to -8.4 dB). With the operands in
@@ -266,7 +265,7 @@ def check_hard_sigmoid_gate(draft: ProviderDraft) -> Iterator[Found]:
     claim=_LIKELY,
     cure="divide-by-root",
 )
-def check_reciprocal(draft: ProviderDraft) -> Iterator[Found]:
+def check_reciprocal(draft: ProviderDraft) -> Finds:
     """A float model writes an RMS normalization with a scale by the Reciprocal of a root.
 
     ONNX Runtime makes one operator of it, for which the graph fails to be finalized, and no node is named. As a
@@ -293,7 +292,7 @@ def check_reciprocal(draft: ProviderDraft) -> Iterator[Found]:
     sources=[f"{_LAB}: two samples, lengths of 10 and 16, with and without another operator in front"],
     cure="norm-rows",
 )
-def check_rms_samples(draft: ProviderDraft) -> Iterator[Found]:
+def check_rms_samples(draft: ProviderDraft) -> Finds:
     """An RMSNormalization of a float model normalizes several samples.
 
     In float16 all samples but the first are wrong (3 dB in all) for lengths of 16, as far as tried; over the rows of a
@@ -316,7 +315,7 @@ def check_rms_samples(draft: ProviderDraft) -> Iterator[Found]:
     sources=[f"{_LAB}: 112 models of set 6 of onnx's backend tests, 99 of them taken once raised"],
     cure="raise-opset",
 )
-def check_opset(draft: ProviderDraft) -> Iterator[Found]:
+def check_opset(draft: ProviderDraft) -> Finds:
     """A standard operator set below 7, or a comparison of a set below 16.
 
     The provider takes no node of a model below 7, however ordinary: a Sigmoid of set 6 is left to the CPU. Below 16 it
@@ -342,7 +341,7 @@ def check_opset(draft: ProviderDraft) -> Iterator[Found]:
     sources=[f"{_LAB}: 24 exports of ConvNeXt with layer scale, float and W8A16; of 17 small forms the 6 like that"],
     cure="flat-index",
 )
-def check_index(draft: ProviderDraft) -> Iterator[Found]:
+def check_index(draft: ProviderDraft) -> Finds:
     """A computed list is gathered from by a stored index of several dimensions.
 
     Between two transpositions, written or made for the layout, the provider dies of it (SIGABRT, a vector read beyond
@@ -378,7 +377,7 @@ _OLD = "onnxruntime-qnn 1.22.2 (QAIRT 2.36.1) for Windows, run under Wine 8.0 on
     "error",
     sources=[_OLD, "onnxruntime-qnn 2.3.0 (QAIRT 2.47.0) on Linux x86-64: 5.6 dB where 2.4.0 has 31.6"],
 )
-def check_blocks_in_release(draft: ProviderDraft) -> Iterator[Found]:
+def check_blocks_in_release(draft: ProviderDraft) -> Finds:
     """A weight is quantized per block, or in LPBQ, and the provider of this release does not know these forms.
 
     QAIRT 2.36.1 and 2.47.0 compute a block-quantized MatMul wrong (6 dB), and 2.36.1 refuses layers with LPBQ.
@@ -403,7 +402,7 @@ def check_blocks_in_release(draft: ProviderDraft) -> Iterator[Found]:
     "error",
     sources=["models of each operator set and IR version, opened with ONNX Runtime 1.18 to 1.31 and 1.22.2 under Wine"],
 )
-def check_reads(draft: ProviderDraft) -> Iterator[Found]:
+def check_reads(draft: ProviderDraft) -> Finds:
     """The model is of a newer operator set or IR version than the ONNX Runtime of this wheel reads.
 
     It refuses the file as a whole, before the provider sees a node.
@@ -429,7 +428,7 @@ _FLOAT32 = (
 
 
 @RULES.rule("ORT161", "float-stays-float32", "error", sources=[_FLOAT32], cure="write-out-functions")
-def check_float_model(draft: ProviderDraft) -> Iterator[Found]:
+def check_float_model(draft: ProviderDraft) -> Finds:
     """The model is float, and the provider of this release compiles a float graph in float32, not in float16.
 
     No option changes it (QAIRT 2.36.1). The chip computes in float16; what it does with such a graph, and how fast, is
@@ -444,7 +443,7 @@ def check_float_model(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @RULES.rule("ORT162", "float-parts-stay-float32", "warning", sources=[_FLOAT32])
-def check_float_parts(draft: ProviderDraft) -> Iterator[Found]:
+def check_float_parts(draft: ProviderDraft) -> Finds:
     """Tensors are meant to be float16, and the provider of this release leaves them float32.
 
     No option changes it (QAIRT 2.36.1): the parts are more exact than was asked for, and larger. How fast the chip is
@@ -462,7 +461,7 @@ def check_float_parts(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @RULES.rule("ORT150", "operator-not-in-release", "error", sources=[_OLD])
-def check_operators_in_release(draft: ProviderDraft) -> Iterator[Found]:
+def check_operators_in_release(draft: ProviderDraft) -> Finds:
     """The provider of this release does not have an operator, and nothing that it has is equal here.
 
     It leaves such a node to the CPU, so that the model is not compiled wholly ("not supported by QNN EP").
@@ -488,7 +487,7 @@ _MOST_INDEX_DIMENSIONS = 4
     sources=[f"{_LAB}: float and bool, indices of 2 to 6 dimensions"],
     cure="gathernd-to-gather",
 )
-def check_gather(draft: ProviderDraft) -> Iterator[Found]:
+def check_gather(draft: ProviderDraft) -> Finds:
     """A GatherND of truth values, or with an index of more than four dimensions.
 
     The provider leaves both to the CPU; a Gather, a Reshape, and other types are taken.
@@ -509,7 +508,7 @@ def check_gather(draft: ProviderDraft) -> Iterator[Found]:
 
 
 @RULES.rule("ORT033", "labels-gathered", "warning", sources=[f"{_LAB}: int32 and int64"], cure="cast-labels")
-def check_labels(draft: ProviderDraft) -> Iterator[Found]:
+def check_labels(draft: ProviderDraft) -> Finds:
     """A Gather gives an int64 output of the model.
 
     The provider leaves it to the CPU; with a Cast behind it, even one to int64, it is taken.

@@ -7,7 +7,7 @@ from typing import Any
 
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import ConversionDraft, Intent
@@ -48,7 +48,7 @@ def products(draft: ConversionDraft) -> Iterator[NodeFact]:
         "onnxruntime-qnn 2.7.0 run on Linux x86-64: one Relu in float and in 8 bits for every soc_model",
     ),
 )
-def check_float16(draft: ConversionDraft) -> Iterator[Found]:
+def check_float16(draft: ConversionDraft) -> Finds:
     """Tensors that stay float on a chip without float16.
 
     On v68 the context binary generator aborts with exit status 134 when float operations are left. Mid-range chips of
@@ -84,7 +84,7 @@ def check_float16(draft: ConversionDraft) -> Iterator[Found]:
         "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): qairt-quantizer",
     ),
 )
-def check_matmul_16(draft: ConversionDraft) -> Iterator[Found]:
+def check_matmul_16(draft: ConversionDraft) -> Finds:
     """A MatMul of two activations whose second operand is 16-bit, on v68 or v69.
 
     The second operand is treated as a weight there, and 16-bit weights need v73 (has incorrect Value 68, expected >=
@@ -116,7 +116,7 @@ def check_matmul_16(draft: ConversionDraft) -> Iterator[Found]:
         "qualcomm/aimet#4069",
     ),
 )
-def check_block_quantization(draft: ConversionDraft) -> Iterator[Found]:
+def check_block_quantization(draft: ConversionDraft) -> Finds:
     """Weights quantized per block in a form that this architecture or SDK does not take.
 
     LPBQ needs v69; true block quantization (a float scale per block) is known to work from QAIRT 2.47 on and only
@@ -147,7 +147,7 @@ def check_block_quantization(draft: ConversionDraft) -> Iterator[Found]:
 @RULES.rule(
     "QNN125", "float8-unsupported", "error", sources=("aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)",)
 )
-def check_float8(draft: ConversionDraft) -> Iterator[Found]:
+def check_float8(draft: ConversionDraft) -> Finds:
     """Weights or activations encoded as float8.
 
     No public source knows a float8 path through QAIRT to the HTP, and encodings below 2.0.0 cannot hold it.
@@ -168,7 +168,7 @@ def check_float8(draft: ConversionDraft) -> Iterator[Found]:
         "QAIRT revision history 80-63442-10 (2.49)",
     ),
 )
-def check_weight_width(draft: ConversionDraft) -> Iterator[Found]:
+def check_weight_width(draft: ConversionDraft) -> Finds:
     """Weights of a width that the converters do not take.
 
     --weights_bitwidth takes 4, 8 and 16; 2-bit weights are listed for one operation from QAIRT 2.49 on only.
@@ -192,7 +192,7 @@ def check_weight_width(draft: ConversionDraft) -> Iterator[Found]:
     sources=("qualcomm/aimet#4102", "aimet-onnx 2.31.0 and 2.42.0 (read and run)"),
     cure="simplify",
 )
-def check_omission(draft: ConversionDraft) -> Iterator[Found]:
+def check_omission(draft: ConversionDraft) -> Finds:
     """Encodings that leave tensors out without saying that they are meant to be float.
 
     AIMET 2.31 and before disable the quantizers of float16 layers, and 2.0.0 files have no float16 entry at all, so
@@ -213,7 +213,7 @@ def check_omission(draft: ConversionDraft) -> Iterator[Found]:
     "error",
     sources=("aimet-onnx 2.42.0 (exports an empty list for an all-float16 model)",),
 )
-def check_not_empty(draft: ConversionDraft) -> Iterator[Found]:
+def check_not_empty(draft: ConversionDraft) -> Finds:
     """Encodings without a single entry.
 
     A 2.0.0 file of an all-float16 model is empty. Entries of which none names a tensor of the model are DK102.
@@ -233,7 +233,7 @@ def check_not_empty(draft: ConversionDraft) -> Iterator[Found]:
     "info",
     sources=("QNN SDK manual, options of qnn-net-run (public copies)", "IEEE 754 binary32"),
 )
-def check_crossing_integers(draft: ConversionDraft) -> Iterator[Found]:
+def check_crossing_integers(draft: ConversionDraft) -> Finds:
     """Integer tensors, such as indices, that one segment makes and another one reads.
 
     qnn-net-run writes outputs and reads inputs as files of 32-bit floats unless it is told otherwise, and these hold

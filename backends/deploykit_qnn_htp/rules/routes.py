@@ -5,12 +5,11 @@ They read the draft and the tables and decide nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from deploykit.encodings.values import Float
 from deploykit.findings import Severity
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import Intent, RouteCandidate
 from deploykit_qnn_htp.rules.prepared import about_encodings, products
@@ -33,7 +32,7 @@ def _about_sdk(candidate: RouteCandidate, message: str, **more: Any) -> Found:
         "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): wording of the options",
     ),
 )
-def check_silent_downgrade(candidate: RouteCandidate) -> Iterator[Found]:
+def check_silent_downgrade(candidate: RouteCandidate) -> Finds:
     """Encodings that leave float tensors out, together with a calibration list.
 
     With --input_list quantizer V1 calibrates every tensor without an encoding and makes it UFIXED_POINT_8: the layers
@@ -63,7 +62,7 @@ def check_silent_downgrade(candidate: RouteCandidate) -> Iterator[Found]:
     "error",
     sources=("qualcomm/aimet#4102 (strategy 2, and the comment of 2026-06-08)",),
 )
-def check_explicit_floats(candidate: RouteCandidate) -> Iterator[Found]:
+def check_explicit_floats(candidate: RouteCandidate) -> Finds:
     """Encodings with explicit float16 entries for a converter whose quantizer V1 cannot take them.
 
     With --input_list qnn-onnx-converter 2.33 stops in mixed_precision_processing with setQInfo, quantizable flag 0,
@@ -97,7 +96,7 @@ def check_explicit_floats(candidate: RouteCandidate) -> Iterator[Found]:
 
 
 @RULES.rule("QNN103", "encodings-version-unread", "error", sources=("qualcomm/aimet#4102",))
-def check_encodings_version(candidate: RouteCandidate) -> Iterator[Found]:
+def check_encodings_version(candidate: RouteCandidate) -> Finds:
     """Encodings in a version that the converter of this SDK does not read.
 
     A 2.0.0 file stops qnn-onnx-converter 2.33 with KeyError 'param_encodings'.
@@ -124,7 +123,7 @@ def check_encodings_version(candidate: RouteCandidate) -> Iterator[Found]:
 
 
 @RULES.rule("QNN104", "no-encodings-version", "error", sources=("aimet-onnx 2.42.0 (its own export refuses them)",))
-def check_writable(candidate: RouteCandidate) -> Iterator[Found]:
+def check_writable(candidate: RouteCandidate) -> Finds:
     """Encodings that no version this route can be given is able to express.
 
     0.6.1 cannot hold LPBQ, block or float8 entries, 1.0.0 no float8 ones.
@@ -145,7 +144,7 @@ def check_writable(candidate: RouteCandidate) -> Iterator[Found]:
 
 
 @RULES.rule("QNN105", "gaps", "error", sources=("qualcomm/aimet#4090", "AIMET repository discussion 3902"))
-def check_gaps(candidate: RouteCandidate) -> Iterator[Found]:
+def check_gaps(candidate: RouteCandidate) -> Finds:
     """Tensors without an encoding in a plan that is meant to be wholly integer.
 
     Without an input list a gap falls back to float, which changes the precision and is fatal where the architecture has
@@ -170,7 +169,7 @@ def check_gaps(candidate: RouteCandidate) -> Iterator[Found]:
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
     ),
 )
-def check_quantizer_v2(candidate: RouteCandidate) -> Iterator[Found]:
+def check_quantizer_v2(candidate: RouteCandidate) -> Finds:
     """A route through quantizer V2 under an SDK that is not known to have it.
 
     --use_quantize_v2 is refused by converters that do not have it; 2.35 and 2.36 may hold a partial form.
@@ -186,7 +185,7 @@ def check_quantizer_v2(candidate: RouteCandidate) -> Iterator[Found]:
 
 
 @RULES.rule("QNN107", "quantizer-v2-accuracy", "warning", sources=("qualcomm/aimet#4090",))
-def check_quantizer_v2_accuracy(candidate: RouteCandidate) -> Iterator[Found]:
+def check_quantizer_v2_accuracy(candidate: RouteCandidate) -> Finds:
     """A route through quantizer V2.
 
     Results that compile and are wrong were reported: mAP 0 on 2.44 with the default signedness of activations. Biases
@@ -202,7 +201,7 @@ def check_quantizer_v2_accuracy(candidate: RouteCandidate) -> Iterator[Found]:
 @RULES.rule(
     "QNN108", "float-set-differs", "warning", sources=("AIMET repository discussion 3902", "qualcomm/aimet#4090")
 )
-def check_float_set(candidate: RouteCandidate) -> Iterator[Found]:
+def check_float_set(candidate: RouteCandidate) -> Finds:
     """Tensors that will stay float although they have, or should have, an integer encoding; or the reverse.
 
     A converter with float fallback propagates encodings over data-movement ops only; every other tensor without an
@@ -221,7 +220,7 @@ def check_float_set(candidate: RouteCandidate) -> Iterator[Found]:
 
 
 @RULES.rule("QNN109", "mixed-operands-matmul", "error", sources=("qualcomm/aimet#4090",))
-def check_mixed_matmul(candidate: RouteCandidate) -> Iterator[Found]:
+def check_mixed_matmul(candidate: RouteCandidate) -> Finds:
     """A MatMul of two activations, one float16 and the other unsigned 8-bit.
 
     Quantizer V1 leaves such a pair as it is, and the context binary generator has no kernel for FLOAT_16 by
@@ -246,7 +245,7 @@ def check_mixed_matmul(candidate: RouteCandidate) -> Iterator[Found]:
 
 
 @RULES.rule("QNN111", "encodings-version-unproven", "info", sources=("qualcomm/aimet#4069",))
-def check_version_proven(candidate: RouteCandidate) -> Iterator[Found]:
+def check_version_proven(candidate: RouteCandidate) -> Finds:
     """Encodings are written in a version of which nobody reported that this converter reads it.
 
     The first release that reads each version is not published.
@@ -273,7 +272,7 @@ def check_version_proven(candidate: RouteCandidate) -> Iterator[Found]:
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
     ),
 )
-def check_calibration(candidate: RouteCandidate) -> Iterator[Found]:
+def check_calibration(candidate: RouteCandidate) -> Finds:
     """A precision that only calibration can give, without calibration data.
 
     Encodings come from data; without an input list quantizer V1 quantizes nothing at all.

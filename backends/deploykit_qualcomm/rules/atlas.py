@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Situation
 from deploykit.findings import Severity
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import is_standard
 from deploykit_qualcomm.atlas.rows import (
@@ -79,7 +79,7 @@ RULES: Registry[Situation] = Registry("situation")
         "divide-by-root",
     ),
 )
-def check_atlas(situation: Situation) -> Iterator[Found]:
+def check_atlas(situation: Situation) -> Finds:
     """A node that is like kernels which were measured to be wrong, narrowed or refused.
 
     The compiler says nothing of a wrong kernel. Conditions were drawn from measurements of small graphs on the

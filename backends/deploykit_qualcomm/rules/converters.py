@@ -6,7 +6,7 @@ Codes QNN127, QNN240, QNN250 and QNN281.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 
 from msgspec import field
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Severity
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.operators import LARGEST_FLOAT16, Trait, has
 from deploykit.records import Record
 from deploykit_qualcomm.rules.constraints import constraint
@@ -31,7 +31,7 @@ RULES: Registry[Situation] = Registry("situation")
 
 
 @RULES.rule("QNN240", "second-operand-as-weight", "warning", sources=constraint("matmul-second-operand").source)
-def check_second_operand(situation: Situation) -> Iterator[Found]:
+def check_second_operand(situation: Situation) -> Finds:
     """A MatMul of two activations whose second operand has no encoding of its own.
 
     The converter treats the second operand as a weight: without an entry it gets --weights_bitwidth, 8 bits in a w8a16
@@ -66,7 +66,7 @@ def _has_grid(situation: Situation, name: str) -> bool:
     "error",
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: five-node model, emulator against CPU",),
 )
-def check_narrow_log(situation: Situation) -> Iterator[Found]:
+def check_narrow_log(situation: Situation) -> Finds:
     """A Log with a uint16 output whose range is narrower than 4.
 
     The HTP compiler of QAIRT 2.51 makes a kernel that returns the lowest value for every input; nothing is said.
@@ -90,7 +90,7 @@ def check_narrow_log(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN281", "unfolded-batch-norm", "warning", sources=("qualcomm/aimet#2930",))
-def check_batch_norm(situation: Situation) -> Iterator[Found]:
+def check_batch_norm(situation: Situation) -> Finds:
     """Encodings on a BatchNormalization that the converter will fold.
 
     The converter folds it into the layer before; the entries of the tensors in between and of its parameters are lost.
@@ -136,7 +136,7 @@ FLOAT16_RULES: Registry[Float16Plan] = Registry("float16-plan")
     sources=("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
     cure="log-of-scaled",
 )
-def check_range(plan: Float16Plan) -> Iterator[Found]:
+def check_range(plan: Float16Plan) -> Finds:
     """A tensor planned as float16 whose values exceed 65504.
 
     float16 turns them into infinity, without a word. AIMET simulates a disabled quantizer in float32, so the simulation
@@ -222,7 +222,7 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
     ),
     cure="sum-to-mean",
 )
-def check_sums(plan: Float16Plan) -> Iterator[Found]:
+def check_sums(plan: Float16Plan) -> Finds:
     """A mean in float16 that is computed as a sum and divided then.
 
     The sum leaves float16 where the mean is far inside. A norm of 512 values lost everything so; ReduceMean does not.

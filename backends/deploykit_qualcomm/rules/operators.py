@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from deploykit.backend.backend import Situation
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import QUANTIZERS
 from deploykit.model.patterns import dynamically_quantized, over_short_axes, repeated_before_norm
@@ -37,7 +36,7 @@ RULES: Registry[Situation] = Registry("situation")
     **limit("layernorm-last-axis"),
     cure="norm-rows",
 )
-def check_norm_axis(situation: Situation) -> Iterator[Found]:
+def check_norm_axis(situation: Situation) -> Finds:
     """A layer or RMS normalization over another axis than the last.
 
     The HTP operator normalizes the last axis only.
@@ -57,7 +56,7 @@ def check_norm_axis(situation: Situation) -> Iterator[Found]:
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 30 shapes, Add and Mul, float16 and W8A16",),
     cure="expand-before-norm",
 )
-def check_repeated(situation: Situation) -> Iterator[Found]:
+def check_repeated(situation: Situation) -> Finds:
     """An Add or Mul right in front of a normalization repeats one operand for several samples.
 
     QAIRT 2.51 makes one operator of the two that reads the smaller operand wrongly: the first sample is right, the
@@ -79,7 +78,7 @@ def check_repeated(situation: Situation) -> Iterator[Found]:
     sources=("the rows 'untranslated' of constraints.toml",),
     cure=("dequantize-layers", "simplify", "write-out-functions", "einsum-to-matmul"),
 )
-def check_untranslated(situation: Situation) -> Iterator[Found]:
+def check_untranslated(situation: Situation) -> Finds:
     """An operator that nothing is known to translate for the HTP.
 
     Whether a converter takes it was not seen; the provider of 2.51 was tried with most, and takes none of those but
@@ -116,7 +115,7 @@ def _is_nobodys(situation: Situation, node: NodeFact) -> bool:
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 19 cases of onnx's backend tests",),
     cure="norm-statistics",
 )
-def check_statistics(situation: Situation) -> Iterator[Found]:
+def check_statistics(situation: Situation) -> Finds:
     """A LayerNormalization that gives its mean or its deviation beside its result.
 
     The HTP operator has one output. The provider of 2.51 leaves such a node to the CPU; what the converters do is not
@@ -138,7 +137,7 @@ def check_statistics(situation: Situation) -> Iterator[Found]:
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: a spectrogram that stays 80 dB below its peak",),
     cure="clip-to-extremes",
 )
-def check_computed_bounds(situation: Situation) -> Iterator[Found]:
+def check_computed_bounds(situation: Situation) -> Finds:
     """A Clip whose bounds are computed.
 
     The HTP operator has its bounds as parameters. The provider of 2.51 leaves such a node to the CPU.
@@ -157,7 +156,7 @@ def check_computed_bounds(situation: Situation) -> Iterator[Found]:
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 16 forms, two lengths, three types",),
     cure="longer-axes",
 )
-def check_short_axes(situation: Situation) -> Iterator[Found]:
+def check_short_axes(situation: Situation) -> Finds:
     """A 16-bit mean or sum of a turned tensor is over an axis of length 1 beside longer ones.
 
     QAIRT 2.51 computes it wrongly (-6 to -17 dB), as the pooling of a window transformer is exported. Over the longer
@@ -179,7 +178,7 @@ def check_short_axes(situation: Situation) -> Iterator[Found]:
     **limit("unsupported-ops-htp"),
     cure=("simplify", "integer-remainder", "pool-by-taps", "cumulate-forward", "product-by-halves"),
 )
-def check_refused(situation: Situation) -> Iterator[Found]:
+def check_refused(situation: Situation) -> Finds:
     """An operator, or an attribute of one, that the HTP does not have.
 
     The converters and the provider refuse it; the provider leaves it to the CPU where that is allowed.
@@ -210,7 +209,7 @@ def check_refused(situation: Situation) -> Iterator[Found]:
     sources=constraint("unsupported-ops-htp").source,
     cure="index-from-front",
 )
-def check_negative_indices(situation: Situation) -> Iterator[Found]:
+def check_negative_indices(situation: Situation) -> Finds:
     """Gather, GatherND or GatherElements with negative indices.
 
     The HTP counts from the front only. The provider of 2.51 converts stored indices, with right numbers; what other
@@ -232,7 +231,7 @@ def check_negative_indices(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN211", "roi-align", "error", **limit("roialign"))
-def check_roi_align(situation: Situation) -> Iterator[Found]:
+def check_roi_align(situation: Situation) -> Finds:
     """RoiAlign in a form that is not taken.
 
     Only average mode, half-pixel output coordinates and a sampling ratio above 0 exist.
@@ -258,7 +257,7 @@ def check_roi_align(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=(*constraint("gridsample").source, "qualcomm/aimet#4102 (RT-DETRv2 on 2.33)"),
 )
-def check_grid_sample(situation: Situation) -> Iterator[Found]:
+def check_grid_sample(situation: Situation) -> Finds:
     """GridSample, or a mode of it that is not taken.
 
     A user of releases 2.20 to 2.29 could not finalize it (q::flat_from_vtcm); the converter of 2.33 takes it, its
@@ -289,7 +288,7 @@ def check_grid_sample(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN213", "non-max-suppression", "warning", sources=constraint("nms").source)
-def check_nms(situation: Situation) -> Iterator[Found]:
+def check_nms(situation: Situation) -> Finds:
     """NonMaxSuppression inside the graph.
 
     Its output has no fixed size, and only some targets' operator supplements list it.
@@ -312,7 +311,7 @@ def _rank(facts: GraphFacts, name: str) -> int | None:
 
 
 @RULES.rule("QNN219", "decomposed-rms-norm", "info", sources=(*constraint("executorch-pass-group").source, _COSTS))
-def hint_rms_norm(situation: Situation) -> Iterator[Found]:
+def hint_rms_norm(situation: Situation) -> Finds:
     """An RMS normalization written out as Pow, ReduceMean, Add, Sqrt and Div.
 
     The HTP has RmsNorm as one operator. Written out, two layers with a norm of 384 values between them took 2.3 (w8a16)
@@ -355,7 +354,7 @@ def _chain(facts: GraphFacts, node: NodeFact, op_types: tuple[str, ...]) -> Node
     "info",
     sources=(*constraint("vendor-guideline-group").source, _COSTS),
 )
-def hint_shallow(situation: Situation) -> Iterator[Found]:
+def hint_shallow(situation: Situation) -> Finds:
     """A convolution over a large picture with at most four channels.
 
     The vendor's guideline advises space-to-depth for shallow inputs: the HTP works on 32 channels at a time. Two

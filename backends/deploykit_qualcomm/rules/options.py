@@ -6,11 +6,9 @@ option that no table has is refused elsewhere, before any rule runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from deploykit.backend.backend import Situation
 from deploykit.findings import Severity
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.devices import qualcomm_devices
 from deploykit_qualcomm.rules.views import option
@@ -39,7 +37,7 @@ def about_option(key: str, message: str, **evidence: object) -> Found:
 @RULES.rule(
     "QNN260", "precision-option-deprecated", "warning", sources=("qualcomm/aimet#4086 (deprecation notice of 2.35)",)
 )
-def check_precision(situation: Situation) -> Iterator[Found]:
+def check_precision(situation: Situation) -> Finds:
     """The graph option 'precision' is given; it is deprecated.
 
     It is deprecated since SDK 2.35; float graphs get their precision from the converter and the SoC.
@@ -61,7 +59,7 @@ def check_precision(situation: Situation) -> Iterator[Found]:
     "error",
     sources=("device tables (facts.android_soc_id)", "onnxruntime-qnn 2.7.0 run on Linux x86-64 (unknown soc_model)"),
 )
-def check_android_id(situation: Situation) -> Iterator[Found]:
+def check_android_id(situation: Situation) -> Finds:
     """An Android SoC id where the soc_model is meant.
 
     They are two numberings: SM8750 is 69 for QNN, 618 or 639 for Android. A public project shipped that mistake; the
@@ -85,7 +83,7 @@ def check_android_id(situation: Situation) -> Iterator[Found]:
     "error",
     sources=("pytorch/executorch#9084", "docs.qualcomm.com 80-87189-2, HTP Backend Extensions"),
 )
-def check_vtcm(situation: Situation) -> Iterator[Found]:
+def check_vtcm(situation: Situation) -> Finds:
     """More VTCM than the chip has.
 
     The compiler takes the number (even 64), and the binary fails to load: 5005, 'Request feature vtcm size'.
@@ -98,7 +96,7 @@ def check_vtcm(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN263", "soc-id-key", "warning", sources=("qualcomm/aimet#4086", "user lab notes, QAIRT 2.48 on SM8750"))
-def check_soc_id(situation: Situation) -> Iterator[Found]:
+def check_soc_id(situation: Situation) -> Finds:
     """The key soc_id.
 
     It is the old spelling of soc_model: still read by 2.41, no longer in the schema of 2.48, and a field of its own in
@@ -127,7 +125,7 @@ def check_soc_id(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=("HTP configuration classes of the QAIRT Python package, seen in a public repository",),
 )
-def check_dlbc(situation: Situation) -> Iterator[Found]:
+def check_dlbc(situation: Situation) -> Finds:
     """dlbc_weights without dlbc.
 
     It has a meaning only together with dlbc = 1; alone it does nothing, silently.
@@ -145,7 +143,7 @@ def check_dlbc(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=("user lab notes, QAIRT 2.48 on SM8750", "user lab notes, QAIRT 2.42 on SM8550"),
 )
-def check_run_time_keys(situation: Situation) -> Iterator[Found]:
+def check_run_time_keys(situation: Situation) -> Finds:
     """A run-time key among the options that a context binary is prepared with.
 
     The generator of 2.48 rejects such keys, that of 2.42 ignores them; they belong into the file for the run.
@@ -159,7 +157,7 @@ def check_run_time_keys(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN268", "optimization-level", "error", sources=("docs.qualcomm.com 80-87189-2, HTP Backend Extensions",))
-def check_level(situation: Situation) -> Iterator[Found]:
+def check_level(situation: Situation) -> Finds:
     """An optimization level outside 1 to 3.
 
     Other values are not defined; some tools take them and say nothing.

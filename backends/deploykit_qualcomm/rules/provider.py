@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from deploykit.backend.backend import Situation
 from deploykit.findings import Answerer, Claim, Confidence
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
@@ -76,7 +76,7 @@ def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, TensorGrid]]:
     "error",
     **limit("w16-per-tensor", answered_by=Answerer.TOOLS),
 )
-def check_16_bit_per_channel(situation: Situation) -> Iterator[Found]:
+def check_16_bit_per_channel(situation: Situation) -> Finds:
     """16-bit weights that are not quantized per tensor.
 
     The provider takes 16-bit weights of convolutions and fully connected layers per tensor only.
@@ -94,7 +94,7 @@ def check_16_bit_per_channel(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=(*constraint("lpbq-needs-v69").source, f"{_LAB}: soc_model 30 and 36 give 60.9 dB"),
 )
-def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
+def check_lpbq_on_v68(situation: Situation) -> Finds:
     """LPBQ weights for v68.
 
     The vendor's quantizer refuses LPBQ before v69, while the provider compiles it for v68 and the emulator runs it with
@@ -121,7 +121,7 @@ def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
     "error",
     **limit("bq-block-size", answered_by=Answerer.TOOLS),
 )
-def check_block_size(situation: Situation) -> Iterator[Found]:
+def check_block_size(situation: Situation) -> Finds:
     """A block size that the provider's block quantization does not take.
 
     2-bit blocks have to be a multiple of 16 long, 4-bit blocks of 8, 8-bit blocks of 4; 2- and 4-bit MatMulNBits take
@@ -146,7 +146,7 @@ def check_block_size(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=(*constraint("lpbq-pattern-block").source, f"{_LAB}: 48 MatMuls with blocks of 16 against CPU"),
 )
-def check_lpbq_block(situation: Situation) -> Iterator[Found]:
+def check_lpbq_block(situation: Situation) -> Finds:
     """LPBQ blocks that are no power of two, shorter than 16, or an odd number of 16 for over 32 columns.
 
     The provider's selection of LPBQ groups passes over the first two; the layer then runs in float or on the CPU. The
@@ -166,7 +166,7 @@ def check_lpbq_block(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN242", "per-channel-activation", "error", sources=constraint("perchannel-standalone-qdq").source)
-def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
+def check_per_channel_activation(situation: Situation) -> Finds:
     """Per-channel quantization of something that is computed.
 
     The provider takes per-channel parameters on stored weights only: not on a Q or DQ alone, not on computed inputs of
@@ -194,7 +194,7 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
     ),
     claim=_SEEN,
 )
-def check_norm_types(situation: Situation) -> Iterator[Found]:
+def check_norm_types(situation: Situation) -> Finds:
     """A LayerNormalization with an int32 bias and a scale that is not uint8.
 
     The provider refuses the node: with an int32 bias it takes a uint8 scale, or int16 with 16-bit activations.
@@ -217,7 +217,7 @@ def check_norm_types(situation: Situation) -> Iterator[Found]:
     sources=("onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: '…_b_DequantizeLinear' refused",),
     claim=_SEEN,
 )
-def check_int32_constant(situation: Situation) -> Iterator[Found]:
+def check_int32_constant(situation: Situation) -> Finds:
     """An Add whose constant is stored as int32.
 
     The provider takes int32 for biases of Conv and Gemm only; it refuses the pair, and the graph is split.
@@ -233,7 +233,7 @@ def check_int32_constant(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN251", "lpbq-gemm", "error", sources=(f"{_LAB}: LPBQ Gemm against CPU, soc_model 43",))
-def check_lpbq_gemm(situation: Situation) -> Iterator[Found]:
+def check_lpbq_gemm(situation: Situation) -> Finds:
     """A Gemm with LPBQ weights.
 
     It compiles without a message and computes wrong numbers: the bias is dropped, and without transB the block scales
@@ -246,7 +246,7 @@ def check_lpbq_gemm(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN252", "lpbq-conv", "error", sources=(f"{_LAB}: LPBQ Conv refused",), claim=_SEEN)
-def check_lpbq_conv(situation: Situation) -> Iterator[Found]:
+def check_lpbq_conv(situation: Situation) -> Finds:
     """A Conv with LPBQ weights.
 
     The provider refuses the node after its own change of layout.
@@ -263,7 +263,7 @@ def check_lpbq_conv(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=(f"{_LAB}: one pair removed behind Softmax, two FLOAT_32 nodes in the JSON graph",),
 )
-def check_float_island(situation: Situation) -> Iterator[Found]:
+def check_float_island(situation: Situation) -> Finds:
     """A node of a Q/DQ model that is not surrounded by pairs.
 
     It runs in float on the NPU, with conversions around it; a missing pair behind a Softmax takes the following MatMul
@@ -305,7 +305,7 @@ def check_float_island(situation: Situation) -> Iterator[Found]:
     ),
     cure="simplify",
 )
-def check_uint16_product(situation: Situation) -> Iterator[Found]:
+def check_uint16_product(situation: Situation) -> Finds:
     """A MatMul of two uint16 activations.
 
     The provider converts the second operand to 8 bits, without a message; the ONNX model still says uint16, so ONNX
@@ -328,7 +328,7 @@ def check_uint16_product(situation: Situation) -> Iterator[Found]:
     "error",
     sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: 66, 74 and 85 are accepted and compiled like unset",),
 )
-def check_htp_arch(situation: Situation) -> Iterator[Found]:
+def check_htp_arch(situation: Situation) -> Finds:
     """An htp_arch that does not exist.
 
     The provider logs a warning and compiles as if nothing were set: for v68.
@@ -348,7 +348,7 @@ def check_htp_arch(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: arch 79 with soc 30 gives v68 code, and the reverse",),
 )
-def check_arch_against_soc(situation: Situation) -> Iterator[Found]:
+def check_arch_against_soc(situation: Situation) -> Finds:
     """An htp_arch that is not that of the target.
 
     soc_model wins without a word: the binary is for the SoC, whatever htp_arch says.
@@ -368,7 +368,7 @@ def check_arch_against_soc(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 43, same size and same SQNR with 0 and 1",),
 )
-def check_fp16_option(situation: Situation) -> Iterator[Found]:
+def check_fp16_option(situation: Situation) -> Finds:
     """enable_htp_fp16_precision=0 to keep a float model in FP32.
 
     It changes nothing: with a soc_model that has float16 the float graph is compiled in float16, whatever the option
@@ -386,7 +386,7 @@ def check_fp16_option(situation: Situation) -> Iterator[Found]:
     "error",
     sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 88, w8a16 Q/DQ model, nodes refused",),
 )
-def check_bf16_option(situation: Situation) -> Iterator[Found]:
+def check_bf16_option(situation: Situation) -> Finds:
     """htp_bf16_enable=1 with a quantized model.
 
     The provider then refuses the Q and DQ nodes at the model's inputs and outputs.

@@ -6,13 +6,13 @@ is said. Others' numbers are shown, and nothing is concluded from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from deploykit.backend.backend import Situation
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.model.parameters import stored_behind_pairs
 from deploykit.records import Record
@@ -76,7 +76,7 @@ def structure_of(facts: GraphFacts) -> str:
 
 
 @RULES.rule("QNN330", "measured-by-others", "info", sources=("qualcomm/ai-hub-models v0.47.0, perf.yaml",))
-def check_published(situation: Situation) -> Iterator[Found]:
+def check_published(situation: Situation) -> Finds:
     """A network of which others published how long it takes on this chip.
 
     The structure is the same, operator by operator; weights play no part in time. Another release, layout of inputs or

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from deploykit.backend.backend import Situation
 from deploykit.findings import Severity
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import QUANTIZERS, stored_behind_pairs
 from deploykit.tables.capabilities import Feature, Status
@@ -51,7 +51,7 @@ RULES: Registry[Situation] = Registry("situation")
     claim=claim_of(constraint("rank-max-5")),
     cure=("simplify", "merge-axes"),
 )
-def check_rank(situation: Situation) -> Iterator[Found]:
+def check_rank(situation: Situation) -> Finds:
     """A tensor with more than five dimensions.
 
     HTP tensors have at most five; the converter or the provider refuses the node. Reshapes and transposes alone are
@@ -99,7 +99,7 @@ def _only_moved(situation: Situation, names: set[str]) -> bool:
     "error",
     **limit("per-op-vtcm"),
 )
-def check_row(situation: Situation) -> Iterator[Found]:
+def check_row(situation: Situation) -> Finds:
     """A Softmax, reduction, normalization or search along a last axis that does not fit into the VTCM.
 
     Such an operator needs one row of its axis in VTCM at four bytes per element; spilling to memory happens between
@@ -133,7 +133,7 @@ def check_row(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN222", "operand-exceeds-vtcm", "warning", sources=constraint("per-op-vtcm").source)
-def check_operands(situation: Situation) -> Iterator[Found]:
+def check_operands(situation: Situation) -> Finds:
     """A normalization over whole channels whose operands are larger than the VTCM.
 
     Older releases need them in VTCM as a whole and end with code 13 and 1002; QAIRT 2.51 compiles them.
@@ -162,7 +162,7 @@ def check_operands(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN205", "int64-input", "warning", sources=constraint("int64").source)
-def check_int64(situation: Situation) -> Iterator[Found]:
+def check_int64(situation: Situation) -> Finds:
     """A graph input or output of type int64.
 
     It becomes int32 on the device unless it is kept explicitly; raw calibration and input files must have the type the
@@ -185,7 +185,7 @@ def check_int64(situation: Situation) -> Iterator[Found]:
     **limit("rank-limits"),
     cure=("rank-four", "norm-rows"),
 )
-def check_operator_rank(situation: Situation) -> Iterator[Found]:
+def check_operator_rank(situation: Situation) -> Finds:
     """An operator at a rank at which it is not taken.
 
     The operator builders of the vendor's provider refuse it; the native tools follow the same supplement.
@@ -204,7 +204,7 @@ def check_operator_rank(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN274", "weights-exceed-domain", "warning", sources=constraint("pd-size").source)
-def check_domain(situation: Situation) -> Iterator[Found]:
+def check_domain(situation: Situation) -> Finds:
     """Weights, or one tensor, that do not fit into one process domain of the DSP.
 
     A context of 3.652 GB was refused on SM8750 ('Failed to find available PD'), about 3.62 GB loaded. A single tensor
@@ -304,7 +304,7 @@ def _row(situation: Situation) -> Feature | None:
 @RULES.rule(
     "QNN215", "rank-3-linear-into-attention", "error", sources=(*constraint("keep-4d").source, "qualcomm/aimet#4086")
 )
-def check_rank_3_linear(situation: Situation) -> Iterator[Found]:
+def check_rank_3_linear(situation: Situation) -> Finds:
     """A quantized linear layer on rank 3 (MatMul and Add) whose result enters attention.
 
     On v73 with SDK 2.41 the quantized Add got an internal 5-D layout that the kernel lacks: 'could not create op:
@@ -336,7 +336,7 @@ def _is_integer(situation: Situation, name: str) -> bool:
 
 
 @RULES.rule("QNN271", "attention-partly-float", "warning", sources=("qualcomm/aimet#4086",))
-def check_partly_float(situation: Situation) -> Iterator[Found]:
+def check_partly_float(situation: Situation) -> Finds:
     """Linear layers that enter attention, some of them quantized and some left in float.
 
     In qualcomm/aimet#4086 every partial exclusion moved the failure to the next block, and converting back and forth
@@ -359,7 +359,7 @@ def check_partly_float(situation: Situation) -> Iterator[Found]:
 @RULES.rule(
     "QNN270", "float-borders", "warning", sources=("qualcomm/aimet#4086", "qualcomm/aimet#4090"), cure="simplify"
 )
-def check_borders(situation: Situation) -> Iterator[Found]:
+def check_borders(situation: Situation) -> Finds:
     """Places where data changes between float16 and integers because of the tensors that are left in float.
 
     Each one is a Convert at run time. In qualcomm/aimet#4090 147 of them made a 14 ms model take 47 ms, and a border in

@@ -5,11 +5,10 @@ QNN249, QNN280 and QNN281, as far as they hold for every way to the HTP.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine, Lpbq
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit_qualcomm.devices import capability, has, lacks
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (
@@ -33,7 +32,7 @@ RULES: Registry[Situation] = Registry("situation")
 
 
 @RULES.rule("QNN231", "weights-16-bit", "error", sources=constraint("w16-needs-v73").source)
-def check_weights_16(situation: Situation) -> Iterator[Found]:
+def check_weights_16(situation: Situation) -> Finds:
     """16-bit weights on v68 or v69.
 
     Before v73 the HTP multiplies 16-bit activations by 8-bit weights only; 16-bit MatMul operands are taken with
@@ -63,7 +62,7 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
         "onnxruntime-qnn 2.7.0 (block scales of 16 compiled and run on the emulator)",
     ),
 )
-def check_block_scales(situation: Situation) -> Iterator[Found]:
+def check_block_scales(situation: Situation) -> Finds:
     """LPBQ whose integer block scales leave the range from 1 to 2**(decompressed - compressed) bits.
 
     A 4-bit weight expands to 8 bits by a factor of 1 to 16; AIMET writes 16 too, and the HTP compiler takes it.
@@ -83,7 +82,7 @@ def check_block_scales(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN237", "bfloat16", "warning", sources=constraint("bf16").source)
-def check_bfloat16(situation: Situation) -> Iterator[Found]:
+def check_bfloat16(situation: Situation) -> Finds:
     """bfloat16 on a target that is not known to have it.
 
     Only v81 computes in bfloat16; ONNX Runtime's provider additionally demands soc_model 88 or more, which leaves
@@ -111,7 +110,7 @@ def check_bfloat16(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN238", "per-channel-asymmetric", "error", sources=constraint("perchannel-symmetric").source)
-def check_per_channel(situation: Situation) -> Iterator[Found]:
+def check_per_channel(situation: Situation) -> Finds:
     """Per-channel weights that are not symmetric.
 
     The HTP takes per-channel weights with offset 0 only.
@@ -140,7 +139,7 @@ def check_per_channel(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=(*constraint("perchannel-symmetric").source, "qualcomm/aimet pull requests 3846 and 3870"),
 )
-def check_bias_scale(situation: Situation) -> Iterator[Found]:
+def check_bias_scale(situation: Situation) -> Finds:
     """An int32 bias whose scale is not input scale times weight scale, or whose offset is not 0.
 
     The accumulator has exactly that scale; another one is requantized or ignored.
@@ -171,7 +170,7 @@ def check_bias_scale(situation: Situation) -> Iterator[Found]:
     "warning",
     sources=("user lab notes, QAIRT 2.48 on SM8750", "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64"),
 )
-def check_norm_scale(situation: Situation) -> Iterator[Found]:
+def check_norm_scale(situation: Situation) -> Finds:
     """The scale of an RMS or layer normalization as signed 8-bit integers.
 
     A globally symmetric scheme makes it so, and the HTP refuses it (RmsNorm with SFIXED_POINT_8, code 3110). ONNX
@@ -198,7 +197,7 @@ _SWAMPED = 1e6  # with 16 bits a step of 15: nothing that a network computes wit
     ),
     cure=("simplify", "mask-constant"),
 )
-def check_swamped(situation: Situation) -> Iterator[Found]:
+def check_swamped(situation: Situation) -> Finds:
     """An integer encoding with a range so wide that ordinary values all become one step.
 
     A mask or padding constant (1e30, 3.4e38) sets the range: every other value of the tensor is rounded away. On a
@@ -222,7 +221,7 @@ def check_swamped(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule("QNN280", "signed-activations", "warning", sources=("qualcomm/aimet#4090",))
-def check_signed_activations(situation: Situation) -> Iterator[Found]:
+def check_signed_activations(situation: Situation) -> Finds:
     """Asymmetric activations on a signed grid.
 
     AIMET's force_activation_as='signed' is meant for other targets: on the HTP an Exp was refused with 0xc26.

@@ -11,7 +11,7 @@ from msgspec import field
 from deploykit.accuracy.judge.verdict import Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, SubjectKind, listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.records import Record
 from deploykit.system.aliases import Json
@@ -55,7 +55,7 @@ RULES: Registry[Judged] = Registry("comparison", sources=[_SOURCE])
     "error",
     sources=[_SOURCE, "observed: a quantized detector, all scores 0, whole-tensor cosine 0.9999 (docs/numbers.md)"],
 )
-def check_dead(judged: Judged) -> Iterator[Found]:
+def check_dead(judged: Judged) -> Finds:
     """Neighbouring slices of an output never change in the candidate although they do in the baseline.
 
     Values of different ranges share one scale, typically boxes and scores joined by a Concat: the small ones round to
@@ -118,7 +118,7 @@ def _dead(judged: Judged, output: OutputComparison, axis: Slices, where: str, ev
 
 
 @RULES.rule("DK602", "drowned-channels", "warning")
-def check_drowned(judged: Judged) -> Iterator[Found]:
+def check_drowned(judged: Judged) -> Finds:
     """Neighbouring slices have almost as much noise as signal while the whole output looks good.
 
     Their range is small beside that of the rest of the tensor, so that its scale leaves them a few steps only.
@@ -134,7 +134,7 @@ def check_drowned(judged: Judged) -> Iterator[Found]:
 
 
 @RULES.rule("DK603", "missing-samples", "error")
-def check_missing(judged: Judged) -> Iterator[Found]:
+def check_missing(judged: Judged) -> Finds:
     """The baseline has samples that the candidate lacks, or nothing is common to both.
 
     An average over the rest would hide them.
@@ -148,7 +148,7 @@ def check_missing(judged: Judged) -> Iterator[Found]:
 
 
 @RULES.rule("DK604", "extra-samples", "warning")
-def check_extra(judged: Judged) -> Iterator[Found]:
+def check_extra(judged: Judged) -> Finds:
     """The candidate has samples that the baseline lacks.
 
     They are not compared.
@@ -162,7 +162,7 @@ def check_extra(judged: Judged) -> Iterator[Found]:
 
 
 @RULES.rule("DK605", "not-comparable", "error")
-def check_comparable(judged: Judged) -> Iterator[Found]:
+def check_comparable(judged: Judged) -> Finds:
     """An output exists on one side only, or its shape differs.
 
     There is nothing to measure.
@@ -174,7 +174,7 @@ def check_comparable(judged: Judged) -> Iterator[Found]:
 
 
 @RULES.rule("DK606", "not-finite", "error")
-def check_finite(judged: Judged) -> Iterator[Found]:
+def check_finite(judged: Judged) -> Finds:
     """The candidate has NaN or infinite values where the baseline has none.
 
     A float16 or bfloat16 range was left, or a kernel failed.
@@ -187,7 +187,7 @@ def check_finite(judged: Judged) -> Iterator[Found]:
 
 
 @RULES.rule("DK607", "sides-look-swapped", "warning")
-def check_swapped(judged: Judged) -> Iterator[Found]:
+def check_swapped(judged: Judged) -> Finds:
     """The baseline has the few distinct values of a quantized tensor, the candidate does not.
 
     PSNR and SQNR are not symmetric: swapped sides give other numbers without any message.
@@ -202,7 +202,7 @@ def check_swapped(judged: Judged) -> Iterator[Found]:
 
 
 @RULES.rule("DK608", "below-threshold", "error")
-def check_thresholds(judged: Judged) -> Iterator[Found]:
+def check_thresholds(judged: Judged) -> Finds:
     """A number of the worst sample misses a threshold that was given.
 
     You asked for it.
@@ -228,7 +228,7 @@ def check_thresholds(judged: Judged) -> Iterator[Found]:
     "error",
     sources=["deploykit: the table of thresholds with a reason and a source for each (docs/numbers.md)"],
 )
-def check_right(judged: Judged) -> Iterator[Found]:
+def check_right(judged: Judged) -> Finds:
     """An output misses what its kind must have: detections in pixels, labels by agreement, maps by SQNR.
 
     Each kind of output fails in its own way; one number for all of them calls good what is not, and the reverse.

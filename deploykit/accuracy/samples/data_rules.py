@@ -6,12 +6,12 @@ Data that is fine gives no finding. What the rules look at is measured by ``data
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import field
 
 from deploykit.findings import SubjectKind, listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published
@@ -120,7 +120,7 @@ def _about(seen: Survey | DataFit, message: str, hint: str = "", **evidence: obj
 
 
 @GUIDELINE_RULES.rule("DK621", "few-calibration-samples", "warning", sources=[_GUIDE])
-def check_number(survey: Survey) -> Iterator[Found]:
+def check_number(survey: Survey) -> Finds:
     """There are fewer calibration samples than quantizers are usually given.
 
     Ranges seen on a few samples are narrower than those of real use; values beyond them are clipped.
@@ -132,7 +132,7 @@ def check_number(survey: Survey) -> Iterator[Found]:
 
 
 @GUIDELINE_RULES.rule("DK622", "no-calibration-sample", "error", sources=_MEASURED)
-def check_any(survey: Survey) -> Iterator[Found]:
+def check_any(survey: Survey) -> Finds:
     """Not one calibration sample can be used.
 
     A quantizer that gets nothing stops, or makes up ranges.
@@ -144,7 +144,7 @@ def check_any(survey: Survey) -> Iterator[Found]:
 
 
 @GUIDELINE_RULES.rule("DK623", "unusable-calibration-file", "error", sources=_MEASURED)
-def check_usable(survey: Survey) -> Iterator[Found]:
+def check_usable(survey: Survey) -> Finds:
     """A calibration file is damaged, or does not fit the model's inputs in name, shape or type.
 
     Quantizers skip such files, or fail with a log line only.
@@ -158,7 +158,7 @@ def check_usable(survey: Survey) -> Iterator[Found]:
 
 
 @GUIDELINE_RULES.rule("DK624", "identical-samples", "warning", sources=_MEASURED)
-def check_identical(survey: Survey) -> Iterator[Found]:
+def check_identical(survey: Survey) -> Finds:
     """Calibration samples are byte for byte the same.
 
     They add weight to one scene and no information.
@@ -170,7 +170,7 @@ def check_identical(survey: Survey) -> Iterator[Found]:
 
 
 @GUIDELINE_RULES.rule("DK625", "sequential-frames", "warning", sources=_MEASURED)
-def check_sequential(survey: Survey) -> Iterator[Found]:
+def check_sequential(survey: Survey) -> Finds:
     """The calibration samples follow each other like frames of one film.
 
     Neighbouring frames show the same scene, so that many samples carry the ranges of few.
@@ -189,7 +189,7 @@ def check_sequential(survey: Survey) -> Iterator[Found]:
 
 
 @GUIDELINE_RULES.rule("DK627", "random-calibration-data", "warning", sources=_MEASURED)
-def check_random(survey: Survey) -> Iterator[Found]:
+def check_random(survey: Survey) -> Finds:
     """The model is calibrated with random data: not for production.
 
     Random values have other ranges than real inputs: the result shows that the tools run, not that it works.
@@ -201,7 +201,7 @@ def check_random(survey: Survey) -> Iterator[Found]:
 
 
 @GUIDELINE_RULES.rule("DK628", "empty-looking-samples", "error", sources=_MEASURED)
-def check_values(survey: Survey) -> Iterator[Found]:
+def check_values(survey: Survey) -> Finds:
     """A calibration sample is constant, or has values that are not finite.
 
     NaN and infinity make ranges meaningless; a constant sample is usually a failed decode.
@@ -216,7 +216,7 @@ def check_values(survey: Survey) -> Iterator[Found]:
 
 
 @FIT_RULES.rule("DK230", "scaled-twice-or-never", "error", sources=_FITTED)
-def check_divided(fit: DataFit) -> Iterator[Found]:
+def check_divided(fit: DataFit) -> Finds:
     """The model divides its input by about 255, and the data lies within 0 and 1.
 
     The model then sees 1/255 of what it was trained on: every range that is calibrated is that much too narrow.
@@ -230,7 +230,7 @@ def check_divided(fit: DataFit) -> Iterator[Found]:
 
 
 @FIT_RULES.rule("DK231", "data-in-another-scale", "error", sources=_FITTED)
-def check_scale(fit: DataFit) -> Iterator[Found]:
+def check_scale(fit: DataFit) -> Finds:
     """The data fits the model's first BatchNormalization much better when it is scaled by 255 or 1/255.
 
     A BatchNormalization keeps mean and variance of the training. Data in 0..255 for a model of 0..1, or the other way
@@ -242,7 +242,7 @@ def check_scale(fit: DataFit) -> Iterator[Found]:
 
 
 @FIT_RULES.rule("DK232", "channels-in-another-order", "warning", sources=_FITTED)
-def check_order(fit: DataFit) -> Iterator[Found]:
+def check_order(fit: DataFit) -> Finds:
     """The data fits the model's first BatchNormalization much better with its colours in the other order.
 
     Decoders differ: some give red, green, blue, some blue, green, red. A model accepts both and answers worse.
@@ -253,7 +253,7 @@ def check_order(fit: DataFit) -> Iterator[Found]:
 
 
 @FIT_RULES.rule("DK233", "normalisation-missing", "error", sources=_FITTED)
-def check_normalised(fit: DataFit) -> Iterator[Found]:
+def check_normalised(fit: DataFit) -> Finds:
     """The data fits the model's first BatchNormalization much better once mean and deviation are taken out.
 
     Most vision models were trained on (x - mean) / deviation per colour. Without it inputs are never negative, and the
@@ -265,7 +265,7 @@ def check_normalised(fit: DataFit) -> Iterator[Found]:
     yield from _prepared(fit, ("normalised by mean and deviation",))
 
 
-def _prepared(fit: DataFit, changes: tuple[str, ...]) -> Iterator[Found]:
+def _prepared(fit: DataFit, changes: tuple[str, ...]) -> Finds:
     found = fit.preparation
     if found is not None and found.better in changes:
         message = (
@@ -276,7 +276,7 @@ def _prepared(fit: DataFit, changes: tuple[str, ...]) -> Iterator[Found]:
 
 
 @FIT_RULES.rule("DK234", "ranges-still-growing", "warning", sources=[*_FITTED, _GUIDE])
-def check_growth(fit: DataFit) -> Iterator[Found]:
+def check_growth(fit: DataFit) -> Finds:
     """One half of the calibration samples does not show the ranges that the other half has.
 
     Where a half misses more than a tenth of a range, the whole most likely misses some of it as well, and what lies
@@ -300,7 +300,7 @@ def check_growth(fit: DataFit) -> Iterator[Found]:
     "warning",
     sources=["deploykit: counted in labels.csv, or by the folder of each sample"],
 )
-def check_classes(fit: DataFit) -> Iterator[Found]:
+def check_classes(fit: DataFit) -> Finds:
     """One class has more than three times the samples of another, and more than an even draw gives by chance.
 
     Percentile and energy-based ranges follow what is frequent; a class that is rare is clipped first.
@@ -322,7 +322,7 @@ def check_classes(fit: DataFit) -> Iterator[Found]:
 
 
 @FIT_RULES.rule("DK236", "files-not-used", "info", sources=_MEASURED)
-def check_unused(fit: DataFit) -> Iterator[Found]:
+def check_unused(fit: DataFit) -> Finds:
     """Files in the folder of calibration data are no arrays, pictures or sounds by their names.
 
     Whoever counts on them has fewer samples than the folder seems to hold.
@@ -334,7 +334,7 @@ def check_unused(fit: DataFit) -> Iterator[Found]:
 
 
 @FIT_RULES.rule("DK252", "bytes-for-a-model-of-small-values", "warning", sources=_FITTED)
-def check_bytes(fit: DataFit) -> Iterator[Found]:
+def check_bytes(fit: DataFit) -> Finds:
     """The data is whole numbers in 0..255, the model does not scale them, and its first convolution answers with values
     far larger than such layers are trained to give.
 
