@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.operators import BIAS, LARGEST_FLOAT16, WEIGHT, Trait, has
 from deploykit.records import Record
@@ -94,7 +94,7 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Finds:
     }
     shown = ", ".join(name + (f" (nearest: {found[0]})" if found else "") for name, found in near.items())
     yield Found(
-        SubjectKind.ENCODINGS,
+        "encodings",
         context.source,
         f"{len(strangers)} of {len(names)} names are no tensor of the model: {shown}"
         + listed(strangers, most=_SHOWN).removeprefix(", ".join(strangers[:_SHOWN])),
@@ -115,7 +115,7 @@ def check_foreign_encodings(context: EncodingsOnGraph) -> Finds:
     names = context.names
     if names and len(context.strangers) == len(names):
         yield Found(
-            SubjectKind.ENCODINGS,
+            "encodings",
             context.source,
             f"none of the {len(names)} entries names a tensor of {context.facts.model_name or 'the model'}; "
             f"the first are {', '.join(names[:3])}",
@@ -150,7 +150,7 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Finds:
         else "no tensor lacks an entry"
     )
     yield Found(
-        SubjectKind.ENCODINGS,
+        "encodings",
         context.source,
         f"version {context.encodings.version} cannot say which tensors are float16, none were named; {left}",
         severity=None if missing else Severity.INFO,
@@ -176,7 +176,7 @@ def check_step_beyond_float16(context: EncodingsOnGraph) -> Finds:
         step = float(entry.value.scale.max()) if isinstance(entry.value, Affine) else 0.0
         if step > LARGEST_FLOAT16:
             yield Found(
-                SubjectKind.TENSOR,
+                "tensor",
                 entry.name,
                 f"{entry.name}: one {entry.dtype} step is {step:.3g}, so that values below half of it become 0",
                 evidence={"scale": step},
@@ -205,7 +205,7 @@ def check_unplaceable_list(context: EncodingsOnGraph) -> Finds:
         shape = context.facts.tensors[entry.name].shape
         known = "unknown shape" if shape is None else "x".join("?" if d is None else str(d) for d in shape)
         yield Found(
-            SubjectKind.TENSOR,
+            "tensor",
             entry.name,
             f"{entry.name}: {count} scales for a tensor of {known}, along no axis that is stated or follows "
             "from the model",
@@ -249,7 +249,7 @@ def check_asymmetric_weight(context: EncodingsOnGraph) -> Finds:
                 names.append(entry.name)
     if names:
         yield Found(
-            SubjectKind.ENCODINGS,
+            "encodings",
             context.source,
             f"{len(names)} weights are asymmetric: {listed(names, most=_SHOWN)}",
             evidence={"names": list(names)},
@@ -269,7 +269,7 @@ def check_narrow_bias(context: EncodingsOnGraph) -> Finds:
         roles = {use.role for use in uses.get(entry.name, ())}
         if isinstance(entry.value, Affine) and entry.value.bits < 32 and BIAS in roles:
             yield Found(
-                SubjectKind.TENSOR,
+                "tensor",
                 entry.name,
                 f"{entry.name}: a bias on a grid of {entry.dtype}",
                 evidence={"dtype": entry.dtype},
@@ -303,7 +303,7 @@ def check_regrid_in_movement(context: EncodingsOnGraph) -> Finds:
             changes = compare_values(source.value, copy.value, grid_only=True, tolerance=1e-6)
             if changes:
                 yield Found(
-                    SubjectKind.NODE,
+                    "node",
                     node.label,
                     f"{node.op_type} {node.label}: {source.name} is {source.dtype}, {copy.name} is "
                     f"{copy.dtype}, with another " + " and ".join(change.field for change in changes),
@@ -323,7 +323,7 @@ def check_entry_on_integers(context: EncodingsOnGraph) -> Finds:
         fact = context.facts.tensors[entry.name]
         if fact.dtype and not fact.is_float:
             yield Found(
-                SubjectKind.TENSOR,
+                "tensor",
                 entry.name,
                 f"{entry.name} holds {fact.dtype} in the model, but has an entry of {entry.dtype}",
                 evidence={"dtype": fact.dtype, "encoding": entry.dtype},
@@ -352,7 +352,7 @@ def check_symmetric_off_centre(context: EncodingsOnGraph) -> Finds:
         odd = next((zero for zero in value.zero_point.ravel().tolist() if zero not in centres), None)
         if odd is not None:
             yield Found(
-                SubjectKind.TENSOR,
+                "tensor",
                 entry.name,
                 f"{entry.name}: called symmetric, but zero lies at step {odd:g} of {entry.dtype}",
                 evidence={"zero_point": odd},
@@ -380,7 +380,7 @@ def check_mixed_widths(context: EncodingsOnGraph) -> Finds:
             nodes.append(node.label)
     if nodes:
         yield Found(
-            SubjectKind.MODEL,
+            "model",
             context.facts.model_name or "model",
             f"{len(nodes)} ops join inputs of different widths: {listed(nodes, most=_SHOWN)}",
             evidence={"nodes": list(nodes)},
@@ -407,7 +407,7 @@ def check_one_sided_decisions(context: EncodingsOnGraph) -> Finds:
         if ends is not None and not ends[0] < 0 < ends[1]:
             never = "above" if ends[1] <= 0 else "below"
             yield Found(
-                SubjectKind.TENSOR,
+                "tensor",
                 output,
                 f"{output} is never {never} 0.5: its Sigmoid reads {ends[0]:.4g} to {ends[1]:.4g}",
                 evidence={"range": list(ends)},
@@ -429,7 +429,7 @@ def check_indices(context: EncodingsOnGraph) -> Finds:
             step = float(entry.value.scale.max())
             if abs(1 / step - round(1 / step)) > _WHOLE:
                 message = f"{entry.name} is cast to integers, and its grid of step {step:.4g} does not hold them"
-                yield Found(SubjectKind.TENSOR, entry.name, message, evidence={"step": step})
+                yield Found("tensor", entry.name, message, evidence={"step": step})
 
 
 @RULES.rule("DK250", "coarse-join", "warning", sources=("the entries of the Concat and of its parts",))
@@ -459,7 +459,7 @@ def check_coarse_joins(context: EncodingsOnGraph) -> Finds:
             if steps < _FEW_STEPS:
                 others = ", ".join(str(other) for other in hurt.parts if other is not part)
                 yield Found(
-                    SubjectKind.NODE,
+                    "node",
                     hurt.node,
                     f"{hurt.node}: one step is {step:.4g}, which leaves {part} {max(steps, 1):.0f} of them; it "
                     f"is joined with {others}",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.opinions import Opinion, OpinionState
-from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import shape_text
 from deploykit.records import Record
@@ -40,7 +40,7 @@ def check_rewritten(chosen: ChosenWay) -> Finds:
         return
     won = chosen.prepared
     yield Found(
-        SubjectKind.MODEL,
+        "model",
         _name(chosen),
         f"rewritten by {', '.join(chosen.rewrites)}: {_gain(chosen)}",
         hint=_ways_back(chosen),
@@ -79,7 +79,7 @@ def check_tail(chosen: ChosenWay) -> Finds:
     with --no-rewrite cut-tail --no-rewrite split-output --no-rewrite scale-last
     """
     if chosen.situation.tail is not None:
-        yield Found(SubjectKind.MODEL, _name(chosen), "model/tail.onnx must run after the device")
+        yield Found("model", _name(chosen), "model/tail.onnx must run after the device")
 
 
 @RULES.rule("DK203", "not-simulated", "warning", sources=("this run",))
@@ -96,7 +96,7 @@ def check_simulated(chosen: ChosenWay) -> Finds:
         return
     insisted = chosen.situation.request.mixed == "segments"
     yield Found(
-        kind=SubjectKind.MODEL,
+        kind="model",
         name=_name(chosen),
         severity=Severity.ERROR if insisted else None,
         message=f"not simulated{' and therefore not cut into segments' if insisted else ''}: {chosen.skipped}",
@@ -114,7 +114,7 @@ def check_refused(chosen: ChosenWay) -> Finds:
     """
     if chosen.choice is not None and chosen.choice.winner is None:
         verdicts = "; ".join(f"{name}: {why}" for name, why in chosen.choice.verdicts.items())
-        yield Found(SubjectKind.MODEL, _name(chosen), f"no way to deploy is left: {verdicts}")
+        yield Found("model", _name(chosen), f"no way to deploy is left: {verdicts}")
 
 
 @RULES.rule("DK205", "lost-by-quantization", "warning", sources=("simulated while packaging",))
@@ -132,7 +132,7 @@ def check_quality(chosen: ChosenWay) -> Finds:
     before = "" if chosen.reference is None else f"; the file's own simulation: {chosen.reference.overall_db:.1f} dB"
     for output, told, missed in verdict.lost_outputs():
         yield Found(
-            SubjectKind.TENSOR,
+            "tensor",
             output,
             f"{output}: {told}, on {chosen.samples.described_for_humans}{before}",
             hint="" if chosen.reference is None else chosen.reference.wider,
@@ -157,7 +157,7 @@ def check_segments(chosen: ChosenWay) -> Finds:
     crossing = sorted({name for segment in segments for name in segment.inputs} - whole)
     changed = [label for segment in segments for label in segment.changed]
     yield Found(
-        SubjectKind.MODEL,
+        "model",
         _name(chosen),
         f"{len(segments)} segments, chained by the run scripts; {len(crossing)} tensors cross between them, "
         f"{len(changed)} operators run in float16 though they have integer encodings",
@@ -184,7 +184,7 @@ def check_open(chosen: ChosenWay) -> Finds:
         won = chosen.prepared
         hang = f"; it hangs on the input {listed(one.inputs)}" if one.inputs else ""
         yield Found(
-            kind=SubjectKind.TENSOR,
+            kind="tensor",
             name=one.tensor,
             severity=None if won is None else Severity.INFO,
             handled=None if won is None else f"left float: {won.way.id}",
@@ -211,7 +211,7 @@ def check_asked(chosen: ChosenWay) -> Finds:
     for name in chosen.situation.request.rewrite:
         why = _why_not_applied(chosen, name)
         if why:
-            yield Found(SubjectKind.MODEL, _name(chosen), f"--rewrite {name}: {why}")
+            yield Found("model", _name(chosen), f"--rewrite {name}: {why}")
 
 
 def _why_not_applied(chosen: ChosenWay, name: str) -> str:
@@ -252,7 +252,7 @@ def check_inferred(chosen: ChosenWay) -> Finds:
     from deploykit.encodings.backward import Origin
 
     yield Found(
-        SubjectKind.MODEL,
+        "model",
         _name(chosen),
         f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
         # No data can correct such ranges.
@@ -274,7 +274,7 @@ def check_simplified(chosen: ChosenWay) -> Finds:
     """
     for step in chosen.simplified:
         yield Found(
-            SubjectKind.MODEL,
+            "model",
             _name(chosen),
             f"{step.name}: {'; '.join((*step.notes, step.reason))}",
             hint=f"keep the graph as it was given with --no-rewrite {step.name}",
@@ -298,14 +298,14 @@ def check_opinions(chosen: ChosenWay) -> Finds:
     compiler, asked = opinions.compiler, opinions.opinions
     if compiler.missing:
         told = f"no compiler was asked about {_about(asked)}: {compiler.missing}"
-        yield Found(SubjectKind.MODEL, _name(chosen), told, hint=compiler.instead)
+        yield Found("model", _name(chosen), told, hint=compiler.instead)
         return
     speakers = dict.fromkeys((compiler.name, *(one.by.name for one in asked if one.by is not None)))
     told = "; ".join(_outcomes(asked, name) for name in speakers if _outcomes(asked, name)) if len(speakers) > 1 else ""
     states = [(state, opinions.of_state(state)) for state in OpinionState]
     told = told or "; ".join(f"{state} {_about(group)}" for state, group in states if group)
     yield Found(
-        SubjectKind.MODEL,
+        "model",
         _name(chosen),
         f"{compiler.name} was asked about {len(asked)} finding{'s' if len(asked) > 1 else ''}: {told}",
         evidence={"compiler": compiler.name, "opinions": plain(asked)},
@@ -331,7 +331,7 @@ def check_size_chosen(chosen: ChosenWay) -> Finds:
             continue
         sizes = ",".join(map(str, item.shape))
         yield Found(
-            SubjectKind.TENSOR,
+            "tensor",
             item.name,
             f"input {item.name} is {sizes.replace(',', ' x ')}: {item.why}",
             hint=f"for another size add --input {item.name}={sizes} with your numbers",
@@ -339,7 +339,7 @@ def check_size_chosen(chosen: ChosenWay) -> Finds:
         )
     for name, value in chosen.situation.choices.items():
         yield Found(
-            SubjectKind.TENSOR,
+            "tensor",
             name,
             f"input {name} only chooses a branch and is fixed at {value}; the packaged model does not have it",
             hint=f"for another branch add --input {name}=VALUE",
@@ -358,7 +358,7 @@ def check_layout(chosen: ChosenWay) -> Finds:
     """
     facts = chosen.situation.facts
     for name in sorted(facts.channel_last):
-        yield Found(SubjectKind.TENSOR, name, f"{name} is {shape_text(facts.tensors[name])}, channels last")
+        yield Found("tensor", name, f"{name} is {shape_text(facts.tensors[name])}, channels last")
 
 
 @RULES.rule("DK251", "end-in-int16", "info", sources=("simulated while packaging",))
@@ -377,7 +377,7 @@ def check_wider_end(chosen: ChosenWay) -> Finds:
     harms = ", ".join(won.end.harms)
     share = len(won.end.nodes) / len(won.facts.nodes)
     yield Found(
-        SubjectKind.NODE,
+        "node",
         won.end.ends[-1],
         f"{won.end} get 16-bit grids, {len(won.widened)} tensors, {share:.0%} of the nodes ({harms}): "
         f"{won.verdict.described}; as given {before.described}, on {chosen.samples.described_for_humans}",
@@ -427,7 +427,7 @@ def check_default(quantized: QuantizedNumbers) -> Finds:
         return
     spec = better.spec
     yield Found(
-        SubjectKind.ENVIRONMENT,
+        "environment",
         spec.id,
         f"{quantized.picked.quantizer.id} made the encodings, since {spec.id} is not installed",
         hint=f"run 'deploykit toolchain install {spec.id}' ({spec.disk_mb} MiB, about {spec.minutes} minutes)",
@@ -449,7 +449,7 @@ def check_quantized(quantized: QuantizedNumbers) -> Finds:
     value = numbers.to_json()["sqnr_db"]
     shown = "no difference" if value is None else f"{value:.1f} dB"
     yield Found(
-        SubjectKind.MODEL,
+        "model",
         quantized.model,
         f"quantized to {quantized.precision} by {quantized.picked.quantizer.id}: {shown} on {numbers.samples} {on}",
         evidence={"quantizer": quantized.picked.quantizer.id, "sqnr_db": value, "samples": numbers.samples},
@@ -471,7 +471,7 @@ def check_agreement(quantized: QuantizedNumbers) -> Finds:
     if agreement is None or agreement >= AGREES_DB:
         return
     yield Found(
-        SubjectKind.MODEL,
+        "model",
         quantized.model,
         f"the simulation of {quantized.picked.quantizer.id} and deploykit's agree to {agreement:.1f} dB only",
         evidence={"agreement_db": agreement, "largest_difference": quantized.numbers.largest_difference},
@@ -488,7 +488,7 @@ def check_seen(quantized: QuantizedNumbers) -> Finds:
     """
     if quantized.numbers.seen:
         yield Found(
-            SubjectKind.DATA,
+            "data",
             quantized.model,
             "too few samples to hold any out: it was judged on those that it was calibrated on",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 
-from deploykit.findings import Answerer, Claim, Confidence, SubjectKind, listed
+from deploykit.findings import Answerer, Claim, Confidence, listed
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import (
     DynamicDim,
@@ -52,7 +52,7 @@ def check_dynamic_input(facts: GraphFacts) -> Finds:
         option = _asked_shape(facts, name) if shaped else ""
         hint = f"add {option} with a number for each name" if option else f"export it again with a shape for {name}"
         yield Found(
-            SubjectKind.TENSOR,
+            "tensor",
             name,
             f"input {name!r} ({shape_text(facts.tensors[name])}) is dynamic in " + ", ".join(dim.label for dim in dims),
             hint=hint,
@@ -92,12 +92,12 @@ def check_dynamic_result(facts: GraphFacts) -> Finds:
         # A compiler may take one, with the size that it had once: that is no answer for other data.
         settled = not has(node, Trait.SIZED_BY_VALUES)
         message = f"{node.op_type} {node.label}: {why}"
-        yield Found(SubjectKind.NODE, node.label, message, by_trial=settled)
+        yield Found("node", node.label, message, by_trial=settled)
     names = dynamic_tensors(facts)
     if names and not makers and not dynamic_inputs(facts):
         maker = facts.producer_of(names[0])
         yield Found(
-            SubjectKind.TENSOR,
+            "tensor",
             names[0],
             f"{len(names)} tensors have no fixed size, first {names[0]} ({shape_text(facts.tensors[names[0]])})"
             + (f" made by {maker.label}" if maker else ""),
@@ -127,7 +127,7 @@ def check_nested_graph(facts: GraphFacts) -> Finds:
     ):
         for node in facts.nodes:
             if has(node, trait):
-                yield Found(SubjectKind.NODE, node.label, f"{node.op_type} {what}")
+                yield Found("node", node.label, f"{node.op_type} {what}")
 
 
 @RULES.rule("DK004", "no-opset", "error", sources=(f"{_IR}, section on operator sets",))
@@ -140,7 +140,7 @@ def check_no_opset(facts: GraphFacts) -> Finds:
     """
     if not facts.opset and any(is_standard(node) for node in facts.nodes):
         yield Found(
-            SubjectKind.MODEL,
+            "model",
             facts.model_name,
             f"{facts.model_name} imports no standard operator set",
             evidence={"opsets": dict(facts.opsets)},
@@ -161,7 +161,7 @@ def check_opset_known(facts: GraphFacts) -> Finds:
     newest = onnx_opset_version()
     if facts.opset > newest:
         yield Found(
-            SubjectKind.MODEL,
+            "model",
             facts.model_name,
             f"{facts.model_name} uses operator set {facts.opset}; the installed onnx knows up to {newest}",
             evidence={"opset": facts.opset, "known": newest},
@@ -180,7 +180,7 @@ def check_model_functions(facts: GraphFacts) -> Finds:
     called = sorted({node.op_type for node in facts.nodes} & facts.functions)
     if called:
         yield Found(
-            SubjectKind.MODEL,
+            "model",
             facts.model_name,
             f"{facts.model_name} calls functions of its own: {listed(called, most=_SHOWN)}",
             evidence={"functions": called},
@@ -199,7 +199,7 @@ def check_inference(facts: GraphFacts) -> Finds:
     """
     if facts.inference_problem:
         yield Found(
-            SubjectKind.MODEL,
+            "model",
             facts.model_name,
             f"the shapes of {facts.model_name} could not be inferred: {facts.inference_problem}",
         )
@@ -227,7 +227,7 @@ def check_non_finite(facts: GraphFacts) -> Finds:
         if facts.tensors[name].consumers and ("NaN" in what or setting_of(facts, name) is None):
             readers = [node.label for node in facts.consumers_of(name)]
             yield Found(
-                SubjectKind.TENSOR,
+                "tensor",
                 name,
                 f"{name} holds {what}, read by {listed(readers, most=_SHOWN)}",
                 evidence={"holds": what, "readers": readers},
@@ -252,7 +252,7 @@ def check_float64(facts: GraphFacts) -> Finds:
     names = [fact.name for fact in facts.tensors.values() if fact.dtype == "double"]
     if names:
         yield Found(
-            SubjectKind.TENSOR,
+            "tensor",
             names[0],
             f"{len(names)} tensors are 64-bit float: {listed(names, most=_SHOWN)}",
             evidence={"tensors": names},
@@ -271,7 +271,7 @@ def check_idle_output(facts: GraphFacts) -> Finds:
     for name in facts.outputs:
         fact = facts.tensors.get(name)
         if fact is not None and fact.role is not TensorRole.ACTIVATION:
-            yield Found(SubjectKind.TENSOR, name, f"output {name!r} is the {fact.role} of that name")
+            yield Found("tensor", name, f"output {name!r} is the {fact.role} of that name")
 
 
 @RULES.rule("DK013", "external-data", "info", sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",))
@@ -286,7 +286,7 @@ def check_external(facts: GraphFacts) -> Finds:
     if outside:
         size = sum(tensor_bytes(fact) or 0 for fact in outside)
         yield Found(
-            SubjectKind.MODEL,
+            "model",
             facts.model_name,
             f"{len(outside)} tensor(s) of {size:,} bytes lie in files beside {facts.model_name}",
             evidence={"tensors": len(outside), "bytes": size},
@@ -305,7 +305,7 @@ def check_empty_input(facts: GraphFacts) -> Finds:
         shape = facts.tensors[name].shape or ()
         if 0 in shape:
             message = f"dimension {shape.index(0)} of input {name!r} ({shape_text(facts.tensors[name])}) is 0"
-            yield Found(SubjectKind.TENSOR, name, message)
+            yield Found("tensor", name, message)
 
 
 @RULES.rule(
@@ -325,7 +325,7 @@ def check_old_opset(facts: GraphFacts) -> Finds:
     """
     if 0 < facts.opset < _LEAST_OPSET and any(is_standard(node) for node in facts.nodes):
         yield Found(
-            SubjectKind.MODEL,
+            "model",
             facts.model_name,
             f"{facts.model_name} uses operator set {facts.opset}; below {_LEAST_OPSET} nothing here can run it",
             evidence={"opset": facts.opset},
@@ -352,7 +352,7 @@ def check_integer_operators(facts: GraphFacts) -> Finds:
     if found:
         kinds = sorted({node.op_type for node in found})
         message = f"{len(found)} operators compute on integers: {listed(kinds, most=_SHOWN)}"
-        yield Found(SubjectKind.NODE, found[0].label, message, evidence={"count": len(found)})
+        yield Found("node", found[0].label, message, evidence={"count": len(found)})
 
 
 @RULES.rule(
@@ -381,4 +381,4 @@ def check_host_only(facts: GraphFacts) -> Finds:
         for reason in why:
             first.setdefault((node.op_type, reason), node)
     for (op_type, reason), node in first.items():
-        yield Found(SubjectKind.NODE, node.label, f"{op_type} {node.label}: {reason}")
+        yield Found("node", node.label, f"{op_type} {node.label}: {reason}")

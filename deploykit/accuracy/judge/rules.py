@@ -10,7 +10,7 @@ from msgspec import field
 
 from deploykit.accuracy.judge.verdict import Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
-from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.records import Record
@@ -92,7 +92,7 @@ def _told_slices(output: OutputComparison, axis: Slices, chosen: Any) -> Iterato
 
 
 def _about(output: OutputComparison, message: str, **more: Any) -> Found:
-    return Found(SubjectKind.TENSOR, output.name or "the output", message, **more)
+    return Found("tensor", output.name or "the output", message, **more)
 
 
 def _dead(judged: Judged, output: OutputComparison, axis: Slices, where: str, evidence: Json) -> Found:
@@ -144,7 +144,7 @@ def check_missing(judged: Judged) -> Finds:
     comparison = judged.comparison
     if comparison.missing:
         message = f"the candidate lacks {len(comparison.missing)}: {listed(comparison.missing)}"
-        yield Found(SubjectKind.DATA, comparison.candidate, message, evidence={"missing": list(comparison.missing)})
+        yield Found("data", comparison.candidate, message, evidence={"missing": list(comparison.missing)})
 
 
 @RULES.rule("DK604", "extra-samples", "warning")
@@ -158,7 +158,7 @@ def check_extra(judged: Judged) -> Finds:
     comparison = judged.comparison
     if comparison.extra:
         message = f"the baseline lacks {len(comparison.extra)}: {listed(comparison.extra)}"
-        yield Found(SubjectKind.DATA, comparison.candidate, message, evidence={"extra": list(comparison.extra)})
+        yield Found("data", comparison.candidate, message, evidence={"extra": list(comparison.extra)})
 
 
 @RULES.rule("DK605", "not-comparable", "error")
@@ -170,7 +170,7 @@ def check_comparable(judged: Judged) -> Finds:
     Fix: Save the same outputs of both models.
     """
     for place, why in judged.comparison.mismatches:
-        yield Found(SubjectKind.DATA, place.strip(": ") or "the sample", why)
+        yield Found("data", place.strip(": ") or "the sample", why)
 
 
 @RULES.rule("DK606", "not-finite", "error")
@@ -198,7 +198,7 @@ def check_swapped(judged: Judged) -> Finds:
         first, second = output.levels
         if first <= _QUANTIZED_LEVELS and second > 1.5 * first and second > 32:
             what = f"{output.name or 'the output'}: {first} distinct values in the baseline, {second} in the candidate"
-            yield Found(SubjectKind.DATA, judged.comparison.baseline, what)
+            yield Found("data", judged.comparison.baseline, what)
 
 
 @RULES.rule("DK608", "below-threshold", "error")
@@ -239,4 +239,4 @@ def check_right(judged: Judged) -> Finds:
     for number in verdict.failures if verdict is not None and verdict.right is False else ():
         name, message = number.output or "the output", f"{number.loss}, {number.limit.reason}"
         sources = (number.limit.source,)
-        yield Found(SubjectKind.TENSOR, name, message, hint=judged.wider, sources=sources, evidence=number.to_json())
+        yield Found("tensor", name, message, hint=judged.wider, sources=sources, evidence=number.to_json())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import field
 
-from deploykit.findings import SubjectKind, listed
+from deploykit.findings import listed
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.records import Record
 from deploykit.system.aliases import Json
@@ -116,7 +116,7 @@ _FAR_OFF = 20.0
 
 
 def _about(seen: Survey | DataFit, message: str, hint: str = "", **evidence: object) -> Found:
-    return Found(SubjectKind.DATA, seen.origin, message, hint=hint, evidence=evidence)
+    return Found("data", seen.origin, message, hint=hint, evidence=evidence)
 
 
 @GUIDELINE_RULES.rule("DK621", "few-calibration-samples", "warning", sources=[_GUIDE])
@@ -152,7 +152,7 @@ def check_usable(survey: Survey) -> Finds:
     Fix: Repair or remove the file.
     """
     for file, why in survey.unusable:
-        yield Found(SubjectKind.FILE, file, why)
+        yield Found("file", file, why)
     if survey.misfit:
         yield _about(survey, survey.misfit)
 
