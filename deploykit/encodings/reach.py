@@ -87,22 +87,17 @@ def collect_reach(
         found = _of_node(node, look)
         for name in node.outputs:
             if found is not None and name:
-                made = _tighter(found, known.get(name), bounded=_saturates(node))
+                made, encoded = found, known.get(name)
+                if encoded is not None:
+                    # It knows more than arithmetic on ranges does, except where the op itself bounds its result.
+                    low, high = max(found.low, encoded.low), min(found.high, encoded.high)
+                    bounded = low <= high and _saturates(node)
+                    made = Reach(low=low, high=high, cause=found.cause) if bounded else encoded
                 # What lies wholly outside (an operand was taken as moderate) becomes the near end.
                 least, most = limits.get(name, ANYTHING)
                 low, high = (min(max(end, least), most) for end in (made.low, made.high))
                 known[name] = replace(made, low=low, high=high)
     return known | {name: reach for name, reach in constants.items() if reach is not None}
-
-
-def _tighter(found: Reach, encoded: Reach | None, *, bounded: bool) -> Reach:
-    """An encoding knows more than arithmetic on ranges does, except where the op itself bounds its result."""
-    if encoded is None:
-        return found
-    if not bounded:
-        return encoded
-    low, high = max(found.low, encoded.low), min(found.high, encoded.high)
-    return Reach(low=low, high=high, cause=found.cause) if low <= high else encoded
 
 
 def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | None:

@@ -353,13 +353,9 @@ def _rising(function: Callable[[float], float]) -> Rule:
     return lambda case: (function(case.of(0)[0]), function(case.of(0)[1]))
 
 
-def _fixed(found: Interval) -> Rule:
-    return lambda _case: found
-
-
 FUNCTIONS: Mapping[str, Rule] = {
     **{name: _rising(function) for name, function in _RISING.items()},
-    **{name: _fixed(found) for name, found in _ALWAYS.items()},
+    **{name: lambda _case, found=found: found for name, found in _ALWAYS.items()},
     "Abs": lambda case: _absolute(case.of(0)),
     "Add": lambda case: total(case.of(0), case.of(1)),
     "Cast": _cast,
@@ -425,7 +421,7 @@ SELECTIONS: Mapping[str, Rule] = {
     "ArgMin": _index,
     "Concat": lambda case: hull(case.operands),
     "GridSample": lambda case: ANYTHING if "cubic" in case.get("mode", "linear") else hull([case.of(0), ZERO]),
-    "Hardmax": _fixed((0.0, 1.0)),
+    "Hardmax": lambda _case: (0.0, 1.0),
     "OneHot": lambda case: case.of(2),
     "Pad": _pad,
     "Range": lambda case: hull([case.of(0), case.of(1)]),
@@ -433,8 +429,8 @@ SELECTIONS: Mapping[str, Rule] = {
     "Scatter": _scatter,
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
-    "Shape": _fixed((0.0, math.inf)),
-    "Size": _fixed((0.0, math.inf)),
+    "Shape": lambda _case: (0.0, math.inf),
+    "Size": lambda _case: (0.0, math.inf),
     "Where": lambda case: hull([case.of(1), case.of(2)]),
 }
 """Operators that move, select, join or count values and compute none."""

@@ -301,7 +301,12 @@ def worst_slice(pairs: Sequence[Pair], *, tolerance: float, axes: int | None) ->
     shape = some[0][0].shape
     if len(some) >= _LEAST_SAMPLES and all(one.shape == shape for one, _ in some):
         left, right = (np.stack([pair[side] for pair in some]) for side in (0, 1))
-        found.append((_between_samples(left, right, tolerance), "between samples"))
+        # What differs from sample to sample: an answer that is the same for all may look good, and answers nothing.
+        energy = float(((left - left.mean(axis=0)) ** 2).sum())
+        spread, difference = math.sqrt(energy / left.size), np.abs(left - right)
+        varies = left.size >= _LEAST_ELEMENTS and spread > math.ldexp(float(np.abs(left).max()), -_FLOAT16_BITS)
+        if varies and difference.max() > tolerance:
+            found.append((_db(energy, float((difference**2).sum())), "between samples"))
     for axis in range(1, len(shape))[:axes]:
         if shape[axis] > 1 and all(one.ndim == len(shape) and one.shape[axis] == shape[axis] for one, _ in some):
             db, index = _along(some, axis).least_left(tolerance)
@@ -315,14 +320,6 @@ def _along(pairs: Sequence[tuple[Doubles, Doubles]], axis: int) -> Slices:
     for one, two in pairs:
         slices.add(one, two)
     return slices
-
-
-def _between_samples(left: Doubles, right: Doubles, tolerance: float) -> float:
-    """What differs from sample to sample: an answer that is the same for all may look good, and answers nothing."""
-    energy = float(((left - left.mean(axis=0)) ** 2).sum())
-    spread, difference = math.sqrt(energy / left.size), np.abs(left - right)
-    varies = left.size >= _LEAST_ELEMENTS and spread > math.ldexp(float(np.abs(left).max()), -_FLOAT16_BITS)
-    return _db(energy, float((difference**2).sum())) if varies and difference.max() > tolerance else math.inf
 
 
 _CLEAR = 0.1  # a class leads where it leads by this share of the spread; closer races may end either way
