@@ -340,14 +340,6 @@ _RISING: Mapping[str, Callable[[float], float]] = {
     "Tanh": math.tanh,
 }
 
-_ALWAYS: Mapping[str, Interval] = {
-    **dict.fromkeys(ops(Trait.LOGICAL), (0.0, 1.0)),
-    "Acos": (0.0, math.pi),
-    "Asin": (-math.pi / 2, math.pi / 2),
-    "LpNormalization": (-1.0, 1.0),
-    **{name: RANGES[name] for name in ("Cos", "Sin", "Softmax")},
-}
-
 
 def _rising(function: Callable[[float], float]) -> Rule:
     return lambda case: (function(case.of(0)[0]), function(case.of(0)[1]))
@@ -355,11 +347,14 @@ def _rising(function: Callable[[float], float]) -> Rule:
 
 FUNCTIONS: Mapping[str, Rule] = {
     **{name: _rising(function) for name, function in _RISING.items()},
-    **{name: lambda _case, found=found: found for name, found in _ALWAYS.items()},
+    **{name: lambda _case: (0.0, 1.0) for name in ops(Trait.LOGICAL)},
     "Abs": lambda case: _absolute(case.of(0)),
+    "Acos": lambda _case: (0.0, math.pi),
     "Add": lambda case: total(case.of(0), case.of(1)),
+    "Asin": lambda _case: (-math.pi / 2, math.pi / 2),
     "Cast": _cast,
     "Clip": _clip,
+    "Cos": lambda _case: RANGES["Cos"],
     "DequantizeLinear": _dequantize,
     "Div": _div,
     "Elu": _elu(1.0, 1.0),
@@ -370,6 +365,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "LSTM": _recurrent,
     "LeakyRelu": _leaky,
     "LogSoftmax": _log_softmax,
+    "LpNormalization": lambda _case: (-1.0, 1.0),
     "Max": lambda case: (max(low for low, _ in case.operands), max(high for _, high in case.operands)),
     "Mean": lambda case: product(_sum(case), (1 / len(case.operands),) * 2),
     "Min": lambda case: (min(low for low, _ in case.operands), min(high for _, high in case.operands)),
@@ -383,6 +379,8 @@ FUNCTIONS: Mapping[str, Rule] = {
     "RNN": _recurrent,
     "Reciprocal": lambda case: _inverse(case.of(0)),
     "Selu": _elu(1.67326319, 1.05070102),
+    "Sin": lambda _case: RANGES["Sin"],
+    "Softmax": lambda _case: RANGES["Softmax"],
     "Sub": lambda case: ZERO if case.name(0) == case.name(1) else total(case.of(0), _negative(case.of(1))),
     "Sum": _sum,
 }
