@@ -324,6 +324,9 @@ class _Insertion(Struct, kw_only=True):
         if entry is None or isinstance(entry.value, Float) or tensor.data_type != element_type("float"):
             return
         value = entry.value
+        if not getattr(value, "placed", True):
+            self.skipped.setdefault(name, "along which axes its scales lie is not known")
+            return
         if isinstance(value, Float8):  # quantized at run time from the float weight: no integer grid exists to store
             grid = self._grid(name, value.scale, 0, value.dtype)
             middle, final = self.graph.fresh(f"{name}_q"), self.graph.fresh(f"{name}_dq")

@@ -174,7 +174,7 @@ def _channel_axis(count: int, layout: Layout, where: str) -> int | None:
             f"{where}: {count} scales, but no axis of {text} is as long",
             next="is this the model that the encodings were made from?",
         )
-    return fitting[0] if len(fitting) == 1 else None
+    return fitting[0] if len(fitting) == 1 or count == 1 else None  # one scale means the same along any of them
 
 
 def _check_channels(count: int, layout: Layout, where: str) -> None:

@@ -105,7 +105,7 @@ class GraphCopy(Kept):
         """A stored value of one element as a number, or None; nothing larger is looked at."""
         tensor = self.stored.get(self.origin(name))
         value = self.array(name) if tensor is not None and math.prod(tensor.dims) == 1 else None
-        return None if value is None else float(value.reshape(()))
+        return None if value is None or value.dtype.kind in "OSU" else float(value.reshape(()))
 
     def store(self, name: str, value: npt.ArrayLike) -> str:
         """Add an initializer under a fresh name derived from ``name``; the name given.

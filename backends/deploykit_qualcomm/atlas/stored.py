@@ -27,7 +27,7 @@ def traits_of_values(
     """Those that are known of this operator; ``settings`` are its attributes and their defaults."""
     shapes = [graph.facts.static_shape(name) or () for name in (*node.inputs[:2], *node.outputs[:1]) if name]
     # Of a Resize, operator set 10 has no modes and was not measured, and longer sides are no picture's.
-    measured = "coordinate_transformation_mode" in settings and sum(shapes[-1]) <= 1 << 16
+    measured = node.op_type == "Resize" and "coordinate_transformation_mode" in settings and sum(shapes[-1]) <= 1 << 16
     if measured and len(shapes[0]) == len(shapes[-1]) and all(shapes[0] + shapes[-1]):
         yield from _read_elsewhere(graph, node, settings, zip(shapes[0], shapes[-1], strict=True))
     elif node.op_type == "DepthToSpace" and shapes[0]:

@@ -228,7 +228,7 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
         lost = number(Measure.SLICE, worst[0], where=worst[1], note=note)
         # Values that hardly differ between samples, as of scores of much the same sounds, show nothing of their loss.
         amounts = any(n.limit.measure is Measure.ERROR for n in measured)
-        alike = amounts and np.std(values) < _ALIKE * np.abs(values).max()
+        alike = amounts and np.std(values, dtype=np.float64) < _ALIKE * np.abs(values).max()
         yield replace(lost, note=f"{_UNVARIED}, and the values differ") if alike and lost.passes is False else lost
 
 

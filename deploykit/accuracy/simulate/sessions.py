@@ -177,7 +177,9 @@ class _OpenModel:
                 values = self._session.run(None, {name: feed[name] for name in self.inputs})
             except Exception as error:
                 raise InputError("the model does not run on this sample", why=_first_line(error)) from None
-            made.append(dict(zip(self._wanted, values, strict=True)))
+            # The tensors of a sequence, one behind the other.
+            arrays = (np.hstack([*map(np.ravel, v)]) if isinstance(v, list) and v else v for v in values)
+            made.append(dict(zip(self._wanted, arrays, strict=True)))
         return made
 
 
