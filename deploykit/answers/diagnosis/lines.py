@@ -19,6 +19,57 @@ _LONGEST_LINE = 1 << 18  # a longer one is a dump; it is cut, so that memory sta
 _LINES_OF_SCREEN = 600  # characters of a line that are shown
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _CURLY = re.compile(rb"\xe2\x80([\x98\x99\x9c\x9d])")
+_SYSTEM = """\
+段错误=Segmentation fault
+核心已转储=core dumped
+吐核=core dumped
+已放弃=Aborted
+已杀死=Killed
+总线错误=Bus error
+非法指令=Illegal instruction
+没有那个文件或目录=No such file or directory
+没有该文件或目录=No such file or directory
+没有那个设备=No such device
+权限不够=Permission denied
+不允许的操作=Operation not permitted
+无法分配内存=Cannot allocate memory
+输入/输出错误=Input/output error
+设备或资源忙=Device or resource busy
+设备上没有空间=No space left on device
+无效的参数=Invalid argument
+拒绝连接=Connection refused
+连接超时=Connection timed out
+无法打开共享对象文件=cannot open shared object file
+未找到命令=command not found
+找不到指定的模块=The specified module could not be found
+找不到指定的程序=The specified procedure could not be found
+系统找不到指定的文件=The system cannot find the file specified
+系统找不到指定的路径=The system cannot find the path specified
+动态链接库(DLL)初始化例程失败=A dynamic link library (DLL) initialization routine failed
+不是有效的 Win32 应用程序=is not a valid Win32 application
+不是内部或外部命令=is not recognized as an internal or external command
+拒绝访问=Access is denied
+Speicherzugriffsfehler=Segmentation fault
+Speicherabzug geschrieben=core dumped
+Datei oder Verzeichnis nicht gefunden=No such file or directory
+Keine Berechtigung=Permission denied
+Das angegebene Modul wurde nicht gefunden=The specified module could not be found
+Zugriff verweigert=Access is denied
+そのようなファイルやディレクトリはありません=No such file or directory
+指定されたモジュールが見つかりません=The specified module could not be found
+許可がありません=Permission denied
+세그멘테이션 오류=Segmentation fault
+그런 파일이나 디렉터리가 없습니다=No such file or directory
+지정된 모듈을 찾을 수 없습니다=The specified module could not be found
+허가 거부=Permission denied
+Erreur de segmentation=Segmentation fault
+Aucun fichier ou dossier de ce type=No such file or directory
+Falha de segmentação=Segmentation fault
+Arquivo ou diretório inexistente=No such file or directory
+Violación de segmento=Segmentation fault
+No existe el archivo o el directorio=No such file or directory"""
+_ENGLISH = dict(line.split("=") for line in _SYSTEM.splitlines())
+_LOCAL = re.compile("|".join(map(re.escape, _ENGLISH)))
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
@@ -54,8 +105,9 @@ def text_around(line: bytes, position: int, *, limit: int = _LINES_OF_SCREEN) ->
 def blocks(stream: IO[bytes]) -> Iterator[Block]:
     """Read a stream to its end, as blocks whose new lines follow each other without gap.
 
-    Colours and NUL bytes are dropped, curly quotation marks become plain ones, UTF-16 with a byte order mark is
-    transcoded. The last lines of a block wait for the next one, so that what follows a line is known.
+    Colours and NUL bytes are dropped, curly quotation marks become plain ones, what a system says in another language
+    becomes English, UTF-16 with a byte order mark is transcoded. The last lines of a block wait for the next one, so
+    that what follows a line is known.
     """
     held: list[bytes] = []  # context before, then lines that wait
     start, first, size = 0, 1, 0
@@ -103,4 +155,7 @@ def _clean(data: bytes) -> bytes:
         data = _ANSI.sub(b"", data)
     if b"\xe2\x80" in data:
         data = _CURLY.sub(lambda curly: b"'" if curly[1] in b"\x98\x99" else b'"', data)
+    if not data.isascii():  # as text: an expression over bytes takes ten times as long where many are not ASCII
+        text = _LOCAL.sub(lambda said: _ENGLISH[said[0]], data.decode("utf-8", "surrogateescape"))
+        data = text.encode("utf-8", "surrogateescape")
     return data.replace(b"\x00", b"")
