@@ -177,7 +177,7 @@ def extract_encodings(
     if output is not None:
         _refuse_existing(output, force=force)
     with blaming(model):
-        extracted = extract_qdq(copy_of(load_weights(load_model(model))))
+        extracted = extract_qdq(copy_of(load_weights(load_model(model))), saturate=True)
         if not extracted.encodings.entries:
             raise InputError(f"{model}: holds no Q/DQ that could be taken out", why="; ".join(extracted.kept.values()))
         text = write_encodings(extracted.encodings, version)

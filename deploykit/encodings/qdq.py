@@ -6,6 +6,7 @@ has once those nodes are gone. A scale that is computed at run time is no encodi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -24,7 +25,7 @@ from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label, operand
 from deploykit.model.operators import DEFAULT_DOMAINS, ROLES
 from deploykit.model.patterns import PAIRS
-from deploykit.model.ranges import ANYTHING, Arithmetic, graph_bounds
+from deploykit.model.ranges import Arithmetic, graph_bounds
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import element_type, is_outside, stored_values
 from deploykit.records import Record
@@ -303,11 +304,11 @@ class Extracted(Record):
     kept: dict[str, str]
 
 
-def extract_qdq(model: ModelProto) -> Extracted:
+def extract_qdq(model: ModelProto, *, saturate: bool = False) -> Extracted:
     """Remove every pair and every dequantized constant. Weights become float32 initializers on their grid.
 
-    What is no encoding, such as a grid computed at run time, stays where it is and is reported. An activation that a
-    quantizer left to the saturation of a pair is computed again.
+    What is no encoding, such as a grid computed at run time, stays where it is and is reported. With ``saturate``, for
+    whoever runs the model without its pairs, what only their saturation did is computed.
     """
     graph = GraphCopy(model)
     qdq, names = QdqGraph.of(graph, source="the model"), PlainNames(graph=graph)
@@ -347,7 +348,8 @@ def extract_qdq(model: ModelProto) -> Extracted:
     _rewire(graph, names, gone, weights)
     entries |= {copy: replace(entries[name], name=copy) for copy, name in names.copies.items()}
     encodings = EncodingSet(version=QDQ_VERSION, entries=dict(sorted(entries.items())))
-    _saturate(graph, encodings, {names.final(name): dtype for name, dtype in ends.items()})
+    if saturate:
+        _saturate(graph, encodings, {names.final(name): dtype for name, dtype in ends.items()})
     return Extracted(model=graph.model, encodings=encodings, kept=kept)
 
 
@@ -355,19 +357,21 @@ def _saturate(graph: GraphCopy, encodings: EncodingSet, types: Mapping[str, int]
     """Compute with a Clip what only the saturation of a pair did, for tensors that nothing else reads unquantized.
 
     ONNX Runtime's quantizer leaves out a Relu or Clip in front of a pair whose grid begins at zero. Behind a layer or a
-    sum with results of both signs such a grid stands for one: without the pair, what it cut off would go on.
+    sum with results of both signs such a grid stands for one: without the pair, what it cut off would go on. So would
+    the infinity of a Log whose small summand became zero on its grid.
     """
     values = ((name, encodings.entries[name].value) for name in types if name in encodings)
     affine = ((name, value) for name, value in values if isinstance(value, Affine) and value.scale.size == 1)
-    limits = {name: value.ends for name, value in affine if value.ends[0] == 0}
-    if not limits:
-        return
+    limits = {name: value.ends for name, value in affine}
     bounds, arithmetic, nodes = graph_bounds(graph, encoded_bounds(encodings)), Arithmetic(graph), list[NodeProto]()
     for node in list(graph.nodes):
         nodes.append(node)
         name = node.output[0] if node.output else ""
-        low, high = limits.get(name, ANYTHING)
-        if node.op_type not in _FUSED_WITH_CLIP or next(arithmetic.outputs(node, bounds))[0] >= low - _ROUNDING * high:
+        if name not in limits or node.op_type not in _FUSED_WITH_CLIP | _WITH_POLES:
+            continue
+        (low, high), reach = limits[name], next(arithmetic.outputs(node, bounds))
+        is_cut = low == 0 and reach[0] < -_ROUNDING * high
+        if not (is_cut if node.op_type in _FUSED_WITH_CLIP else math.isinf(reach[0] - reach[1])):
             continue
         node.output[0] = graph.fresh(f"{name}_before_clip")
         ends: dict[str, Any] = {"min": low, "max": high}
@@ -381,6 +385,7 @@ def _saturate(graph: GraphCopy, encodings: EncodingSet, types: Mapping[str, int]
 
 
 _FUSED_WITH_CLIP = frozenset().union(*(kind.makers for kind in PAIRS if kind.name in ("Clip", "Relu")))
+_WITH_POLES = frozenset({"Div", "Log", "Pow", "Reciprocal"})
 _ROUNDING = 0.01  # of a grid's range: bounds made of grids, as of 1 + Erf, end a few steps beside zero
 
 

@@ -58,7 +58,7 @@ def execute(
             if encodings is None and facts.is_qdq:
                 from deploykit.encodings.qdq import extract_qdq
 
-                taken = extract_qdq(model)
+                taken = extract_qdq(model, saturate=True)
                 model, facts, encodings = taken.model, facts_of(taken.model), taken.encodings
             if encodings is None:
                 return Original(judge=Judge(model, facts, samples, same_graph=True))

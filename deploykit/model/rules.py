@@ -234,6 +234,20 @@ def check_non_finite(facts: GraphFacts) -> Finds:
             )
 
 
+@RULES.rule("DK018", "scale-not-finite", "error", sources=("ONNX operator documentation: DequantizeLinear",))
+def check_scales(facts: GraphFacts) -> Finds:
+    """A quantizer whose scale is infinite or NaN.
+
+    A range that had an infinity in it, as of a mask, has an infinite scale; whatever is dequantized with it is NaN.
+
+    Fix: replace the infinity by a finite number (-10000 switches off what a mask does) and quantize again
+    """
+    bad = [node for node in facts.nodes if node.op_type == "DequantizeLinear" and node.operand(1) in facts.non_finite]
+    if bad:
+        names = listed([node.outputs[0] for node in bad], most=_SHOWN)
+        yield Found("tensor", bad[0].operand(1), f"dequantized with a scale that is not finite, so NaN: {names}")
+
+
 @RULES.rule(
     "DK009",
     "float64",

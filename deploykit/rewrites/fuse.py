@@ -287,6 +287,9 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
         raise NoMatchError(f"{missing[0]} is not a constant")
     if len(graph.uses(weight)) > 1:
         raise NoMatchError(f"the weight {weight} is used elsewhere too")
+    grid = look.grid(weight)
+    if grid is not None and abs(grid.zero_point - (grid.lowest + grid.highest + 1) / 2) > _HALF_STEP:
+        raise NoMatchError(f"the grid of {weight} is not symmetric: with a scale per channel few compilers take it")
     axis = int(layer.op_type == "ConvTranspose" or (layer.op_type == "Gemm" and not attribute(layer, "transB", 0)))
 
     def write(to: NodeSteps) -> None:
@@ -310,6 +313,9 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
 
     why = f"{label(node)} scales the channels of {label(layer)}"
     return Match(why, write, nodes=(label(layer), label(node)), tensors=(made,))
+
+
+_HALF_STEP = 0.5  # off the middle of an even number of steps is still symmetric
 
 
 def _along(axis: int, rank: int) -> Sequence[int]:

@@ -191,6 +191,7 @@ def functional(body: str) -> onnx.ModelProto:
 
 
 ADD = "y = Add (x, w)"
+PAIR = "q = QuantizeLinear (x, s, z)  y = DequantizeLinear (q, s, z)"
 COUNTED = "where = NonZero (x)  y = Cast <to = 1> (where)"
 BRANCHES = "then_branch = t () => (float[4] b) { b = Relu (x) }, else_branch = e () => (float[4] d) { d = Relu (x) }"
 CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
@@ -206,6 +207,7 @@ CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
         # An infinite bound is none.
         model("c = Clip (x, , high)  y = Add (c, w)", w=[0.0, -1e38, 1.0, 2.0], high=np.float32(np.inf)),
     ),
+    "DK018": (model(PAIR, s=np.float32(np.inf), z=np.uint8(0)), model(PAIR, s=np.float32(1), z=np.uint8(0))),
     "DK009": (model(ADD, "double[4] x", w=np.ones(4)), model(ADD, w=[1.0] * 4)),
     "DK010": (model(made="float[4] x"), model()),
     "DK013": (outside(), model(ADD, w=[1.0] * 4)),

@@ -225,7 +225,7 @@ def answer_of(ran: Ran, wanted: Outputs, got: Outputs, kernel: Kernel) -> Kernel
 
 def _from_float(kernel: Kernel, ran: Ran) -> tuple[float, float] | None:
     """The most steps that the file and the kernel are off the model without its pairs; None where these stay."""
-    taken = extract_qdq(kernel.model)
+    taken = extract_qdq(kernel.model, saturate=True)
     if taken.kept:
         return None
     made = Session(taken.model).runs(kernel.samples)

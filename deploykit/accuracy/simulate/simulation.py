@@ -206,7 +206,7 @@ def read_question(
     elif facts.is_qdq and takes_pairs:
         from deploykit.encodings.qdq import extract_qdq
 
-        taken = extract_qdq(proto)
+        taken = extract_qdq(proto, saturate=True)
         proto, placed = taken.model, taken.encodings
         facts = collect_facts(wrap_proto(proto, path=model))
     made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
