@@ -33,7 +33,7 @@ DOUBTS = (
     *("xceed", "too large", "too small", "too old", "too new", "higher than", "ust be ", "equire", "xpect", "onflict"),
     *("nsufficient", "ot enough", "ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not "),
     *("was not ", "multiple times", "_lost", "+ size", "broadcast", "road cast", "used more than once", "is gated"),
-    *("nder development", "only support", "not support", "dynamic shape", "devices found"),
+    *("nder development", "ot executable", "only support", "not support", "dynamic shape", "devices found"),
 )
 """What a line that says of no more than a doubt holds, in small letters."""
 
@@ -109,7 +109,7 @@ _DOUBT = re.compile(
     |\bignor(?:ed|ing)\b|\bunexpected|\bincompatible|\bdeprecated|\bnan\b|not\ exist
     |\bunrecogni[sz]ed|\bunknown\b|\bexceed|\btoo\ (?:large|small|old|new)\b|\bhigher\ than\ (?:the|what)
     |\bmust\ be\b|\brequire[sd]?\b|\bexpect(?:ed|ing)\b|\bconflict|\binsufficient
-    |\bnot\ (?:enough|compatible)
+    |\bnot\ (?:enough|compatible|executable)
     |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)
     |\bno\ [\w ]{1,24}devices\ found\b|\bmultiple\ times
     |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b
