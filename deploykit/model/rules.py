@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 
-from deploykit.findings import Answerer, Claim, Confidence, listed
+from deploykit.findings import Answerer, Claim, Confidence, Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import (
     DynamicDim,
@@ -21,7 +21,7 @@ from deploykit.model.facts import (
     shape_text,
     tensor_bytes,
 )
-from deploykit.model.operators import Trait, has, is_standard
+from deploykit.model.operators import Trait, has, is_standard, ops
 
 __all__ = ["RULES"]
 
@@ -394,5 +394,9 @@ def check_host_only(facts: GraphFacts) -> Finds:
             why = ["an operator of classical machine learning"]
         for reason in why:
             first.setdefault((node.op_type, reason), node)
+    moves = ops(Trait.REARRANGES) | {"Cast"}
+    alone = all(node.domain == "ai.onnx.ml" or node.op_type in moves for node in facts.nodes)
     for (op_type, reason), node in first.items():
-        yield Found("node", node.label, f"{op_type} {node.label}: {reason}")
+        nothing = alone and node.domain == "ai.onnx.ml"
+        message = f"{op_type} {node.label}: {reason}{', and the model computes nothing else' if nothing else ''}"
+        yield Found("node", node.label, message, severity=Severity.ERROR if nothing else None)

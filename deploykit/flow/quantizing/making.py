@@ -476,7 +476,7 @@ class Making(Record, eq=False):
             raise InputError(
                 f"{model.path.name}: computes in float16, and quantizers start from float32",
                 why="ONNX writes no bias of an integer layer in float16, and the weights are rounded already",
-                next="export the model in float32",
+                next="export the model in float32, or package it as it is, without --precision",
             )
         if request.calibration is None:
             raise UsageError(
