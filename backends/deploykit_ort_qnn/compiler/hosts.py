@@ -47,25 +47,21 @@ _LOG_LINES = 200
 _LEAST_MEMORY = 640 << 20
 _MEMORY_PER_BYTE = 1024
 
-_ABROAD = """
+_PROGRAM = """
 import runpy, sys, types
 package = types.ModuleType("deploykit_ort_qnn")
 package.__path__ = [sys.argv.pop(1)]
 sys.modules["deploykit_ort_qnn"] = package
 runpy.run_module("deploykit_ort_qnn.compiler.worker", run_name="__main__", alter_sys=True)
 """
-"""Finds the worker's modules by their folder, in a Python that has none of deploykit and must see no other package."""
+"""Finds the worker's modules by their folder: a toolchain's Python has no deploykit, and none of it is needed."""
 
 
 class Worker(Record):
-    """The Python that runs ``deploykit_ort_qnn.compiler.worker``. ``environment`` is added to the caller's variables.
-
-    ``abroad`` is a Python that has the wheel, and no deploykit.
-    """
+    """The Python that runs ``deploykit_ort_qnn.compiler.worker``. ``environment`` adds to the caller's variables."""
 
     python: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    abroad: bool = False
 
     def work(
         self,
@@ -90,9 +86,7 @@ class Worker(Record):
                 log.append(text)
                 del log[: max(0, len(log) - _LOG_LINES)]
 
-        program = ["-m", "deploykit_ort_qnn.compiler.worker"]
-        if self.abroad:
-            program = ["-c", _ABROAD, str(Path(__file__).resolve().parents[1])]
+        program = ("-c", _PROGRAM, str(Path(__file__).resolve().parents[1]))
         done = run(
             (self.python, *program, str(question.resolve()), str(answer.resolve())),
             cwd=root,
@@ -188,7 +182,7 @@ class Host(Record):
         if self.wheel.runs_on(LINUX) is None:
             return None
         environment = environment_of(self.spec)
-        return Worker(python=str(environment.python), environment=environment.variables, abroad=True)
+        return Worker(python=str(environment.python), environment=environment.variables)
 
     def compile(
         self,

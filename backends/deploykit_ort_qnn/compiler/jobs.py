@@ -268,7 +268,7 @@ def execute(
             }
             for provider, model, options in runs
         ]
-        asked = {"runs": runs, "seconds": timeout, "worker": [worker.python, dict(worker.environment), worker.abroad]}
+        asked = {"runs": runs, "seconds": timeout, "worker": [worker.python, dict(worker.environment)]}
         about = [*((root / model).parent for _, model, _ in runs), inputs]
         question = {"action": "run-both", "runs": requests}
         work = partial(worker.work, question, root, scratch, timeout, progress)
