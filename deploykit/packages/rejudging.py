@@ -15,7 +15,7 @@ from onnx import ModelProto
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.verdict import Against, Context, Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, Samples, gather, read_expected
-from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe, locate
+from deploykit.accuracy.search.locate import ModelProbe, locate
 from deploykit.accuracy.simulate.sessions import Feed, Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, settled
 from deploykit.backend.backend import Check
@@ -203,7 +203,7 @@ def rejudge(package: Path, status: Json) -> Rejudged:
         words = "; ".join([*([verdict.cost] if verdict.cost else []), *(n.loss for n in shown)])
         where = ""
         if verdict.right is False and judge.alone is not None:
-            probes = ModelProbe(judge.whole), SimulationProbe(judge.whole, judge.alone)
+            probes = ModelProbe(judge.whole), ModelProbe(judge.whole, judge.alone)
             found = locate(judge.facts, *probes, judge.samples.varied).first
             where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
         detail = f"{names}: {words or verdict.reason}, on {on}{where}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import shape_inference
 
 from deploykit.accuracy.search import locate as locate_module
-from deploykit.accuracy.search.locate import SESSIONS, Located, ModelProbe, SimulationProbe, locate, locate_files
+from deploykit.accuracy.search.locate import SESSIONS, Located, ModelProbe, locate, locate_files
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
@@ -76,7 +76,7 @@ def test_the_tampered_operator_is_found(count: int, data: st.DataObject, seed: i
 def test_the_constant_of_a_decoder_detector_is_named(decoder_detector: Any) -> None:
     """Not a convolution of the backbone, and not the decoder, where rows and boxes are far apart already."""
     detector = decoder_detector
-    sides = ModelProbe(detector.model), SimulationProbe(detector.model, detector.encodings)
+    sides = ModelProbe(detector.model), ModelProbe(detector.model, detector.encodings)
     found = locate(detector.facts, *sides, detector.feeds)
     assert found.first is not None and found.first.culprit is not None
     assert found.first.culprit.tensor == "unreachable"
@@ -139,7 +139,7 @@ def test_an_infinite_constant_on_both_sides_is_survived() -> None:
     entries = {"masked": Encoding(name="masked", value=affine_for_range(0, 3, GridKind(bits=8, signed=False)))}
     infinite = Affine(bits=8, signed=False, scale=np.asarray(np.inf), zero_point=np.asarray(0.0))
     for value in (entries, {"masked": Encoding(name="masked", value=infinite)}):
-        right = SimulationProbe(model, EncodingSet(version="2.0.0", entries=value))
+        right = ModelProbe(model, EncodingSet(version="2.0.0", entries=value))
         found = locate(facts_of(model), ModelProbe(model), right, random_feeds(model))
         json.dumps(found.to_json(), allow_nan=False)
         assert found.first is not None and found.first.culprit is not None

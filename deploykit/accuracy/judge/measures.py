@@ -63,14 +63,9 @@ def measure(baseline: Numbers, candidate: Numbers) -> PairQuality:
     """All numbers for one pair of tensors of the same shape, of any rank; raises ValueError when the shapes differ."""
     if baseline.shape != candidate.shape:
         raise ValueError(f"shapes differ: {baseline.shape} and {candidate.shape}")
-    return PairQuality(
-        cosine=cosine(baseline, candidate),
-        l2=l2_distance(baseline, candidate),
-        psnr_db=psnr_db(baseline, candidate),
-        ssim=ssim(baseline, candidate),
-        sqnr_db=sqnr_db(baseline, candidate),
-        max_error=max_error(baseline, candidate),
-    )
+    told = (cosine, l2_distance, psnr_db, ssim, sqnr_db, max_error)
+    names = PairQuality.__struct_fields__
+    return PairQuality(**{name: number(baseline, candidate) for name, number in zip(names, told, strict=True)})
 
 
 def cosine(baseline: Numbers, candidate: Numbers) -> float:

@@ -358,15 +358,13 @@ def _of_value(value: Value, rank: int, why: str) -> EncodedRange | None:
         return EncodedRange(low=-most, high=most, why=why) if most > 0 else None
     if not isinstance(value, Affine):
         return None
-    low, high = value.minimum, value.maximum
+    low, high, shape = value.minimum, value.maximum, list[int]()
     if value.block_size is not None or (value.axis is None and value.scale.size > 1):
         low, high = np.asarray(low.max()), np.asarray(high.min())
     elif value.axis is not None and rank:
-        along = [1] * rank
-        along[value.axis] = -1
-        low, high = low.reshape(along), high.reshape(along)
-    else:
-        low, high = low.reshape(()), high.reshape(())
+        shape = [1] * rank
+        shape[value.axis] = -1
+    low, high = low.reshape(shape), high.reshape(shape)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
         return None
     return EncodedRange(low=low, high=high, why=why)

@@ -257,15 +257,14 @@ def _usual_shapes(
     def at(*sizes: tuple[int, int]) -> Shape:
         return tuple(dict(sizes).get(axis, size) for axis, size in enumerate(filled))
 
-    picture = _picture_axes(spec)
-    if picture is not None:
+    picture, what = _picture_axes(spec), ""
+    usual: Sequence[int] = ()
+    if picture is not None and open_ == [picture[1]]:
+        usual, what = _LINE_WIDTH, "the usual size of models that read lines"
+    elif picture is not None and open_ == [picture[0]]:  # a spectrum of sound: its frequencies are fixed, its time not
+        usual, what = sorted(_FRAMES), "a usual number of frames at which it runs"
+    elif picture is not None:
         high, wide = picture
-        if open_ == [wide]:
-            yield from ((at((wide, width)), "the usual size of models that read lines") for width in _LINE_WIDTH)
-            return
-        if open_ == [high]:  # a spectrum of sound: its frequencies are fixed, its time is not
-            yield from ((at((high, frames)), "a usual number of frames at which it runs") for frames in sorted(_FRAMES))
-            return
         kind, sides = ("detectors and segmentation", _DENSE) if dense else ("classifiers", _CLASSIFIER)
         squares = [at((high, side), (wide, side)) for side in sides]
         lines = [at((high, height), (wide, width)) for height, width in _TEXT_LINE]
@@ -275,14 +274,12 @@ def _usual_shapes(
             yield from ((shape, "the usual size of text lines at which it runs") for shape in lines)
         yield from ((shape, f"the usual size of {kind} at which it runs") for shape in squares)
     elif words and open_ == [len(spec.shape) - 1]:
-        for length in sorted(_TOKENS) if steps else _TOKENS:
-            yield at((open_[0], length)), "a usual number of tokens"
+        usual, what = sorted(_TOKENS) if steps else _TOKENS, "a usual number of tokens"
     elif spec.is_float and len(open_) == 1 and len([s for s in filled if s > 1]) == 0:
-        for length in _SOUND_CHUNK if streams else _SOUND:
-            yield at((open_[0], length)), "a usual number of sound samples at which it runs"
+        usual, what = _SOUND_CHUNK if streams else _SOUND, "a usual number of sound samples at which it runs"
     elif spec.is_float and len(spec.shape) == 3 and len(open_) == 1:
-        for frames in sorted(_FRAMES) if steps else _FRAMES:
-            yield at((open_[0], frames)), "a usual number of frames at which it runs"
+        usual, what = sorted(_FRAMES) if steps else _FRAMES, "a usual number of frames at which it runs"
+    yield from ((at((open_[0], length)), what) for length in usual)
 
 
 def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -> Runs:

@@ -22,16 +22,16 @@ from deploykit.accuracy.simulate.simulation import read_question
 from deploykit.encodings.values import EncodingSet, Value
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
+from deploykit.model.graph import view_of
 from deploykit.model.load import load_model
 from deploykit.model.operators import Trait, has
-from deploykit.model.values import constant_tensor
 from deploykit.model.weights import lean_weights, stored_values
 from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.limits import time_left
 from deploykit.system.published import Published, published
 
-__all__ = ["SESSIONS", "Culprit", "Divergence", "Located", "ModelProbe", "SimulationProbe", "TensorView"]
+__all__ = ["SESSIONS", "Culprit", "Divergence", "Located", "ModelProbe", "TensorView"]
 __all__ += ["locate", "locate_files"]
 
 
@@ -119,11 +119,14 @@ class Located(Published):
 
 
 class ModelProbe:
-    """An ONNX model as ONNX Runtime runs it on the CPU, without graph optimisations."""
+    """An ONNX model as ONNX Runtime runs it on the CPU, without graph optimisations; with the quantizers of encodings.
 
-    def __init__(self, model: ModelProto, *, values: Mapping[str, Value] | None = None) -> None:
+    Then tensors show their quantized values.
+    """
+
+    def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
         self._model = model
-        self._values = dict(values or {})
+        self._values: Mapping[str, Value] = {} if encodings is None else quantizers_of(model, encodings).values
         self.tensors = frozenset(name for node in model.graph.node for name in node.output if name)
 
     def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Arrays]:
@@ -133,20 +136,9 @@ class ModelProbe:
 
     def stored(self, name: str) -> Numbers | None:
         """A stored tensor as this execution uses it; None when it is not stored."""
-        for tensor in self._model.graph.initializer:
-            if tensor.name == name:
-                values, value = stored_values(tensor), self._values.get(name)
-                return values if value is None else fake_quantize(values, value)
-        node = next((n for n in self._model.graph.node if name in n.output and n.op_type == "Constant"), None)
-        held = None if node is None else constant_tensor(node)
-        return None if held is None else stored_values(held)
-
-
-class SimulationProbe(ModelProbe):
-    """A model with the quantizers of its encodings; tensors show their quantized values."""
-
-    def __init__(self, model: ModelProto, encodings: EncodingSet) -> None:
-        super().__init__(model, values=quantizers_of(model, encodings).values)
+        tensor, value = view_of(self._model).stored.get(name), self._values.get(name)
+        values = None if tensor is None else stored_values(tensor)
+        return values if values is None or value is None else fake_quantize(values, value)
 
 
 def locate(
@@ -385,6 +377,6 @@ def locate_files(
     if right is None:
         if given.encodings is None:
             raise several
-        right = SimulationProbe(given.model, given.encodings)
+        right = ModelProbe(given.model, given.encodings)
     left, feeds = ModelProbe(given.model), given.samples.varied
     return locate(given.facts, left, right, feeds, threshold_db=threshold_db)
