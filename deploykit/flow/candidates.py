@@ -17,18 +17,18 @@ from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
-from deploykit.accuracy.samples.calibration import load_calibration
+from deploykit.accuracy.samples.calibration import load_calibration, spread
 from deploykit.accuracy.samples.gathering import InputSource, Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs
-from deploykit.accuracy.search.goals import Goal, Reached, goal_for
-from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, quantized_question
+from deploykit.accuracy.search.goals import WHOLE, Goal, Reached, goal_for
+from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, quantized_question, worst_first
 from deploykit.accuracy.search.output_losses import Reaching
 from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
-from deploykit.accuracy.simulate.sessions import Feed
+from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.backend.backend import Request, SharedWork, Situation
+from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import load_backends
 from deploykit.encodings.float_sets import find_borders
 from deploykit.encodings.formats.conversion import convert
@@ -42,10 +42,11 @@ from deploykit.flow.choose import ChosenWay, choose_way, run_of
 from deploykit.flow.ladder import Ladder, LadderRung, walk
 from deploykit.flow.plan import decide
 from deploykit.flow.quantizing.choosing import learning_with, pick
-from deploykit.flow.quantizing.making import Made, Making, read_held_out
+from deploykit.flow.quantizing.making import Made, Making, read_decoded, read_held_out
 from deploykit.flow.quantizing.making import measure as measure_numbers
 from deploykit.flow.read import resolve_target
 from deploykit.flow.samples import about_samples
+from deploykit.flow.ways import WIDER_LAYERS
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model
@@ -54,7 +55,7 @@ from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 
-__all__ = ["Best", "Mixed", "SimulatedLadder", "make_best", "mix_files", "simulated_ladder"]
+__all__ = ["Best", "Mixed", "SimulatedLadder", "make_asked", "make_best", "mix_files", "simulated_ladder"]
 
 CANDIDATES = ("fp16", "w16a16", "w8a16", "w4a16", "w8a8")
 """What the workflow page compares, in its order."""
@@ -329,6 +330,49 @@ def make_best(
     return Best(ladder=ladder, made=candidates.chosen(ladder))
 
 
+_SECONDS = 20.0
+_FINE_DB = 30.0
+_SHARE = 2 / 3
+"""Of the layers: more of them in 16 bits are another precision."""
+
+
+def make_asked(making: Making) -> Made:
+    """The precision that was asked for; where 8-bit activations lose what is asked, the fewest layers have 16 bits."""
+    request, made = making.request, making.encodings(making.request.precision)
+    fine = made.numbers.sqnr_db >= _FINE_DB and not made.numbers.verdict.is_short
+    if fine or not made.precision.endswith("a8") or WIDER_LAYERS in request.no_rewrite:
+        return made
+    if "int16" not in wide_types(request.target, request.sdk, request.model):
+        return made
+    widened = making.shared.once((WIDER_LAYERS, Same(made.ran)), lambda: _widened(made, making.progress))
+    return replace(widened, target=made.target)
+
+
+def _widened(made: Made, tell: Tell) -> Made:
+    tell("judging 8-bit activations on all samples")
+    read = load_model(made.ran.model)
+    facts, model = collect_facts(read), load_weights(read)
+    encodings, goal, reaching = read_placed(made.ran.encodings, facts), Goal(name=WHOLE), Reaching(facts)
+    feeds = read_decoded(made.ran.folder, MOST)
+    reaching.hold(feeds, Session(model, capture=reaching.shown).runs(feeds))
+    before = reaching.reached(Simulator(model, encodings, capture=reaching.shown).runs(feeds))
+    if goal.is_met(before):
+        return made
+    tell("looking for the layers that need 16 bits")
+    exact = PartialRuns(model, [feeds[at] for at in spread(len(feeds), 4)], wanted=reaching.shown)
+    narrow = {one.name: one.value for one in encodings if not one.is_param and getattr(one.value, "bits", 16) < 16}
+    layers = worst_first(exact, facts, narrow, max(_SECONDS, sum(made.ran.result["seconds"].values())))
+    costs = CostModel(exact, facts)
+    raiser = Raiser(model, facts, encodings, layers, feeds, shown=reaching.shown, measure=reaching.reached, costs=costs)
+    raised = raiser.smallest("int16", goal)
+    best = raised.best
+    if not best.met or len(best.layers) > _SHARE * len(layers):
+        return made
+    told = f"{len(best.layers)} of {len(layers)} layers have 16-bit activations"
+    told += f": with 8 bits {before.words}, with these {best.reached.words}, of {len(feeds)} samples, as simulated"
+    return _with_encodings(made, facts, raised.encodings, widened=told)
+
+
 class _QuantizedModel(Record, eq=False):
     """What a quantizer left, opened: its float model (rewritten, mostly) on the held-out samples.
 
@@ -340,15 +384,19 @@ class _QuantizedModel(Record, eq=False):
     start: EncodingSet
 
     def with_encodings(self, encodings: EncodingSet, precision: str) -> Made:
-        """What was made, with other encodings in a file of their own beside the quantizer's, measured anew."""
-        made = self.made
-        text = convert(encodings, "1.0.0", layouts=layouts(self.judged.facts)).text
-        path = made.ran.folder / f"raised-{sha256(text.encode()).hexdigest()[:16]}.encodings"
-        path.write_text(text, "utf-8")
-        ran = replace(made.ran, encodings=path, qdq=None)
-        numbers = measure_numbers(made.model, collect_facts(made.model), ran, self.judged.feeds, seen=made.numbers.seen)
-        numbers = replace(numbers, quantizer_db=None, agreement_db=None)
-        return replace(made, precision=precision, ran=ran, numbers=numbers)
+        """What was made, with other encodings."""
+        return _with_encodings(self.made, self.judged.facts, encodings, precision=precision)
+
+
+def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **changes: str) -> Made:
+    """Other encodings in a file of their own beside the quantizer's, measured anew."""
+    text = convert(encodings, "1.0.0", layouts=layouts(facts)).text
+    path = made.ran.folder / f"raised-{sha256(text.encode()).hexdigest()[:16]}.encodings"
+    path.write_text(text, "utf-8")
+    ran, feeds = replace(made.ran, encodings=path, qdq=None), read_held_out(made.ran.folder)
+    numbers = measure_numbers(made.model, collect_facts(made.model), ran, feeds, seen=made.numbers.seen)
+    numbers = replace(numbers, quantizer_db=None, agreement_db=None)
+    return replace(made, ran=ran, numbers=numbers, **changes)
 
 
 class _Candidates:

@@ -407,6 +407,7 @@ class QuantizedNumbers(Record):
     precision: str
     picked: Picked
     numbers: Numbers
+    widened: str = ""
 
 
 QUANTIZED_RULES: Registry[QuantizedNumbers] = Registry("quantized")
@@ -492,6 +493,18 @@ def check_seen(quantized: QuantizedNumbers) -> Finds:
             quantized.model,
             "too few samples to hold any out: it was judged on those that it was calibrated on",
         )
+
+
+@QUANTIZED_RULES.rule("DK224", "layers-in-int16", "warning", sources=("the simulation, on the calibration data",))
+def check_widened(quantized: QuantizedNumbers) -> Iterator[Found]:
+    """Eight bits of activations lose what is asked, and 16 in the fewest layers keep it.
+
+    These layers are slower than with 8 bits; all others are as they were asked for.
+
+    Fix: package with --no-rewrite layers-in-int16 for 8 bits everywhere, or with --precision w8a16 for 16
+    """
+    if quantized.widened:
+        yield Found(SubjectKind.MODEL, quantized.model, quantized.widened)
 
 
 def core_registries() -> tuple[Registry[Any], ...]:

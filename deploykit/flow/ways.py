@@ -45,9 +45,21 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.segments import Partition, Segment
 
-__all__ = ["WAYS", "WIDER_END", "BuiltWay", "ChainProof", "Ground", "Way", "prove_chain", "segment_pieces"]
+__all__ = [
+    "WAYS",
+    "WIDER_END",
+    "WIDER_LAYERS",
+    "BuiltWay",
+    "ChainProof",
+    "Ground",
+    "Way",
+    "prove_chain",
+    "segment_pieces",
+]
 
 WIDER_END = "end-in-int16"
+WIDER_LAYERS = "layers-in-int16"
+"""What ``--no-rewrite`` calls it: some layers of 8 bits get activations of 16."""
 """The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
 
 
@@ -129,7 +141,7 @@ class Ground(Record, eq=False):
     ) -> Ground:
         """Encodings must be placed, ``end`` is what the host runs. UsageError for a rewrite that nobody knows."""
         wanted, never, known = tuple(asked), frozenset(banned), Known()
-        for name in (*wanted, *(never - {WIDER_END})):
+        for name in (*wanted, *(never - {WIDER_END, WIDER_LAYERS})):
             load_transform(name)
         return cls(
             model=model,

@@ -197,6 +197,23 @@ def test_what_no_grid_holds_stays_in_float_and_a_left_operand_has_one_grid(tmp_p
     assert done.record["numbers"]["sqnr_db"] > 25
 
 
+def test_where_eight_bits_lose_what_is_asked_the_fewest_layers_have_sixteen_and_it_is_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(8, 5)).astype(np.float32)
+    body = "s = Mul (x, x) l = Log (s) y = MatMul (l, w) p = Softmax (y)"
+    onnx.save(text_model("float[1,8] x", body, "float[1,5] p", w=weight), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.exp(rng.normal(0, 0.8, size=(40, 1, 8))).astype(np.float32))
+    given: Any = {"target": "sm8650", "sdk": "2.44", "calibration": tmp_path / "x.npz", "precision": "w8a8"}
+    widths = []
+    for refused in ((), "layers-in-int16"):
+        done = deploykit.package(tmp_path / "m.onnx", out=tmp_path / "o", force=True, no_rewrite=refused, **given)
+        told = [finding.message for finding in done.findings if finding.code == "DK224"]
+        entries = read_placed(next((tmp_path / "o/encodings").iterdir()), facts_of(tmp_path / "m.onnx")).entries
+        widths.append([name for name in "slyp" if getattr(entries[name].value, "bits", 0) == 16])
+        assert len(told) == (not refused) and all("1 of 4 layers have 16-bit activations" in one for one in told)
+    assert widths == [["s"], []]
+
+
 def test_what_makes_no_sense_is_refused_before_anything_runs(tmp_path: Path) -> None:
     for words, asked in (
         ("takes none", {"target": "sm8650", "encodings": DATA / "cnn/w8a8.v1.0.0.encodings"}),
@@ -397,6 +414,7 @@ CASES: dict[str, tuple[Callable[[], QuantizedNumbers], Callable[[], QuantizedNum
     "DK221": (quantized, None),
     "DK222": (lambda: quantized(agreement_db=59.9), lambda: quantized(agreement_db=60.0)),
     "DK223": (lambda: quantized(seen=True), quantized),
+    "DK224": (lambda: replace(quantized(), widened="2 of 4 layers have 16-bit activations"), quantized),
 }
 
 

@@ -70,32 +70,41 @@ def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul:
     wide, int16, narrowed = list[str](), list[str](), list[str]()
     for node in model.graph.node:
         grids, made = list(node_grids(look, node)), node.output[0] if node.output else ""
-        if is_wide_product(look, node):
-            (int16 if int16_matmul else narrowed).append(made)
-            changed = [(at, name, symmetric_int16(value)) for at, name, value in grids] if int16_matmul else []
-        elif node.op_type in _ONE_WIDTH and {value.bits for _, _, value in grids} == {8, 16}:
+        widths = {value.bits for _, _, value in grids}
+        is_product = is_wide_product(look, node)
+        if is_product and int16_matmul:
+            int16.append(made)
+            changed = [(at, name, symmetric_int16(value)) for at, name, value in grids]
+        else:
+            narrowed += [made] if is_product else []
+            if not (_has_one_width(node) and widths == {8, 16}):
+                continue
             wide.append(made)
             changed = [(at, name, widened(value)) for at, name, value in grids if value.bits == 8]
-        else:
-            continue
         found.requantize.update({(made, at): value for at, _, value in changed if at >= 0})
         found.first.update({name: value for at, name, value in changed if at < 0})
     return replace(found, widened=tuple(wide), int16=tuple(int16), narrowed=tuple(narrowed))
 
 
+def _has_one_width(node: NodeProto) -> bool:
+    return node.op_type in _ONE_WIDTH or has(node, Trait.LINEAR)
+
+
 def node_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
-    """Inputs (position) and outputs (-1) that have an integer grid per tensor."""
+    """Inputs (position) and outputs (-1) that have an integer grid per tensor, but for weights."""
     for position, name in [*enumerate(node.input), *((-1, name) for name in node.output)]:
-        value = look.grid(name) if name and not (position > 0 and node.op_type in _KEEPS_WEIGHTS) else None
+        weight = position > 0 and (node.op_type in _KEEPS_WEIGHTS or (has(node, Trait.LINEAR) and name in look.stored))
+        value = look.grid(name) if name and not weight else None
         if value is not None:
             yield position, name, value
 
 
 def is_wide_product(look: ModelLook, node: NodeProto) -> bool:
-    """True for a MatMul of two activations with 16 bits on all sides."""
+    """True for a MatMul of two activations with 16 bits on some side, whose second operand would be narrowed."""
     if node.op_type != "MatMul" or any(name in look.stored for name in node.input):
         return False
-    return [value.bits for _, _, value in node_grids(look, node)] == [16, 16, 16]
+    sides = [value.bits for _, _, value in node_grids(look, node)]
+    return len(sides) == 3 and 16 in sides
 
 
 def symmetric_int16(value: Affine) -> Affine:
@@ -186,7 +195,8 @@ def even_results(look: ModelLook) -> dict[str, Affine]:
     is taken in the steps before the conversion).
     """
     made = [node.output[0] for node in look.nodes if is_wide_product(look, node)]
-    return {name: symmetric_uint16(value) for name in made if (value := look.grid(name)) is not None}
+    grids = {name: value for name in made if (value := look.grid(name)) is not None and value.bits == 16}
+    return {name: symmetric_uint16(value) for name, value in grids.items()}
 
 
 @regrid(

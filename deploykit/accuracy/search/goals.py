@@ -15,10 +15,13 @@ from deploykit.errors import UsageError
 from deploykit.records import Record
 from deploykit.system.published import Published
 
-__all__ = ["GOAL", "Goal", "Reached", "goal_for", "parse_goal"]
+__all__ = ["GOAL", "WHOLE", "Goal", "Reached", "goal_for", "parse_goal"]
 
 GOAL = "right"
 """What is asked for where nobody says a goal: what ``Goal`` says about that name."""
+
+WHOLE = "whole"
+"""A goal that nobody types: nothing is lost that would have a wider type named."""
 
 _KEPT_SHARE = 0.95
 _PLAIN_DB = 30.0
@@ -48,9 +51,10 @@ class Reached(Published):
     """What one candidate reached. ``metric`` and ``reference`` are values of the user's own measure.
 
     ``right`` is the judge's word and ``reason`` what it rests on; ``detections`` are counted where there are any.
+    ``short`` and ``words`` are the verdict's.
     """
 
-    WITHOUT = ("reference",)
+    WITHOUT = ("reference", "short", "words")
 
     sqnr_db: float = math.nan
     metric: float = math.nan
@@ -58,6 +62,8 @@ class Reached(Published):
     right: bool | None = None
     reason: str = ""
     detections: KeptCount | None = None
+    short: bool = False
+    words: str = ""
 
     @classmethod
     def of(cls, verdict: Verdict, **others: Any) -> Reached:
@@ -66,8 +72,8 @@ class Reached(Published):
         On made-up inputs nothing is shown to be right, and no goal that asks for that is reached.
         """
         right, reason = verdict.answer
-        known = {"sqnr_db": verdict.overall_db, "right": right, "reason": reason}
-        return cls(**{**known, "detections": verdict.detections, **others})
+        known = {"sqnr_db": verdict.overall_db, "right": right, "reason": reason, "short": verdict.is_short}
+        return cls(**{**known, "words": verdict.words, "detections": verdict.detections, **others})
 
     @property
     def counted(self) -> KeptCount | None:
@@ -101,6 +107,8 @@ class Goal(Record):
 
     def is_met(self, reached: Reached) -> bool | None:
         """None where what it asks about was not measured, or cannot be shown on so few detections."""
+        if self.name == WHOLE:
+            return not reached.short
         if self.name == "right":
             if reached.right is not True:
                 return reached.right
@@ -170,7 +178,7 @@ class Goal(Record):
         return 100 * drop / abs(reached.reference) if reached.reference else math.nan
 
     def __str__(self) -> str:
-        if self.name == "right":
+        if self.name in (GOAL, WHOLE):
             return self.name
         unit = "%" if self.percent else " dB" if self.name == "sqnr" else ""
         return f"{self.name} {self.sign} {self.bound:g}{unit}"

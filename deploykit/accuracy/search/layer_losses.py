@@ -7,11 +7,13 @@ judges no precision and chooses none.
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -45,6 +47,7 @@ __all__ = [
     "analyze_files",
     "layers_of",
     "quantized_question",
+    "worst_first",
 ]
 
 _Question: TypeAlias = tuple[bool, tuple[str, ...]]  # only these tensors quantized, or all but these
@@ -99,6 +102,20 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
         layer = Layer(name=first.label, op_type=first.op_type, weights=tuple(weights), activations=activations)
         found += [layer] if layer.tensors else []
     return tuple(found)
+
+
+def worst_first(runs: PartialRuns, facts: GraphFacts, values: Mapping[str, Value], seconds: float) -> list[Layer]:
+    """The layers of these tensors by what quantizing them alone costs a float run; what the time leaves open is last.
+
+    From the end of the graph, where a run is short.
+    """
+    losses, until = OutputLosses(facts), time.monotonic() + seconds
+    losses.hold(runs.reference)
+    costs = []
+    for layer in layers_of(facts, values.keys())[::-1]:
+        asked = {name: values[name] for name in layer.tensors}
+        costs.append((losses.loss(runs.run(asked)).db if time.monotonic() < until else math.inf, layer))
+    return [layer for _, layer in sorted(costs, key=itemgetter(0))]
 
 
 class TensorLoss(Published):

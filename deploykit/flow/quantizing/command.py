@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
-from deploykit.flow.candidates import make_best
+from deploykit.flow.candidates import make_asked, make_best
 from deploykit.flow.choose import ChosenWay
 from deploykit.flow.ladder import Ladder
 from deploykit.flow.pipeline import make_package
@@ -86,7 +86,7 @@ def quantize(
     steps.begin(_QUANTIZING)
     with blaming(request.model):
         if request.precision != AUTO:
-            made = making.encodings(request.precision)
+            made = make_asked(making)
             steps.begin(_WRITING)
             return _written(made, given, out, force=force)
         best = make_best(making)

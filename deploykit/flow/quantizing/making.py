@@ -400,7 +400,10 @@ def _own(folder: Path, names: Sequence[str]) -> list[Feed] | None:
 
 
 class Made(Published, eq=False):
-    """Encodings that a quantizer made, with everything there is to say about them."""
+    """Encodings that a quantizer made, with everything there is to say about them.
+
+    ``widened`` says which 8-bit activations got 16 bits and why; "" for none.
+    """
 
     precision: str
     picked: Picked
@@ -410,13 +413,20 @@ class Made(Published, eq=False):
     numbers: Numbers
     model: Model
     target: Target
+    widened: str = ""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What the rules say of what was made; ``about_data`` says the same of what it was made from."""
         name = self.model.path.name
         return QUANTIZED_RULES.run(
-            QuantizedNumbers(model=name, precision=self.precision, picked=self.picked, numbers=self.numbers)
+            QuantizedNumbers(
+                model=name,
+                precision=self.precision,
+                picked=self.picked,
+                numbers=self.numbers,
+                widened=self.widened,
+            )
         )
 
     def about_data(self) -> tuple[Finding, ...]:
@@ -441,7 +451,7 @@ class Made(Published, eq=False):
             "options": self.options,
             "versions": result.get("versions", {}),
             "seconds": result.get("seconds", {}),
-            "notes": result.get("notes", []),
+            "notes": [*result.get("notes", ()), *filter(None, [self.widened])],
             "inputs": [{"role": role, "name": path.name, "sha256": hash_file(path)[1]} for role, path in files],
             "calibration": self.division,
             "numbers": self.numbers,

@@ -40,7 +40,7 @@ def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWor
         return given
     # A model that comes with encodings, as most do, needs none of what quantizes.
     from deploykit.backend.quantizers import QuantizedModel
-    from deploykit.flow.candidates import make_best
+    from deploykit.flow.candidates import make_asked, make_best
     from deploykit.flow.quantizing.choosing import quantizers_for
     from deploykit.flow.quantizing.making import Making
 
@@ -95,7 +95,7 @@ def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWor
 
     if request.precision != AUTO:
         try:
-            return situated(making.encodings(request.precision))
+            return situated(make_asked(making))
         except ToolError as error:
             loop = next((node for node in given.facts.nodes if has(node, Trait.CONTROL_FLOW)), None)
             if loop is None:
