@@ -496,7 +496,7 @@ def check_seen(quantized: QuantizedNumbers) -> Finds:
 
 
 @QUANTIZED_RULES.rule("DK224", "layers-in-int16", "warning", sources=("the simulation, on the calibration data",))
-def check_widened(quantized: QuantizedNumbers) -> Iterator[Found]:
+def check_widened(quantized: QuantizedNumbers) -> Finds:
     """Eight bits of activations lose what is asked, and 16 in the fewest layers keep it.
 
     These layers are slower than with 8 bits; all others are as they were asked for.
@@ -504,7 +504,7 @@ def check_widened(quantized: QuantizedNumbers) -> Iterator[Found]:
     Fix: package with --no-rewrite layers-in-int16 for 8 bits everywhere, or with --precision w8a16 for 16
     """
     if quantized.widened:
-        yield Found(SubjectKind.MODEL, quantized.model, quantized.widened)
+        yield Found("model", quantized.model, quantized.widened)
 
 
 def core_registries() -> tuple[Registry[Any], ...]:
