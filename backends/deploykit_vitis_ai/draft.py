@@ -57,11 +57,11 @@ def ladder(offered: Collection[str]) -> tuple[str, ...]:
 
 
 class FloatPart(Record):
-    """Nodes by name, in graph order, what they are in words, and the analysis they come from."""
+    """Nodes by name, in graph order, what they are in words, and the analysis they come from, if any."""
 
     names: tuple[str, ...]
     words: str
-    found: PostProcessing
+    found: PostProcessing | None = None
 
 
 def float_parts(situation: Situation) -> tuple[FloatPart, ...]:

@@ -8,20 +8,27 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
+import onnx
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.compare import ComparedOutputs, compare, read_outputs
 from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.verdict import Context, KeptCount, Verdict
+from deploykit.accuracy.samples.gathering import gather
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import GOAL, Goal, Reached
+from deploykit.accuracy.search.raising import fewest_wider
 from deploykit.backend.backend import Instead, Request
 from deploykit.backend.status import Correctness, correctness_of
-from deploykit.errors import ToolError
+from deploykit.encodings.place import place
+from deploykit.encodings.qdq import extract_qdq
+from deploykit.errors import DeploykitError, ToolError
 from deploykit.model.facts import GraphFacts
+from deploykit.model.weights import load_weights
 from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Tell
 from deploykit.system.environments import Environment
@@ -74,6 +81,10 @@ def measure(
     return Measured(run=run, comparison=comparison, quality=quality)
 
 
+_POWERS = ("VINT8", "XINT8")
+"""Quark's presets whose scales are powers of two, found by the least squares: these cut off what few values reach."""
+_SAMPLES, _SECONDS = 16, 60.0
+_RANGES = ("calibrate_method", "PowerOfTwoMethod.NonOverflow")
 # The share of detections to be kept on the few samples held out: too few to show more than the share itself.
 _FEW_KEPT = 0.95
 
@@ -164,7 +175,11 @@ def find_better(
     draft, given = details.draft, measured.quality
     trials = [QuarkTrial(words=draft.precision, outcome=_described(given))]
     best, won = given, None
-    for words, request, part in () if given is None or _is_done(draft, given) else _candidates(draft):
+
+    def costly() -> FloatPart | None:
+        return _costly_part(draft, package / measured.run.output, progress)
+
+    for words, request, part in () if given is None or _is_done(draft, given) else _candidates(draft, costly):
         assert best is not None
         if _is_done(draft, best):
             break
@@ -191,12 +206,13 @@ def find_better(
     place = won[0] if won is not None else 0
     trials[place] = chosen = replace(trials[place], chosen=True)
     goal = draft.goal if draft.ladder else None
+    ranged = won is not None and won[1].options != draft.situation.request.options
     outcome = QuarkOutcome(
         toolchain=draft.toolchain,
         state="ready",
         trials=tuple(trials),
-        asked="" if goal is None else f"{'are' if goal.name == GOAL else 'reach'} {goal.in_words}",
-        reached=None if best is None or goal is None else best.is_met(goal),
+        asked="are right" * ranged if goal is None else f"{'are' if goal.name == GOAL else 'reach'} {goal.in_words}",
+        reached=best.verdict.right if ranged and best else None if best is None or goal is None else best.is_met(goal),
     )
     if won is None:
         return SearchResult(outcome=outcome)
@@ -204,7 +220,7 @@ def find_better(
     if chosen.part:
         how = f"{chosen.part} stay in float: {chosen.outcome} instead of {trials[0].outcome}"
     # What was measured of a part counts again when its package is made; what was measured of a format is all there is.
-    right = None if chosen.part else won[2].right
+    right = None if chosen.part or ranged else won[2].right
     instead = Instead(request=won[1], how=how, findings=OUTCOME_RULES.run(outcome), right=right)
     return SearchResult(outcome=outcome, instead=instead)
 
@@ -227,13 +243,36 @@ def _described(quality: QuantizedQuality | None) -> str:
     return "not judged" if quality is None else quality.described
 
 
-def _candidates(draft: QuarkDraft) -> Iterator[tuple[str, Request, FloatPart | None]]:
+def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | None:
+    """The fewest layers that the simulation of Quark's model needs in float; None where that is not to be told."""
+    facts, given = draft.facts, draft.situation
+    if not quantized.is_file():
+        return None
+    try:
+        entries = extract_qdq(onnx.load(quantized)).encodings.only(facts.tensors)
+        model = load_weights(given.model)
+        feeds = gather(model, facts, calibration=given.request.calibration, most=_SAMPLES).varied
+        placed = place(entries, facts)
+        found = fewest_wider(model, facts, placed, feeds, "float16", seconds=_SECONDS, tell=tell)
+    except DeploykitError:
+        return None
+    if found is None:
+        return None
+    raised = set(found[0].best.tensors)
+    names = tuple(node.name for node in facts.nodes if raised & {*node.inputs, *node.outputs})
+    count = len(found[0].best.layers)
+    return FloatPart(names=names, words=f"the {count} layers that lose most") if all(names) else None
+
+
+def _candidates(
+    draft: QuarkDraft, costly: Callable[[], FloatPart | None]
+) -> Iterator[tuple[str, Request, FloatPart | None]]:
     """Parts to leave in float, unless the user said what stays in float; then the formats of ``auto``."""
     request = draft.situation.request
     named = bool(draft.exclusions) and draft.found is None
     if not named and not request.adapter_options.get("exclude_nothing"):
-        for part in float_parts(draft.situation):
-            if draft.found is None or part.names != draft.found.names:
+        for part in chain(float_parts(draft.situation), (made() for made in (costly,))):
+            if part is not None and (draft.found is None or part.names != draft.found.names):
                 options = {**request.adapter_options, "exclude_node": part.names, "hold_out": draft.hold_out}
                 precision = draft.precision if draft.ladder else request.precision
                 asked = replace(request, precision=precision, goal=None, adapter_options=options)
@@ -243,6 +282,10 @@ def _candidates(draft: QuarkDraft) -> Iterator[tuple[str, Request, FloatPart | N
         whole = {} if draft.exclusions else {"exclude_nothing": True}
         options = {**request.adapter_options, **whole, "hold_out": draft.hold_out}
         yield name, replace(request, precision=name, goal=None, adapter_options=options), None
+    powers = draft.route is not None and draft.route.preset in _POWERS and not draft.ladder
+    if powers and _RANGES[0] not in dict(request.options):
+        words = f"{draft.precision} with ranges that cut nothing off"
+        yield words, replace(request, options=(*request.options, _RANGES)), None
 
 
 def _part_trial(facts: GraphFacts, part: FloatPart, words: str, quality: QuantizedQuality) -> QuarkTrial:

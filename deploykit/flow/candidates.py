@@ -17,16 +17,16 @@ from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
-from deploykit.accuracy.samples.calibration import load_calibration, spread
+from deploykit.accuracy.samples.calibration import load_calibration
 from deploykit.accuracy.samples.gathering import InputSource, Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs
-from deploykit.accuracy.search.goals import WHOLE, Goal, Reached, goal_for
-from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, quantized_question, worst_first
+from deploykit.accuracy.search.goals import Goal, Reached, goal_for
+from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, quantized_question
 from deploykit.accuracy.search.output_losses import Reaching
-from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType
+from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType, fewest_wider
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import load_backends
@@ -330,10 +330,7 @@ def make_best(
     return Best(ladder=ladder, made=candidates.chosen(ladder))
 
 
-_SECONDS = 20.0
 _FINE_DB = 30.0
-_SHARE = 2 / 3
-"""Of the layers: more of them in 16 bits are another precision."""
 
 
 def make_asked(making: Making) -> Made:
@@ -349,28 +346,14 @@ def make_asked(making: Making) -> Made:
 
 
 def _widened(made: Made, tell: Tell) -> Made:
-    tell("judging 8-bit activations on all samples")
-    read = load_model(made.ran.model)
-    facts, model = collect_facts(read), load_weights(read)
-    encodings, goal, reaching = read_placed(made.ran.encodings, facts), Goal(name=WHOLE), Reaching(facts)
-    feeds = read_decoded(made.ran.folder, MOST)
-    reaching.hold(feeds, Session(model, capture=reaching.shown).runs(feeds))
-    before = reaching.reached(Simulator(model, encodings, capture=reaching.shown).runs(feeds))
-    if goal.is_met(before):
+    read, feeds = load_model(made.ran.model), read_decoded(made.ran.folder, MOST)
+    facts = collect_facts(read)
+    encodings, seconds = read_placed(made.ran.encodings, facts), max(20.0, sum(made.ran.result["seconds"].values()))
+    found = fewest_wider(load_weights(read), facts, encodings, feeds, "int16", seconds=seconds, tell=tell)
+    if found is None:
         return made
-    tell("looking for the layers that need 16 bits")
-    exact = PartialRuns(model, [feeds[at] for at in spread(len(feeds), 4)], wanted=reaching.shown)
-    narrow = {one.name: one.value for one in encodings if not one.is_param and getattr(one.value, "bits", 16) < 16}
-    layers = worst_first(exact, facts, narrow, max(_SECONDS, sum(made.ran.result["seconds"].values())))
-    costs = CostModel(exact, facts)
-    raiser = Raiser(model, facts, encodings, layers, feeds, shown=reaching.shown, measure=reaching.reached, costs=costs)
-    raised = raiser.smallest("int16", goal)
-    best = raised.best
-    if not best.met or len(best.layers) > _SHARE * len(layers):
-        return made
-    told = f"{len(best.layers)} of {len(layers)} layers have 16-bit activations"
-    told += f": with 8 bits {before.words}, with these {best.reached.words}, of {len(feeds)} samples, as simulated"
-    return _with_encodings(made, facts, raised.encodings, widened=told)
+    told = found[1].format("16-bit activations")
+    return _with_encodings(made, facts, found[0].encodings, widened=told)
 
 
 class _QuantizedModel(Record, eq=False):

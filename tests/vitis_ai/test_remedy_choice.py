@@ -7,14 +7,18 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnx
 import pytest
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.verdict import Against, Context, KeptCount, Measure, Verdict
 from deploykit.accuracy.search.goals import parse_goal
+from deploykit.accuracy.simulate.partial_runs import PartialRuns
+from deploykit.accuracy.simulate.precisions import min_max_encodings, precision_of
 from deploykit.backend.backend import Aids, Execution, Instead, Request, Situation
 from deploykit.backend.status import Right
 from deploykit.backend.targets import find_device
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import ToolError, UsageError
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
@@ -25,6 +29,7 @@ from deploykit_vitis_ai.runner import EndlessError, QuarkRun
 from deploykit_vitis_ai.search import Measured, QuantizedQuality, SearchResult, find_better
 from deploykit_vitis_ai.targets import resolve
 from tables import each_row
+from text_models import text_model
 
 MODEL = Path(__file__).parents[1] / "data" / "quark" / "fp32.onnx"
 Seen: TypeAlias = QuantizedQuality | None
@@ -94,8 +99,10 @@ def instead_of(made: SearchResult) -> Instead:
     ("seen", "options", "outcomes", "precision"),
     # A format that was asked for: the first part that is right, else the best; what is no better is undone.
     ([WRONG, RIGHT], {"precision": "vint8"}, ["wrong", "RIGHT"], "vint8"),
-    ([WRONG, lost(0.4), lost(0.3)], {"precision": "vint8"}, ["wrong", "wrong", "WRONG"], "vint8"),
-    ([WRONG, WRONG, lost(0.895)], {"precision": "vint8"}, ["WRONG", "wrong", "wrong"], None),
+    ([WRONG, lost(0.4), lost(0.3), WRONG], {"precision": "vint8"}, ["wrong", "wrong", "WRONG", "wrong"], "vint8"),
+    ([WRONG, WRONG, lost(0.895), WRONG], {"precision": "vint8"}, ["WRONG", "wrong", "wrong", "wrong"], None),
+    # Ranges that cut nothing off, where that does not help.
+    ([WRONG, WRONG, lost(0.7), lost(0.4)], {"precision": "vint8"}, ["wrong", "wrong", "wrong", "WRONG"], "vint8"),
     ([WRONG, None, RIGHT], {"precision": "vint8"}, ["wrong", "RIGHT"], "vint8"),
     ([lost(0.3), RIGHT], {"precision": "mixed"}, ["wrong", "RIGHT"], "mixed"),
     # What is right, was not judged, or is the user's own business, is left alone.
@@ -103,8 +110,8 @@ def instead_of(made: SearchResult) -> Instead:
     ([lost(0.0, 500)], {"precision": "vint8"}, ["RIGHT"], None),
     ([None], {"precision": "vint8"}, ["NOT JUDGED"], None),
     ([OPEN], {"precision": "vint8"}, ["NOT JUDGED"], None),
-    ([WRONG], {"precision": "vint8", "exclude_node": ("/post/Sub",)}, ["WRONG"], None),
-    ([WRONG], {"precision": "vint8", "exclude_nothing": True}, ["WRONG"], None),
+    ([WRONG, WRONG], {"precision": "vint8", "exclude_node": ("/post/Sub",)}, ["WRONG", "wrong"], None),
+    ([WRONG, RIGHT], {"precision": "vint8", "exclude_nothing": True}, ["wrong", "RIGHT"], "vint8"),
     # ``auto``: a part before a wider format, every format that the device has, cheapest first.
     ([RIGHT], {}, ["RIGHT"], None),
     ([WRONG, RIGHT], {}, ["wrong", "RIGHT"], "vint8"),
@@ -131,13 +138,14 @@ def test_what_is_tried_and_what_is_taken(
     assert [outcome.upper() if chosen else outcome for outcome, chosen in told] == outcomes
     assert len(recipes) == len(seen) - 1, "every measurement that was given is asked for"
     assert (None if made.instead is None else made.instead.request.precision) == precision
-    assert bool(made.outcome.asked) is (options.get("precision", "auto") == "auto")
+    ranged = made.instead is not None and "calibrate_method" in dict(made.instead.request.options)
+    assert bool(made.outcome.asked) is (ranged or options.get("precision", "auto") == "auto")
 
 
 @each_row(
     ("seen", "precision", "codes", "reached"),
     ((WRONG, RIGHT), "vint8", ["VAI280"], None),
-    ((WRONG, lost(0.4), lost(0.3)), "vint8", ["VAI280", "VAI281"], None),
+    ((WRONG, lost(0.4), lost(0.3), WRONG), "vint8", ["VAI280", "VAI281"], None),
     ((WRONG, RIGHT), "auto", ["VAI280", "VAI283"], True),
     ((WRONG, lost(0.4), WRONG, lost(0.01)), "auto", ["VAI283"], True),
     ((WRONG, lost(0.3), lost(0.4), lost(0.5)), "auto", ["VAI280", "VAI281", "VAI283"], False),
@@ -315,3 +323,21 @@ def test_a_yes_that_keeps_less_than_it_might_names_the_wider_precision(
     right = executed(lambda *_given: Measured(run=run, quality=lost(share)), target=target, precision=precision).right
     words = f"; --precision {wider} is wider, and is judged in the same way" if wider else ""
     assert right is not None and right.state is Right.YES and right.why.endswith(f"40.0 dB{words}")
+
+
+def test_the_layer_that_loses_most_is_found_in_what_the_quantizer_made(tmp_path: Path) -> None:
+    rng, body = np.random.default_rng(0), "[square] s = Mul (x, x) [log] l = Log (s) [layer] y = MatMul (l, w)"
+    weight, x = rng.normal(size=(8, 5)), np.exp(rng.normal(size=(16, 1, 8)))
+    model = text_model("float[1,8] x", f"{body} [end] p = Softmax (y)", "float[1,5] p", w=weight.astype("f4"))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=x.astype("f4"))
+    read = load_model(tmp_path / "m.onnx")
+    facts = collect_facts(read)
+    runs = PartialRuns(model, [{"x": one} for one in x.astype("f4")], wanted=["p"])
+    quantized = insert_qdq(model, min_max_encodings(runs, facts, precision_of("w8a8"))).model
+    onnx.save(quantized, tmp_path / "q.onnx")
+    given = SimpleNamespace(model=read, request=SimpleNamespace(calibration=tmp_path / "x.npz"))
+    draft: Any = SimpleNamespace(facts=facts, situation=given)
+    part = search._costly_part(draft, tmp_path / "q.onnx", lambda line: None)
+    assert part is not None and part.names == ("square", "log")
+    assert search._costly_part(draft, tmp_path / "none.onnx", lambda line: None) is None

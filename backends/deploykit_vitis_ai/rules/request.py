@@ -210,7 +210,7 @@ def check_found(draft: QuarkDraft) -> Iterator[Found]:
     Fix: Name another part with --exclude-subgraph or --exclude-node.
     """
     # The part with what hurts in it.
-    if draft.found is not None:
+    if draft.found is not None and draft.found.found is not None:
         harms = ", ".join(draft.found.found.harms)
         yield Found(
             "node",

@@ -14,10 +14,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from onnx import ModelProto
 
-from deploykit.accuracy.search.goals import Goal, Reached
-from deploykit.accuracy.search.layer_losses import Layer, LayerLoss
+from deploykit.accuracy.samples.calibration import spread
+from deploykit.accuracy.search.goals import WHOLE, Goal, Reached
+from deploykit.accuracy.search.layer_losses import Layer, LayerLoss, worst_first
+from deploykit.accuracy.search.output_losses import Reaching
+from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, ModelCost
-from deploykit.accuracy.simulate.sessions import Feed
+from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders, float_nodes
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -28,7 +31,7 @@ from deploykit.model.parameters import parameter_uses
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 
-__all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType"]
+__all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType", "fewest_wider"]
 
 MOST_SHOWN = 20
 """Of the layers that cost most, in what is published of a search."""
@@ -213,3 +216,42 @@ class Raiser(Struct, dict=True):
         if has(node, Trait.COMBINES, Trait.JOINS) and any(name in found for name in computed):
             return computed
         return ()
+
+
+_SHARE = 2 / 3
+"""Of the layers: more of them in a wider type are another precision."""
+
+
+def fewest_wider(
+    model: ModelProto,
+    facts: GraphFacts,
+    encodings: EncodingSet,
+    feeds: Sequence[Feed],
+    wide: WideType,
+    *,
+    seconds: float,
+    tell: Tell,
+) -> tuple[Raised, str] | None:
+    """The fewest layers in a wider type with which the samples keep what is asked, and what that is, in words.
+
+    None where nothing is lost, and where nothing short of another precision keeps it. ``seconds`` bound the order.
+    """
+    tell("judging what was quantized on all samples")
+    goal, reaching = Goal(name=WHOLE), Reaching(facts)
+    reaching.hold(feeds, Session(model, capture=reaching.shown).runs(feeds))
+    before = reaching.reached(Simulator(model, encodings, capture=reaching.shown).runs(feeds))
+    if goal.is_met(before):
+        return None
+    tell(f"looking for the layers that need {wide}")
+    exact = PartialRuns(model, [feeds[at] for at in spread(len(feeds), 4)], wanted=reaching.shown)
+    params, known = parameter_uses(facts), {entry.name: entry.value for entry in encodings}
+    narrow = {name: value for name, value in known.items() if name not in params and getattr(value, "bits", 16) < 16}
+    layers = worst_first(exact, facts, narrow, seconds)
+    costs = CostModel(exact, facts)
+    raiser = Raiser(model, facts, encodings, layers, feeds, shown=reaching.shown, measure=reaching.reached, costs=costs)
+    raised = raiser.smallest(wide, goal)
+    best = raised.best
+    if not best.met or len(best.layers) > _SHARE * len(layers):
+        return None
+    kept = f"with 8 bits {before.words}, with these {best.reached.words}, of {len(feeds)} samples, as simulated"
+    return raised, f"{len(best.layers)} of {len(layers)} layers have {{}}: {kept}"
