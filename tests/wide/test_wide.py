@@ -20,7 +20,7 @@ import shlex
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
@@ -41,10 +41,10 @@ DATA = Path(__file__).parents[1] / "data"
 TABLES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.told"))}
 HEAVY = [pytest.param(name, marks=pytest.mark.heavy) for name in TABLES if name != "quick"]
 ASKED = {
-    "model": "blocks bounds choices emptied findings fused norms parameters patterns pruned shapes sizes tensors",
+    "model": "blocks bounds choices emptied fused norms parameters patterns pruned shapes sizes tensors",
     "encodings": "carried completed coverage ends float-set grids halves inserted lpbq reach",
 }
-NOISE = {"schema", "source", "sources", "facts", "seconds", "digest", "target", "deploykit", "confidence", "slug"}
+NOISE = {"schema", "source", "sources", "facts", "seconds", "digest", "target", "confidence", "slug", "summary"}
 DECIMAL = re.compile(r"-?\b\d+\.\d*(?:e[-+]?\d+)?|-?\b\d+e-?\d+\b")
 SUMS: dict[str, str] = {}
 
@@ -68,20 +68,23 @@ def flat(value: Any) -> str:
     return f"{value:#.4g}" if isinstance(value, float) else str(value)
 
 
-def typed(line: str) -> tuple[int, Any]:
+def typed(line: str, known: Set[str]) -> tuple[int, Any]:
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
         status = run(cli, [*shlex.split(os.path.expandvars(line)), "--json"])
-    return status, json.loads(said.getvalue().replace(str(DATA), "$DATA").replace(str(Path.cwd().parent), "") or "{}")
+    told = json.loads(said.getvalue().replace(str(DATA), "$DATA").replace(str(Path.cwd().parent), "") or "{}")
+    told["findings"] = [one for one in told.get("findings", ()) if one["code"] in known]
+    told["chapters"] = [one for one in told.get("chapters", ()) if not re.search(r"(DK|QNN|ORT|VAI)\d{3}", str(one))]
+    return status, told
 
 
-def decided(line: str, known: Collection[str]) -> tuple[str, str]:
+def decided(line: str, known: Set[str]) -> tuple[str, str]:
     """What is found (``-``: it is handled), and what is decided and would be done."""
-    status, said = typed(line)
+    status, said = typed(line, known)
     if "error" in said:
         return cut(f"{status} {flat(said['error'])}", 60), ""
     names, told = defaultdict[str, list[str]](list), ""
-    for one in (one for one in said["findings"] if one["code"] in known):
+    for one in said["findings"]:
         sign = "-" if one["handled"] else "!" if one["severity"] == "error" else ""
         names[one["code"] + sign].append(one["subject"]["name"])
         said_by_us = re.sub(r"\d+ : [A-Z_]+ : .*", "", f"{one['message']} {one['hint']} {one['evidence']}")
@@ -101,7 +104,7 @@ def questions() -> Mapping[str, Any]:
     return found | {name: partial(every["rewrites"].rewritten, name) for name in transform_names()}
 
 
-def of_model(header: str, known: Collection[str], ways: Mapping[str, str]) -> Iterator[str]:
+def of_model(header: str, known: Set[str], ways: Mapping[str, str]) -> Iterator[str]:
     model, _, given = os.path.expandvars(header).partition(" with ")
     packed, named = header.startswith("$"), given.endswith(".encodings")
     listed = read_encodings(Path(given)) if named else entries(given)
@@ -124,14 +127,14 @@ def of_model(header: str, known: Collection[str], ways: Mapping[str, str]) -> It
     yield from (f"{', '.join(said)}: {found}" for found, said in parts.items())
 
 
-def of_commands(header: str) -> Iterator[str]:
+def of_commands(header: str, known: Set[str]) -> Iterator[str]:
     for line in header.split(" ;; "):
         if line.startswith("ls "):
             files = [path for path in sorted(Path(line[3:]).rglob("*")) if path.suffix in (".json", ".py", ".sh")]
             told = [path.suffix == ".json" and path.name != "manifest.json" for path in files]
             yield " ".join(one.name + cut(one.read_text("utf-8")) * told for one, told in zip(files, told, strict=True))
         else:
-            status, said = typed(line)
+            status, said = typed(line, known)
             yield f"{status} {cut(flat(said), 140)}"
 
 
@@ -148,7 +151,7 @@ def test_what_is_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         header, *was = (line.strip() for line in block.strip().splitlines())
         (tmp_path / f"at{number}").mkdir()
         monkeypatch.chdir(tmp_path / f"at{number}")
-        told = of_commands(header) if header[0].islower() else of_model(header, known, ways)
+        told = of_commands(header, known) if header[0].islower() else of_model(header, known, ways)
         now = [line.strip() or "nothing" for line in told]
         texts.append("\n    ".join([header, *now]) + "\n")
         for sign, lines, others in (("-", was, now), ("+", now, was)):
