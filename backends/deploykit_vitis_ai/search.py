@@ -259,7 +259,8 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
     if found is None:
         return None
     raised = set(found[0].best.tensors)
-    names = tuple(node.name for node in facts.nodes if raised & {*node.inputs, *node.outputs})
+    computed = (node for node in facts.nodes if node.op_type != "Constant")
+    names = tuple(node.name for node in computed if raised & {*node.inputs, *node.outputs})
     count = len(found[0].best.layers)
     return FloatPart(names=names, words=f"the {count} layers that lose most") if all(names) else None
 

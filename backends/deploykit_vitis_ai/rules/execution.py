@@ -106,7 +106,7 @@ def check_endless(outcome: QuarkOutcome) -> Iterator[Found]:
 _MEASURED = ["deploykit: Quark, run with and without this part; both models run on the calibration samples"]
 
 
-@RULES.rule("VAI280", "end-left-in-float", "info", sources=_MEASURED)
+@RULES.rule("VAI280", "end-left-in-float", "warning", sources=_MEASURED)
 def check_left(outcome: QuarkOutcome) -> Iterator[Found]:
     """A part of the model stays in float, since integers destroyed what it computes.
 

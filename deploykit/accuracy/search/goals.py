@@ -23,6 +23,8 @@ GOAL = "right"
 WHOLE = "whole"
 """A goal that nobody types: nothing is lost that would have a wider type named."""
 
+_NO_SIGNAL_DB = 12.0
+"""Of what the judge does not judge: below it noise has a quarter of the signal."""
 _KEPT_SHARE = 0.95
 _PLAIN_DB = 30.0
 
@@ -51,7 +53,7 @@ class Reached(Published):
     """What one candidate reached. ``metric`` and ``reference`` are values of the user's own measure.
 
     ``right`` is the judge's word and ``reason`` what it rests on; ``detections`` are counted where there are any.
-    ``short`` and ``words`` are the verdict's.
+    ``words`` are the verdict's; ``short`` is as well, or else that a verdict is open and little of the signal is left.
     """
 
     WITHOUT = ("reference", "short", "words")
@@ -72,7 +74,8 @@ class Reached(Published):
         On made-up inputs nothing is shown to be right, and no goal that asks for that is reached.
         """
         right, reason = verdict.answer
-        known = {"sqnr_db": verdict.overall_db, "right": right, "reason": reason, "short": verdict.is_short}
+        short = verdict.is_short or (right is None and verdict.overall_db < _NO_SIGNAL_DB)
+        known = {"sqnr_db": verdict.overall_db, "right": right, "reason": reason, "short": short}
         return cls(**{**known, "words": verdict.words, "detections": verdict.detections, **others})
 
     @property
