@@ -267,10 +267,8 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: Mo
     shapes = {spec: sample[spec.name].shape for spec in specs if spec.name in sample}
     # A first axis that is open holds samples, unless they meet in the model. Of a sound it may be the only one.
     several = {spec for spec, shape in shapes.items() if shape and spec.shape[0] is None and data.sound is None}
-    names = frozenset(spec.name for spec in several)
-    if len(sample) < len(specs) or not rows_meet(model, sample, names):
-        return {spec.name: (1, *shape[1:]) if spec in several else shape for spec, shape in shapes.items()}
-    return {spec.name: shape for spec, shape in shapes.items()}
+    cut = not rows_meet(model, sample, {spec.name for spec in several if shapes[spec][0] > 1})
+    return {spec.name: (1, *shape[1:]) if cut and spec in several else shape for spec, shape in shapes.items()}
 
 
 def _grows_with_its_input(facts: GraphFacts) -> bool:

@@ -21,7 +21,7 @@ from deploykit.model.facts import (
     shape_text,
     tensor_bytes,
 )
-from deploykit.model.operators import Trait, has, is_standard, ops
+from deploykit.model.operators import Trait, has, is_standard
 
 __all__ = ["RULES"]
 
@@ -386,17 +386,16 @@ def check_host_only(facts: GraphFacts) -> Finds:
     Fix: compute it on the host, before or after what is packaged
     """
     # Each operator and reason once, with its first node.
+    others = (node for node in facts.nodes if node.domain != "ai.onnx.ml")
+    alone = all(node.op_type == "Cast" or has(node, Trait.REARRANGES) for node in others)
     first: dict[tuple[str, str], NodeFact] = {}
     for node in facts.nodes:
         types = {facts.tensors[name].dtype or "" for name in node.outputs if name in facts.tensors}
         why = [f"it gives {dtype}" for dtype in sorted(types) if dtype.startswith(_HOST_TYPES)]
         if node.domain == "ai.onnx.ml":
-            why = ["an operator of classical machine learning"]
+            why = ["an operator of classical machine learning" + ", and the model computes nothing else" * alone]
         for reason in why:
             first.setdefault((node.op_type, reason), node)
-    moves = ops(Trait.REARRANGES) | {"Cast"}
-    alone = all(node.domain == "ai.onnx.ml" or node.op_type in moves for node in facts.nodes)
     for (op_type, reason), node in first.items():
-        nothing = alone and node.domain == "ai.onnx.ml"
-        message = f"{op_type} {node.label}: {reason}{', and the model computes nothing else' if nothing else ''}"
-        yield Found("node", node.label, message, severity=Severity.ERROR if nothing else None)
+        severity = Severity.ERROR if alone and node.domain == "ai.onnx.ml" else None
+        yield Found("node", node.label, f"{op_type} {node.label}: {reason}", severity=severity)

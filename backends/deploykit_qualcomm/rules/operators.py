@@ -92,20 +92,19 @@ def check_untranslated(situation: Situation) -> Finds:
             continue
         taken = dynamically_quantized(situation.facts) if row.together_on == situation.target.backend else frozenset()
         for op_type in row.ops:
-            of_domain = (node for node in nodes(situation, op_type) if (node.domain or "") == row.domain)
-            found = [node for node in of_domain if node.label not in taken]
+            of_type = nodes(situation, op_type)
+            found = [node for node in of_type if (node.domain or "") == row.domain and node.label not in taken]
             if found:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 yield at_node(found[0], f"{row.why}{more}", sources=row.source)
-    strange = {node.op_type: node for node in reversed(situation.facts.nodes) if _is_nobodys(situation, node)}
-    for node in strange.values():
-        yield at_node(node, f"no operator of ONNX, and the model holds no function for {node.domain}")
-
-
-def _is_nobodys(situation: Situation, node: NodeFact) -> bool:
-    """An operator of a domain that neither ONNX nor ONNX Runtime has, and that the model does not define."""
-    has_owner = node.domain in ("", "ai.onnx") or node.domain.startswith(("ai.onnx.", "com.microsoft", "com.ms."))
-    return not has_owner and node.op_type not in situation.facts.functions
+    # And those of a domain that neither ONNX nor ONNX Runtime has, and that the model does not define.
+    facts, theirs = situation.facts, ("ai.onnx.", "com.microsoft", "com.ms.")
+    strange = {
+        node.op_type: node for node in reversed(facts.nodes) if not f"{node.domain or 'ai.onnx'}.".startswith(theirs)
+    }
+    for name, node in strange.items():
+        if name not in facts.functions:
+            yield at_node(node, f"no operator of ONNX, and the model holds no function for {node.domain}")
 
 
 @RULES.rule(
