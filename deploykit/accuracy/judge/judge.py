@@ -19,7 +19,16 @@ from deploykit.accuracy.judge import measures
 from deploykit.accuracy.judge.kinds import OutputKind, Piece, Task, detection_sets, pieces_of
 from deploykit.accuracy.judge.measures import Pair
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
-from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure, Oddity, Verdict, decide
+from deploykit.accuracy.judge.verdict import (
+    PROBABILITY_TOLERANCE,
+    Context,
+    JudgedNumber,
+    KeptCount,
+    Measure,
+    Oddity,
+    Verdict,
+    decide,
+)
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Feed, Session, run_chain
 from deploykit.encodings.cut import chain_models
@@ -29,8 +38,6 @@ from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["Judge", "judge_outputs"]
 
-# A probability that is off by less is the same in practice: classes that never occur may round to nothing.
-_PROBABILITY_TOLERANCE = 0.05
 # Noise of a tenth of the signal: a single decision that differs is no sign of anything then.
 _CLEAN_DB = 20.0
 _UNVARIED = "not judged: no signal, the reference hardly varies"
@@ -192,7 +199,7 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     if piece.kind is OutputKind.LABELS:
         yield from _of_task(number, piece, pairs)
         return
-    db, tolerance = measures.overall_db(pairs), _PROBABILITY_TOLERANCE * (piece.kind is OutputKind.SCORES)
+    db, tolerance = measures.overall_db(pairs), PROBABILITY_TOLERANCE * (piece.kind is OutputKind.SCORES)
     values, error = np.concatenate([one.ravel() for one, _ in pairs]), max(starmap(measures.max_error, pairs))
     # Scores that all say no to every sample, as a wake word that nobody speaks, show nothing of a yes.
     quiet = piece.task is Task.DECISIONS and max(np.ptp(values), error) < tolerance
@@ -251,7 +258,7 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             moved = 0.0
             if piece.kind is OutputKind.SCORES:  # a mean over classes, such as an age, rests on all of them
                 moved = float(np.mean([np.abs(one - two).sum(axis).mean() / 2 for one, two in pairs]))
-            more = f", {moved:.1%} of the probability lies elsewhere" if moved > _PROBABILITY_TOLERANCE else ""
+            more = f", {moved:.1%} of the probability lies elsewhere" if moved > PROBABILITY_TOLERANCE else ""
             yield counted(Measure.TOP_1, what, *measures.agreement(measures.answers(pairs, axis)), more)
             if pairs[0][0].shape[axis] > 10:
                 among, total = measures.among_first(pairs, axis, 5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import field
 
-from deploykit.accuracy.judge.verdict import Measure, Thresholds, Verdict
+from deploykit.accuracy.judge.verdict import PROBABILITY_TOLERANCE, Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
@@ -63,10 +63,14 @@ def check_dead(judged: Judged) -> Finds:
 
     Fix: Keep the part that makes these values in float; 'deploykit accuracy compare --model' names the Concat.
     """
+    numbers = () if judged.verdict is None else judged.verdict.numbers
+    scores = {number.output for number in numbers if number.kind == "scores"}
     for output in judged.comparison.outputs.values():
+        least = PROBABILITY_TOLERANCE if output.name in scores else 0  # of a class that never occurs
         for axis in _parts(judged, output):
             for where, evidence in _told_slices(output, axis, axis.dead):
-                yield _dead(judged, output, axis, where, evidence)
+                if evidence["baseline_peak"] > least:
+                    yield _dead(judged, output, axis, where, evidence)
 
 
 def _parts(judged: Judged, output: OutputComparison) -> Iterator[Slices]:

@@ -22,6 +22,7 @@ __all__ = [
     "ASKED",
     "NOT_JUDGED",
     "OVERLAP",
+    "PROBABILITY_TOLERANCE",
     "WORKING_SCORE",
     "Against",
     "Context",
@@ -37,6 +38,8 @@ ASKED = "you asked for it"
 
 WORKING_SCORE = 0.25
 """The score from which applications usually take a detection."""
+PROBABILITY_TOLERANCE = 0.05
+"""A probability that is off by less is the same in practice: classes that never occur may round to nothing."""
 OVERLAP = 0.5
 """Intersection over union from which two boxes are usually called the same detection."""
 
