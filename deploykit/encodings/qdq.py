@@ -360,9 +360,11 @@ def _saturate(graph: GraphCopy, encodings: EncodingSet, types: Mapping[str, int]
     sum with results of both signs such a grid stands for one: without the pair, what it cut off would go on. So would
     the infinity of a Log whose small summand became zero on its grid.
     """
-    values = ((name, encodings.entries[name].value) for name in types if name in encodings)
-    affine = ((name, value) for name, value in values if isinstance(value, Affine) and value.scale.size == 1)
-    limits = {name: value.ends for name, value in affine}
+    limits = {
+        entry.name: entry.value.ends
+        for entry in encodings
+        if entry.name in types and isinstance(entry.value, Affine) and entry.value.scale.size == 1
+    }
     bounds, arithmetic, nodes = graph_bounds(graph, encoded_bounds(encodings)), Arithmetic(graph), list[NodeProto]()
     for node in list(graph.nodes):
         nodes.append(node)

@@ -268,7 +268,10 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
     ulps=64.0,
 )
 def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
-    """An integer weight grid is carried exactly: a channel's scale is multiplied by the channel's factor."""
+    """A symmetric weight grid is carried exactly: a channel's scale is multiplied by the channel's factor.
+
+    One grid for all channels that is not symmetric becomes a symmetric one for each: compilers take no other.
+    """
     graph, layer = look, look.maker(node.input[0])
     if attribute(node, "training_mode", 0) or len([name for name in node.output if name]) > 1:
         raise NoMatchError("it is in training mode")
@@ -287,45 +290,52 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
         raise NoMatchError(f"{missing[0]} is not a constant")
     if len(graph.uses(weight)) > 1:
         raise NoMatchError(f"the weight {weight} is used elsewhere too")
-    grid = look.grid(weight)
-    if grid is not None and abs(grid.zero_point - (grid.lowest + grid.highest + 1) / 2) > _HALF_STEP:
-        raise NoMatchError(f"the grid of {weight} is not symmetric: with a scale per channel few compilers take it")
     axis = int(layer.op_type == "ConvTranspose" or (layer.op_type == "Gemm" and not attribute(layer, "transB", 0)))
+    stored = (stored_values(graph.stored[name]).astype(np.float64) for name in node.input[1:5])
+    gamma, beta, mean, variance = stored
+    factor, old = gamma / np.sqrt(variance + float(attribute(node, "epsilon", 1e-5))), operand(layer, 2)
+    shift = stored_values(graph.stored[old]).astype(np.float64) if old else 0.0
+    new = (shift * factor + (beta - mean * factor)).astype(np.float32)
+    moving, fixed = look.grid(layer.input[0]), look.grid(weight)
+    if moving is not None and fixed is not None:
+        # A device adds the bias to sums in steps of both grids: those of two 16-bit ones are too fine for some.
+        finest = moving.scale * fixed.scale * np.abs(factor)
+        if (np.abs(new) > finest * 2**31).any():
+            raise NoMatchError(f"a bias does not fit into 32 bits in steps of {layer.input[0]} times {weight}")
 
     def write(to: NodeSteps) -> None:
         norm, layer = to.node, to.graph.makers[made]
-        stored = (stored_values(to.graph.stored[name]).astype(np.float64) for name in norm.input[1:5])
-        gamma, beta, mean, variance = stored
-        factor = gamma / np.sqrt(variance + float(attribute(norm, "epsilon", 1e-5)))
         values = stored_values(to.graph.stored[weight]).astype(np.float64)
         scaled = values * factor.reshape(_along(axis, values.ndim))
         to.graph.restore(weight, scaled.astype(np.float32))
-        old = operand(layer, 2)
-        shift = stored_values(to.graph.stored[old]).astype(np.float64) if old else 0.0
-        new = (shift * factor + (beta - mean * factor)).astype(np.float32)
         bias = to.store(f"{layer.name or made}.bias", new)
         layer.input[:] = [*layer.input[:2], bias]
         layer.output[0] = norm.output[0]
         to.touched.add(bias)
         entry = to.entry(weight)
         if entry is not None:
-            to.put(_scaled(entry, factor, axis))
+            to.put(_scaled(entry, factor, axis, scaled))
 
     why = f"{label(node)} scales the channels of {label(layer)}"
+    why += "; its weights get a symmetric grid per channel" if _is_lopsided(look.grid(weight)) else ""
     return Match(why, write, nodes=(label(layer), label(node)), tensors=(made,))
 
 
-_HALF_STEP = 0.5  # off the middle of an even number of steps is still symmetric
+def _is_lopsided(grid: Affine | None) -> bool:
+    """True for one grid whose zero lies more than half a step off the middle, which even a symmetric one may."""
+    middle = 0 if grid is None else (grid.lowest + grid.highest + 1) / 2
+    return grid is not None and grid.scale.size == 1 and abs(float(grid.zero_point.item()) - middle) > 0.5
 
 
 def _along(axis: int, rank: int) -> Sequence[int]:
     return tuple(-1 if at == axis else 1 for at in range(rank))
 
 
-def _scaled(entry: Encoding, factor: Any, axis: int) -> Encoding:
-    """The entry of a weight whose channels are multiplied.
+def _scaled(entry: Encoding, factor: Any, axis: int, scaled: Any) -> Encoding:
+    """The entry of a weight whose channels are multiplied, which gives ``scaled``.
 
-    A negative factor mirrors the grid, which only moves the zero point of an asymmetric one.
+    A negative factor mirrors the grid, which only moves the zero point of an asymmetric one. A lopsided
+    grid for all channels becomes a symmetric one for each, as fine as its bits allow.
     """
     value: Any = entry.value
     if isinstance(value, Float):
@@ -335,6 +345,12 @@ def _scaled(entry: Encoding, factor: Any, axis: int) -> Encoding:
         return replace(entry, value=replace(value, channel_scale=value.channel_scale * size))
     if not isinstance(value, Affine):
         return replace(entry, value=replace(value, scale=value.scale.reshape(-1) * np.abs(factor), axis=axis))
+    if _is_lopsided(value):
+        largest = np.abs(scaled).max(axis=tuple(at for at in range(scaled.ndim) if at != axis))
+        scale = np.where(largest > 0, largest, 1.0) / ((1 << (value.bits - 1)) - 1)
+        zeros = np.zeros_like(scale)
+        grid = Affine(bits=value.bits, signed=True, scale=scale, zero_point=zeros, symmetric=True, axis=axis)
+        return replace(entry, value=grid)
     shape = _along(axis, value.scale.ndim) if value.block_size is not None else (-1,)
     scale = np.asarray(value.scale * np.abs(factor).reshape(shape))
     zero = np.broadcast_to(value.zero_point, scale.shape)

@@ -68,7 +68,10 @@ def test_a_folded_layer_computes_the_same(groups: int, bias: bool) -> None:
     bias=st.booleans(),
 )
 def test_a_folded_grid_holds_its_integers(gamma: list[float], signed: bool, per_channel: bool, bias: bool) -> None:
-    """Quantizing after folding gives the same as folding after quantizing, but for the one value int8 cannot mirror."""
+    """Quantizing after folding gives the same as folding after quantizing, but for the one value int8 cannot mirror.
+
+    One lopsided grid becomes a symmetric one per channel, which is as good to half a step.
+    """
     model, fold = conv_bn(gamma, bias=bias), load_transform("fold-batchnorm")
     count = (4,) if per_channel else ()
     zero = np.zeros(count) if signed else np.full(count, 131.0)
@@ -83,7 +86,8 @@ def test_a_folded_grid_holds_its_integers(gamma: list[float], signed: bool, per_
     assert isinstance(carried, Affine)
     folded = numpy_helper.to_array(next(t for t in done.model.graph.initializer if t.name == "w"))
     again = dequantized(quantize_constant(folded, carried).values, carried)
-    np.testing.assert_allclose(again, folded, rtol=1e-5, atol=1e-7)
+    half = 0.51 * carried.scale.reshape(-1, 1, 1, 1) if not signed and not per_channel else 1e-7
+    assert (np.abs(again - folded) <= half + 1e-5 * np.abs(folded)).all()
 
 
 SCALES: Any = {"channel_scale": np.full((4, 1, 1, 1), 0.01), "block_scale": np.full((4, 1, 1, 1), 3.0)}
