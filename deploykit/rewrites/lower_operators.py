@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 from onnx import NodeProto, TensorProto
 
 from deploykit.model.nodes import attribute, label
@@ -23,6 +24,7 @@ __all__ = [
     "PoolAxis",
     "cast_labels",
     "clip_to_extremes",
+    "conv_by_shifts",
     "cumulate_forward",
     "divide_by_root",
     "einsum_to_matmul",
@@ -442,6 +444,51 @@ def clip_to_extremes(look: ModelLook, node: NodeProto) -> Match | None:
         to.nodes[-1].output[0], to.nodes[-1].name = made, to.node.name
 
     return Match("its bounds are computed", write)
+
+
+# So many steps apart, compilers tile a convolution at great cost.
+_FAR = 256
+
+
+@rewrite(
+    "Conv",
+    name="conv-by-shifts",
+    summary="Writes a convolution whose places lie far apart as a 1x1 Conv of parts that are shifted.",
+    none=f"no Conv has places that lie {_FAR} steps apart",
+    note="{} Convs see their places as channels",
+    ulps=64.0,
+)
+def conv_by_shifts(look: ModelLook, node: NodeProto) -> Match | None:
+    """The parts are the source's values, so they have its entry; the weight keeps one scale per result."""
+    far, pads = attribute(node, "dilations", ()), attribute(node, "pads", (0, 0))
+    if max(far, default=1) < _FAR:
+        return None
+    weight, length = look.values(node.input[1]), look.sizes(node.output[0])[2]
+    entry = None if look.encodings is None else look.encodings.get(node.input[1])
+    axes = len(far), attribute(node, "group", 1), *attribute(node, "strides", [1])
+    if (
+        axes != (1, 1, 1)
+        or attribute(node, "auto_pad", "NOTSET") != "NOTSET"
+        or getattr(entry and entry.value, "block_size", None)
+    ):
+        raise NoMatchError("it has two axes, groups, a stride, scales per block, or padding without numbers")
+
+    def write(to: NodeSteps) -> None:
+        source, parts = to.source, list[str]()
+        if any(pads):
+            edges = to.store(f"{to.made}_edges", [0, 0, pads[0], 0, 0, pads[1]])
+            source = to.add("Pad", [source, edges], f"{to.made}_padded")
+        for start in range(0, weight.shape[2] * far[0], far[0]):
+            ends = [to.store(f"{to.made}_bound", [value]) for value in (start, start + length, 2)]
+            parts.append(to.add("Slice", [source, *ends], f"{to.made}_part"))
+        joined = to.add("Concat", parts, f"{to.made}_parts", axis=1)
+        to.share(to.source, *(step.output[0] for step in to.nodes))
+        kernel = to.store(f"{node.input[1]}_parts", weight.transpose(0, 2, 1).reshape(len(weight), -1, 1))
+        if entry is not None:
+            to.put(replace(entry, name=kernel))
+        to.end("Conv", [joined, kernel, *node.input[2:]], kernel_shape=[1])
+
+    return Match(f"its places lie {far[0]} steps apart", write, opset=13)
 
 
 # Taps of all axes together: beyond, the graph grows more than it is worth.

@@ -85,6 +85,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         {"graph": "g (float[4] x, float b) => (float[4] y) { y = Clip (x, b) }"},
         {"graph": "g (float[4] x) => (float[4] y) { y = Clip (x, b) }", "stored": {"b": ("float", (), 0.1)}},
     ),
+    "QNN287": (
+        one("Conv <dilations = [256]> (x, w)", "1,1,300", "1,1,44", stored={"w": ("float", (1, 1, 2), 0.1)}),
+        one("Conv <dilations = [255]> (x, w)", "1,1,300", "1,1,45", stored={"w": ("float", (1, 1, 2), 0.1)}),
+    ),
     "QNN285": (
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint16"}}},
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint8"}}},

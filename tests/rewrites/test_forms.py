@@ -276,6 +276,7 @@ def batched(*symbols: str | None, shape: str = "1,4") -> ModelProto:
 
 MEAN = "y = AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (x)"
 CHANNELS = np.asarray([0.5, -1.0, 2.0], np.float32)
+TAPS = np.arange(12, dtype=np.float32).reshape(3, 2, 2) / 8 - 0.6
 BOTH = grids("x y")
 FIVE = "float[2,3,4,5,6]"
 SPLIT = "parts = SplitToSequence <axis = 1> (x, size)  y = ConcatFromSequence <axis = 1> (parts)"
@@ -387,6 +388,11 @@ LOWERED = [
             text_model("float[3,4] x", "least = ReduceMean <keepdims = 0> (x)  y = Clip (x, least, most)", most=most)
             for most in (float("inf"), 0.5)
         ),
+    ),
+    *rows(
+        "conv-by-shifts",
+        text_model("float[1,2,600] x", "y=Conv <dilations = [256]> (x, w, b)", w=TAPS, b=CHANNELS),
+        text_model("float[1,2,80] x", "y=Conv <dilations = [300], pads = [300, 299]> (x, w)", w=TAPS),
     ),
     *rows("batch-of-one", batched("batch"), batched("n", "n"), batched("n", "m"), batched("n", None)),
 ]

@@ -1,4 +1,4 @@
-"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN213 and QNN282 to QNN285."""
+"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN213 and QNN282 to QNN287."""
 
 from __future__ import annotations
 
@@ -127,6 +127,27 @@ def check_statistics(situation: Situation) -> Finds:
     for node in nodes(situation, "LayerNormalization"):
         if any(name in facts.outputs or facts.consumers_of(name) for name in node.outputs[1:] if name):
             yield at_node(node, f"it gives {len(node.outputs) - 1} statistics")
+
+
+@RULES.rule(
+    "QNN287",
+    "far-dilation",
+    "warning",
+    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 128 channels, 7,500 steps, dilations to 4,096",),
+    cure="conv-by-shifts",
+)
+def check_far_dilation(situation: Situation) -> Finds:
+    """A convolution along one axis whose places lie 256 steps apart or more.
+
+    The compiler of 2.51 takes seconds for one with a dilation of 128, 80 s with 512, and with 1024 more memory than
+    there is.
+
+    Fix: write it as a 1x1 convolution of parts that are shifted
+    """
+    for node in nodes(situation, "Conv"):
+        steps = max(node.attributes.get("dilations") or [1])
+        if steps > 255:
+            yield at_node(node, f"its places lie {steps} steps apart")
 
 
 @RULES.rule(
