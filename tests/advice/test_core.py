@@ -17,7 +17,7 @@ from deploykit.cli.toolchain import known_toolchains
 from deploykit.findings import Finding
 from deploykit.flow.pipeline import make_plan
 from deploykit.flow.rules import core_registries
-from deploykit.flow.ways import WIDER_END
+from deploykit.flow.ways import WIDER_END, WIDER_LAYERS
 from deploykit.rewrites.contract import transform_names
 from deploykit_ort_qnn import provider_keys
 from sample_models.networks import attention_net
@@ -63,7 +63,8 @@ def test_options_commands_and_rewrites_that_are_named_exist(code: str, bench: An
         assert set(commands) <= set(COMMANDS), text
         assert set(re.findall(r"toolchain install ([\w.=]+)", text)) <= toolchains(), text
         rewrites = re.findall(r"-rewrite ([a-z][a-z0-9-]*)(?: or ([a-z]+-[a-z0-9-]+))?", text)
-        assert {name for pair in rewrites for name in pair if name} <= {*transform_names(), WIDER_END}, text
+        named = {name for pair in rewrites for name in pair if name}
+        assert named <= {*transform_names(), WIDER_END, WIDER_LAYERS}, text
 
 
 Way = Callable[[Any], Any]
