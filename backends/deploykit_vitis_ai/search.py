@@ -259,10 +259,11 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
     if found is None:
         return None
     raised = set(found[0].best.tensors)
-    computed = (node for node in facts.nodes if node.op_type != "Constant")
+    computed = [node for node in facts.nodes if node.op_type != "Constant"]
     names = tuple(node.name for node in computed if raised & {*node.inputs, *node.outputs})
-    count = len(found[0].best.layers)
-    return FloatPart(names=names, words=f"the {count} layers that lose most") if all(names) else None
+    if not all(names) or len(names) > len(computed) / 2:  # more than half in float is another precision
+        return None
+    return FloatPart(names=names, words=f"the {len(found[0].best.layers)} layers that lose most")
 
 
 def _candidates(

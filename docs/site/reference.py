@@ -207,7 +207,7 @@ def _kernel(row: Row) -> tuple[object, ...]:
 def schema_page(schemas: Mapping[str, str]) -> str:
     """Every JSON Schema: what the file is, its keys, which of them it must have."""
     parts = [
-        "# Schemas of data files\n\nGenerated from the dataclasses that load the files; editors take them as they are."
+        "# Schemas of data files\n\nGenerated from the classes that load the files; editors take them as they are."
     ]
     for name in sorted(schemas):
         schema = json.loads(schemas[name])

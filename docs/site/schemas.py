@@ -1,4 +1,4 @@
-"""The JSON Schemas of the data files, made from the dataclasses that load them.
+"""The JSON Schemas of the data files, made from the classes that load them.
 
     python docs/site/schemas.py FOLDER
 

@@ -46,14 +46,14 @@ print(json.dumps(answers))
 RULE = '''
 
 @RULES.rule("DK049", "made-up", "warning", sources=("a test",))
-def check_made_up(facts: GraphFacts) -> Iterator[Found]:
+def check_made_up(facts: GraphFacts) -> Finds:
     """A made-up rule.
 
     It shows how one is added.
 
     Fix: do nothing
     """
-    yield Found(kind=SubjectKind.MODEL, name=facts.model_name, message="made up")
+    yield Found(kind="model", name=facts.model_name, message="made up")
 '''
 REWRITE = '''"""A made-up rewrite that never applies."""
 
