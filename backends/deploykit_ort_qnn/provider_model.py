@@ -17,8 +17,8 @@ from deploykit.encodings.lpbq import LpbqLoss, lpbq_encodings
 from deploykit.encodings.new_grids import symmetric_blocks
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import EncodingSet, Float8
+from deploykit.findings.records import Record
 from deploykit.model.graph import view_of
-from deploykit.records import Record
 from deploykit.rewrites.contract import Transform, load_transform
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published

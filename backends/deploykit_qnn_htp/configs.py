@@ -11,7 +11,7 @@ from typing import Any
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.tables.capabilities import ConfigKey, SdkTable, Status
 from deploykit.tables.devices import Device
 from deploykit_qnn_htp.commands import Paths

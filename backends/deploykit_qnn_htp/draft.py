@@ -20,8 +20,8 @@ from deploykit.encodings.place import layouts
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding
+from deploykit.findings.records import Record
 from deploykit.model.collect import constant_value
-from deploykit.records import Record
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import SourcedRow

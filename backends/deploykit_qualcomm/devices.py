@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from deploykit.backend.targets import find_device
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact

@@ -17,7 +17,7 @@ from pathlib import Path
 from deploykit.answers.diagnosis import diagnose
 from deploykit.backend.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.folders import scratch

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deploykit.errors import UsageError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 

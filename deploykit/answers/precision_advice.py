@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json, read_toml, structure

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import field
 
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Arrays
 from deploykit.system.published import Published
 

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from msgspec import field
 
 from deploykit.errors import ToolError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.published import Published

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import field
 
 from deploykit.backend.options import OptionSpec, OptionValue
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:

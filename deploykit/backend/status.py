@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import field
 from msgspec.structs import replace
 
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 

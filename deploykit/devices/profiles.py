@@ -21,7 +21,7 @@ from deploykit.accuracy.latency import TraceEvent, operator_times
 from deploykit.answers.diagnosis.names import mangle
 from deploykit.backend.on_device import MeasuredOperator
 from deploykit.errors import InputError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular
 from deploykit.system.published import Published

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from onnx import NodeProto
 
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import Trait, ops
 from deploykit.model.range_functions import FLOAT_TYPES, INTEGER_RANGES, Interval, hull, product, total
-from deploykit.records import Record
 from deploykit.system.published import Published
 
 __all__ = [

@@ -16,12 +16,12 @@ from onnx import ModelProto
 
 from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Lpbq, Value
+from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import view_of
 from deploykit.model.operators import BIAS, WEIGHT, Trait, data_outputs, has
 from deploykit.model.parameters import ParameterUse, parameter_uses, stored_behind
 from deploykit.model.patterns import find_blocks
-from deploykit.records import Record
 
 __all__ = [
     "FINEST_SCALE",

@@ -17,11 +17,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from deploykit.encodings.formats.differences import to_unsigned
 from deploykit.encodings.place import needed_opset
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq
+from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, opset_of, raise_opset
 from deploykit.model.operators import settings
 from deploykit.model.weights import element_type, integer_tensor, stored_values
-from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 
 __all__ = ["Bias", "QdqModel", "QuantizedConstant", "Skipped", "dequantized", "insert_qdq", "quantize_constant"]

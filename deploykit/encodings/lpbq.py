@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published
 

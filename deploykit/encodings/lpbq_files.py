@@ -17,12 +17,12 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from deploykit.encodings.files import data_of
 from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_scales, measure_loss, refine
 from deploykit.errors import InputError, PackageError, UsageError
+from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.load import Model, load_model
 from deploykit.model.nodes import attribute, operand
 from deploykit.model.values import FileSpan, is_external
 from deploykit.model.weights import copy_bytes, integer_tensor, point_outside, weight
-from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.folders import scratch
 from deploykit.system.published import Published

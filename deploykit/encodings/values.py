@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import field
 from msgspec.structs import replace
 
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:

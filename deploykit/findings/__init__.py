@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import field
 from msgspec.structs import replace
 
-from deploykit.records import Record
+from deploykit.findings.records import Record
 
 __all__ = [
     "Answerer",

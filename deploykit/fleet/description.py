@@ -14,7 +14,7 @@ from msgspec import field
 
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import InputError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_toml, schema_of, structure
 

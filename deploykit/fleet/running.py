@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from deploykit.errors import DeploykitError, PackageError, UsageError
+from deploykit.findings.records import Record
 from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, input_files
 from deploykit.fleet.cluster import address_of, run_on_cluster
 from deploykit.fleet.description import read_file
 from deploykit.fleet.pages import junit_of, render_matrix
 from deploykit.fleet.pool import Tell, batches_of, default_processes, run_batches
 from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_result, finished, write_result
-from deploykit.records import Record
 from deploykit.report.rendering import render
 from deploykit.system.files import write_files
 

@@ -38,6 +38,7 @@ from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
 from deploykit.findings import Finding, exit_status
+from deploykit.findings.records import Record
 from deploykit.flow.choose import ChosenWay, choose_way, run_of
 from deploykit.flow.ladder import Ladder, LadderRung, walk
 from deploykit.flow.plan import decide
@@ -51,7 +52,6 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights, load_weights
-from deploykit.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 

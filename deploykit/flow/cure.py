@@ -27,6 +27,7 @@ from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, Severity, SubjectKind
+from deploykit.findings.records import Record
 from deploykit.flow.samples import samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
@@ -34,7 +35,6 @@ from deploykit.model.nodes import opset_of
 from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights, whole_model
-from deploykit.records import Record
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
 from deploykit.system.aliases import Json, Tell

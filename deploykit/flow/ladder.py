@@ -20,7 +20,7 @@ from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 

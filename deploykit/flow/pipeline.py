@@ -19,6 +19,7 @@ from deploykit.backend.plugins import load_backends
 from deploykit.backend.status import Compiled, PackageStatus
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
+from deploykit.findings.records import Record
 from deploykit.flow.choose import choose_way
 from deploykit.flow.cure import cure, judge
 from deploykit.flow.plan import Decision, decide, plan, plan_as_given
@@ -30,7 +31,6 @@ from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
-from deploykit.records import Record
 from deploykit.system.aliases import Tell
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed

@@ -17,12 +17,12 @@ from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends
 from deploykit.findings import Answerer, Confidence, Finding, Severity, each_once, sort_findings
+from deploykit.findings.records import Record
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
 from deploykit.model.facts import GraphChange, changes_between
-from deploykit.records import Record
 from deploykit.system.aliases import Tell
 
 __all__ = ["SECONDS", "Decision", "decide", "plan", "plan_as_given", "second_opinions"]

@@ -23,13 +23,13 @@ from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.findings.records import Record
 from deploykit.flow.cure import rewrite
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.graph import view_of
 from deploykit.model.load import Model, load_model, wrap_proto
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
-from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.findings import Severity, listed
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import shape_text
-from deploykit.records import Record
 from deploykit.system.published import plain
 
 if TYPE_CHECKING:

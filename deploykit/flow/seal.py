@@ -19,13 +19,13 @@ from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.errors import DefectError, DeploykitError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.findings.records import Record
 from deploykit.flow.plan import Decision
 from deploykit.flow.render import documents
 from deploykit.flow.samples import samples_of
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
-from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, plain, published
 

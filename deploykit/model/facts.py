@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import field
 from msgspec.structs import replace
 
+from deploykit.findings.records import Record
 from deploykit.model.operators import BITS, FLOATS, Trait, has, settings, static_from
-from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.store import Kept
 

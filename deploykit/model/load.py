@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import field
 
 from deploykit.errors import DeploykitError, InputError
+from deploykit.findings.records import Record
 from deploykit.model.checks import check_graph
 from deploykit.model.operators import is_standard
 from deploykit.model.values import (
@@ -26,7 +27,6 @@ from deploykit.model.values import (
     locate_external,
     stored_tensors,
 )
-from deploykit.records import Record
 from deploykit.system.files import read_regular, regular_size
 from deploykit.system.limits import limited_memory, one_patience
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import BIAS, ROLES, WEIGHT, is_standard
-from deploykit.records import Record
 
 __all__ = [
     "QUANTIZERS",

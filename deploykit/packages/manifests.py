@@ -22,7 +22,7 @@ import msgspec
 from msgspec import field
 
 from deploykit.errors import DeploykitError, InputError, PackageError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular, paths_below, read_regular
 

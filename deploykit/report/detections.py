@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from deploykit.accuracy.judge.detections import background_class, corners_of, form_of, overlaps, read_detections
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Arrays, Json, Numbers
 
 if TYPE_CHECKING:

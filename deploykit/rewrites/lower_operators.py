@@ -15,9 +15,9 @@ import numpy.typing as npt
 from msgspec.structs import replace
 from onnx import NodeProto, TensorProto
 
+from deploykit.findings.records import Record
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
-from deploykit.records import Record
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 __all__ = [

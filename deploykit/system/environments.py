@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run

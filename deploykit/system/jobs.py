@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import field
 
 from deploykit.errors import ToolError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Tell
 
 __all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "prefixed", "run_job"]

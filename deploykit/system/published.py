@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 
 __all__ = ["Published", "finite", "plain", "published"]

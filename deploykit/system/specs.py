@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Confidence
-from deploykit.records import Record
+from deploykit.findings.records import Record
 
 __all__ = ["Need", "Stage", "ToolchainSpec", "select"]
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.tables.sources import sourced_file
 
 __all__ = [

@@ -15,7 +15,7 @@ from msgspec import field
 from packaging.version import Version
 
 from deploykit.findings import Confidence
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [

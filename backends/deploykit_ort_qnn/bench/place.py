@@ -16,10 +16,10 @@ from onnx.defs import OpSchema, SchemaError, get_schema
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import DeploykitError
+from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.shape_inference import infer
-from deploykit.records import Record
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.system.aliases import Numbers
 from deploykit_ort_qnn.bench.pieces import PAIR

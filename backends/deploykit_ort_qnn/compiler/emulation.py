@@ -27,9 +27,9 @@ from deploykit.accuracy.simulate.simulation import Original, settled
 from deploykit.backend.backend import Seen, SharedWork
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
+from deploykit.findings.records import Record
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.published import finite, plain
 from deploykit_ort_qnn.compiler.hosts import Host

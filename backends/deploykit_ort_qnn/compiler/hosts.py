@@ -17,7 +17,7 @@ from msgspec import field
 from packaging.requirements import Requirement
 
 from deploykit.errors import ToolError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.findings.records import Record
 from deploykit.packages.manifests import hash_file
-from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec import field
 
 from deploykit.findings import Severity, listed
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record
 from deploykit_ort_qnn.compiler.precision import FloatNode, float_nodes, narrowed
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from msgspec import field
 
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.tables.reading import parse_rows, read_toml
 
 __all__ = [

@@ -11,12 +11,12 @@ from functools import cache
 from typing import TypeAlias
 
 from deploykit.encodings.values import EncodingSet
+from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.operators import ops
 from deploykit.model.parameters import stored_behind_pairs
-from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit_qualcomm.atlas.stored import traits_of_values
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized

@@ -10,7 +10,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.tables.sources import NotedRow, SourcedRow, sourced_file
 from deploykit_qualcomm.tables import DATA
 

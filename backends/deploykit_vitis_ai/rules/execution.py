@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Found, Registry
-from deploykit.records import Record
 
 __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 

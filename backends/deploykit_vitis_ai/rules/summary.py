@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Found, Registry
-from deploykit.records import Record
 
 __all__ = ["RULES", "SUMMARY", "CompileSummary", "find_summary", "parse_summary"]
 

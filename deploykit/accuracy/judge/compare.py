@@ -22,10 +22,10 @@ from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, exit_status
+from deploykit.findings.records import Record
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
-from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.files import regular_size
 from deploykit.system.published import plain, published

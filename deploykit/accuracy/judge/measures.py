@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Numbers
 
 __all__ = ["Doubles", "Pair", "PairQuality", "Slices", "agreement", "among_first", "answers"]

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from deploykit.accuracy.samples.arrays import read_arrays
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Arrays
 from deploykit.system.processes import run
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.measures import Doubles
+from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["ChosenRows", "Matched", "match_contents"]

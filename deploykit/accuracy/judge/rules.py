@@ -11,9 +11,9 @@ from msgspec import field
 from deploykit.accuracy.judge.verdict import PROBABILITY_TOLERANCE, Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, listed
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Record
 from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:

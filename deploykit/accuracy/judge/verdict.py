@@ -13,7 +13,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_toml, structure

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import field
 
 from deploykit.findings import listed
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
+from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, is_standard, ops
-from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 
 __all__ = [

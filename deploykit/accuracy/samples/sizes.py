@@ -18,9 +18,9 @@ from onnx import ModelProto
 
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
 from deploykit.model.shape_inference import contradicts
-from deploykit.records import Record
 from deploykit.system.aliases import Arrays
 
 __all__ = ["PinnedInput", "Sizes", "decide_sizes", "rows_meet", "runs_with", "split_shapes"]

@@ -18,10 +18,10 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
+from deploykit.findings.records import Record
 from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import element_type, is_mapped, stored_values
-from deploykit.records import Record
 from deploykit.system.aliases import Numbers
 
 __all__ = ["RAW", "Floats", "Quantizers", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]

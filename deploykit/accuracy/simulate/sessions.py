@@ -23,11 +23,11 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
 from deploykit.encodings.values import Value
 from deploykit.errors import InputError
+from deploykit.findings.records import Record
 from deploykit.model.nodes import bodies, copy_of, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
 from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
-from deploykit.records import Record
 from deploykit.system.aliases import Arrays, Numbers
 from deploykit.system.limits import memory_budget
 

@@ -27,11 +27,11 @@ from deploykit.accuracy.simulate.quantizers import quantizers_of
 from deploykit.accuracy.simulate.sessions import Feed, Known, Session
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings.records import Record
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights
-from deploykit.records import Record
 from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published, published
 

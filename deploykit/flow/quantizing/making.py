@@ -44,6 +44,7 @@ from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings import Finding
+from deploykit.findings.records import Record
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
 from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.flow.samples import about_samples
@@ -53,7 +54,6 @@ from deploykit.model.load import Model, load_model
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
-from deploykit.records import Record
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import waiting_for
