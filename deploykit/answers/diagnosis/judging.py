@@ -26,6 +26,7 @@ __all__ = ["diagnose", "diagnose_log"]
 
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 _MOST_UNKNOWN = 8
+_GONE_ON = 50
 _MOST_CODES = 20
 _MOST_PARSED = 60  # lines of trouble, from either end, that are parsed into events, which takes milliseconds a line
 _NO_ROW_SAYS_WHY = "by what the line itself says; rows have words of this log, and none says why"
@@ -127,8 +128,11 @@ def _by_structure(
         for line in seen.error_lines.values()
         if line.line not in harmless and not ((roots or aside) and TOLD.search(line.text))
     ]
+    failing = [line for line in lines if line.trouble == "failure"]
     if seen.finishes:
-        lines = [line for line in lines if line.trouble == "failure"]
+        lines = failing
+    elif not failing:  # a run that went on after a doubt was not stopped by it
+        lines = [line for line in lines if seen.lines - line.line < _GONE_ON]
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return

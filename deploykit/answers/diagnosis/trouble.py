@@ -112,7 +112,7 @@ _DOUBT = re.compile(
     |\bnot\ (?:enough|compatible|executable)
     |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)
     |\bno\ [\w ]{1,24}devices\ found\b|\bmultiple\ times
-    |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b
+    |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b(?!\ support)
     |\bused\ more\ than\ once|\bis\ gated
     |(?:is|are)\ not\ (?:a|an|equal|in|available|supported|found|defined|accessible)\b""",
     re.IGNORECASE | re.VERBOSE,
