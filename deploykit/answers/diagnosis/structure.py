@@ -92,7 +92,7 @@ def _by_kind(
 
     What may follow from a step that failed before counts up to the end of the first one only.
     """
-    kinds = sorted(catalog.kinds, key=lambda kind: not kind.speakers)
+    kinds = sorted(catalog.kinds, key=lambda kind: (not kind.speakers, not kind.chain))
     if mild:
         kinds = [kind for kind in kinds if kind.alone and kind.root == "cause"]
     end = end_of_first_step([line for line, _ in pairs])

@@ -80,7 +80,8 @@ _HARMLESS = re.compile(
     |\berror\ (?:rate|bound|tolerance|metric|analysis|threshold)
     |\bif\ .*\b(?:fails|failed)\b|:\ Could\ not\ collect$|^--\ (?:Performing|Looking|Check|Could\ NOT).*
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
-    |--\w[\w-]*(?:error|fail|fallback)|\w_fallback:\ """,
+    |--\w[\w-]*(?:error|fail|fallback)|\w_fallback:\ |\berrors=[a-z]
+    |\b(?:error|exception)s?\ (?:will|would|may|might|could)\ be\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 _FAILURE = re.compile(
