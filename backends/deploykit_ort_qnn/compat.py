@@ -25,7 +25,6 @@ from deploykit_qualcomm.tables import tables
 __all__ = [
     "DATA",
     "FAMILY",
-    "LIMITS",
     "KernelCell",
     "kernel_rows",
     "operator_rows",
@@ -39,7 +38,7 @@ _kernels = partial(compat_row, "ort-qnn", family=FAMILY)
 
 DATA = Path(__file__).parent / "data" / "atlas" / "kernels.jsonl"
 
-LIMITS = {"fp16": 35.0, "w8a16": 35.0, "w8a8": 20.0}
+_LIMITS = {"fp16": 35.0, "w8a16": 35.0, "w8a8": 20.0}
 """dB below which a kernel alone is called wrong, by its type. A whole model may lose more, as the core says."""
 
 
@@ -63,7 +62,7 @@ class KernelCell(Record):
         """``right``, ``wrong``, ``taken`` where nothing ran, else the compiler's answer."""
         if self.answer != "taken" or self.decibels is None:
             return self.answer
-        return "right" if self.decibels >= LIMITS[self.type] else "wrong"
+        return "right" if self.decibels >= _LIMITS[self.type] else "wrong"
 
 
 @cache

@@ -121,7 +121,7 @@ def steps(candidate: RouteCandidate, paths: Paths) -> tuple[Step, ...]:
     if draft.intent not in (Intent.FLOAT16, Intent.FLOAT32):
         argv.add("--act_bitwidth", str(draft.widths.activation))
         argv.add("--weights_bitwidth", str(draft.widths.weight))
-        argv.add("--bias_bitwidth", str(draft.widths.bias))
+        argv.add("--bias_bitwidth", "32")
     if route.input_list:
         argv.add("--input_list", paths.input_list)
         inputs.append(paths.input_list)

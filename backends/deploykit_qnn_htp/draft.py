@@ -179,7 +179,6 @@ class Widths(Record):
 
     activation: int
     weight: int
-    bias: int = 32
 
 
 class ConversionDraft(Record, dict=True):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from deploykit.tables.known_errors import Catalog, load_catalog
 
-__all__ = ["explain_types", "known_errors"]
+__all__ = ["known_errors"]
 
 _FOLDER = Path(__file__).parent / "data" / "known_errors"
 # The letters after TCM belong to the C++ symbol that the log prints, not to the type.
@@ -27,13 +27,13 @@ _WORDS = {"uint": "unsigned", "int": "signed", "float": "float", "bfloat": "bflo
 @cache
 def known_errors() -> Catalog:
     """Every known error of Qualcomm's tools, the meaning of their codes, and the marks of their logs."""
-    return replace(load_catalog(sorted(_FOLDER.glob("*.toml"))), explain=(explain_types,))
+    return replace(load_catalog(sorted(_FOLDER.glob("*.toml"))), explain=(_explain_types,))
 
 
-def explain_types(line: str) -> Iterator[tuple[str, str]]:
+def _explain_types(line: str) -> Iterator[tuple[str, str]]:
     """Internal type names and type numbers of one line, each with its meaning in words.
 
-    >>> dict(explain_types("QuantUint16_5D_TCM"))
+    >>> dict(_explain_types("QuantUint16_5D_TCM"))
     {'QuantUint16_5D_TCM': '16-bit unsigned quantized, rank-5 layout, in TCM'}
     """
     for match in _TYPE_NAME.finditer(line):

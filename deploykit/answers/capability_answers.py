@@ -43,11 +43,11 @@ class Query(Record):
     is None for every backend.
     """
 
-    words: tuple[str, ...] = ()
-    sdk: str = ""
-    archs: tuple[str, ...] | None = None
-    tool: str = ""
-    backends: tuple[str, ...] | None = None
+    words: tuple[str, ...]
+    sdk: str
+    archs: tuple[str, ...] | None
+    tool: str
+    backends: tuple[str, ...] | None
 
 
 class CompatAnswer(Published):

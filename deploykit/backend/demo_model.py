@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_i
 from deploykit.model.nodes import copy_of
 from deploykit.system.aliases import Json
 
-__all__ = ["FLOAT_TENSORS", "demo_encodings", "demo_model", "write_demo"]
+__all__ = ["FLOAT_TENSORS", "write_demo"]
 
 FLOAT_TENSORS = frozenset({"anchored", "ratio", "logit", "anchors"})
 """What the example keeps in float16: the tensors whose range no 16-bit grid can hold."""
@@ -30,14 +30,14 @@ _ROWS = 16
 
 def write_demo(folder: Path) -> tuple[Path, Path]:
     """Write the model and its encodings into a folder; returns both paths."""
-    model = demo_model()
+    model = _demo_model()
     model_path, encodings_path = folder / "detector.onnx", folder / "detector.encodings"
     onnx.save(model, model_path)
-    encodings_path.write_text(json.dumps(demo_encodings(model), indent=1), "utf-8")
+    encodings_path.write_text(json.dumps(_demo_encodings(model), indent=1), "utf-8")
     return model_path, encodings_path
 
 
-def demo_model() -> ModelProto:
+def _demo_model() -> ModelProto:
     """A linear layer, anchors of which some are invalid (1e30), an inverse sigmoid, boxes in pixels; opset 17."""
     rng = np.random.default_rng(7)
     anchors = rng.normal(0, 1, (1, _ROWS, 4))
@@ -79,7 +79,7 @@ def demo_model() -> ModelProto:
     return model
 
 
-def demo_encodings(model: ModelProto) -> Json:
+def _demo_encodings(model: ModelProto) -> Json:
     """Encodings 0.6.1 by min-max over random inputs, 16-bit activations and 8-bit weights, float tensors left out."""
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     # Every computed tensor becomes an output of a copy, so that one run shows all ranges.

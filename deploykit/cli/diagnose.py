@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deploykit.answers.diagnosis import Cause, Diagnosis
     from deploykit.answers.diagnosis.collecting import ErrorLine
 
-__all__ = ["command", "diagnosis_text", "error_text"]
+__all__ = ["command", "diagnosis_text"]
 
 _NAMES_SHOWN = 8
 
@@ -56,7 +56,7 @@ def command(
         raise UsageError(f"--{wanted} goes with --pack", next="add --pack CASE.zip, or leave it out")
     if known is not None:
         rows = search_errors(catalog_of(load_backends()), known)
-        emit({"errors": rows}, lambda: error_text(rows))
+        emit({"errors": rows}, lambda: _error_text(rows))
         return 0
     if log is None:
         raise UsageError("no log", next="name a file, '-' for standard input, or ask with --known WORDS")
@@ -173,7 +173,7 @@ def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
         yield from ("please collect, to have it looked at:", *(f"    - {text}" for text in diagnosis.collect))
 
 
-def error_text(rows: Iterable[KnownError]) -> str:
+def _error_text(rows: Iterable[KnownError]) -> str:
     """Rows of the catalogue, one paragraph each."""
     parts = (
         [

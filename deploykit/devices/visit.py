@@ -64,7 +64,7 @@ class VisitEnd(NamedTuple):
     log: Path
     pulled: Path
     took_s: float
-    temperature: float | None = None
+    temperature: float | None
 
 
 class Visit(Record):

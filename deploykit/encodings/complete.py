@@ -24,13 +24,11 @@ from deploykit.model.parameters import ParameterUse, parameter_uses, stored_behi
 from deploykit.model.patterns import find_blocks
 
 __all__ = [
-    "FINEST_SCALE",
     "CompletedEncodings",
     "DerivedBiases",
     "complete",
     "complete_encodings",
     "copy_over_movement",
-    "derive_biases",
     "effective_entry",
 ]
 
@@ -135,7 +133,7 @@ def _scalar(name: str, read_values: ReadValues) -> float:
     return float(values.flat[0]) if values is not None and values.size == 1 else float("nan")
 
 
-FINEST_SCALE = 0.01 / (2**32 - 1)
+_FINEST_SCALE = 0.01 / (2**32 - 1)
 """AIMET's floor for an int32 scale: the grid still reaches from -0.005 to 0.005."""
 
 _LARGEST_SCALE = 1e298
@@ -153,7 +151,7 @@ Made: TypeAlias = "Affine | str"
 """A value, or the reason why there is none."""
 
 
-def derive_biases(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues) -> DerivedBiases:
+def _derive_biases(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues) -> DerivedBiases:
     """Int32 entries for all biases that have none; place the encodings first.
 
     ``read_values`` is asked for the biases of norms only (and of weights whose channels run along an unusual axis),
@@ -270,7 +268,7 @@ def _derive(case: _Case) -> Made:
     if values is None:
         return f"the scale comes from its values, and {case.use.name!r} cannot be read"
     fact = case.facts.tensors[case.use.name]
-    floor = max(FINEST_SCALE, _FINEST_FLOAT16 if fact.dtype == "float16" else 0.0)
+    floor = max(_FINEST_SCALE, _FINEST_FLOAT16 if fact.dtype == "float16" else 0.0)
     scale = np.maximum(np.abs(values.astype(np.float64)) / 2**31, floor)
     if not np.isfinite(scale).all():
         return f"{case.use.name!r} holds values that are not finite"
@@ -307,7 +305,7 @@ def complete(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValu
 
     ``read_values`` gives the values of stored tensors; it is asked for norm biases and for scalars only.
     """
-    derived = derive_biases(encodings, facts, read_values=read_values)
+    derived = _derive_biases(encodings, facts, read_values=read_values)
     with_biases = encodings.with_entries(derived.entries)
     moved = copy_over_movement(with_biases, facts, read_values=read_values)
     return CompletedEncodings(

@@ -27,7 +27,6 @@ __all__ = [
     "layouts",
     "needed_opset",
     "place",
-    "place_entry",
     "share_entry",
 ]
 
@@ -82,10 +81,10 @@ class Layout(Record):
     """
 
     shape: tuple[int, ...] | None
-    channel_axis: int | None = None
-    block_axis: int | None = None
-    is_param: bool = False
-    reader: str = ""
+    channel_axis: int | None
+    block_axis: int | None
+    is_param: bool
+    reader: str
 
     def blocks_shape(self, block_size: int) -> tuple[int, ...] | None:
         """The shape of blockwise scales: channels by blocks, 1 elsewhere; None when unknown or when they do not fit."""
@@ -107,7 +106,7 @@ def place(encodings: EncodingSet, facts: GraphFacts, *, infer_blocks: bool = Fal
     """
     known, source, version = layouts(facts), encodings.source, encodings.version
     return encodings.with_entries(
-        place_entry(entry, known[entry.name], source=source, version=version, infer_blocks=infer_blocks)
+        _place_entry(entry, known[entry.name], source=source, version=version, infer_blocks=infer_blocks)
         for entry in encodings
         if entry.name in known
     )
@@ -131,7 +130,7 @@ def _collect_layouts(facts: GraphFacts) -> Mapping[str, Layout]:
     return found
 
 
-def place_entry(entry: Encoding, layout: Layout, *, source: str, version: str, infer_blocks: bool = False) -> Encoding:
+def _place_entry(entry: Encoding, layout: Layout, *, source: str, version: str, infer_blocks: bool = False) -> Encoding:
     """The entry with its axes counted from the front, its scales in the tensor's order and its lengths checked.
 
     What the layout cannot settle stays unplaced. A list of 0.6.1 that can only be blockwise stays unplaced too, since

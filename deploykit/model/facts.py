@@ -12,7 +12,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.findings.records import Record
@@ -107,7 +106,7 @@ class NodeFact(Record):
     domain: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attributes: Json = field(default_factory=dict)
+    attributes: Json
 
     @property
     def label(self) -> str:

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import field
-
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings.records import Record
 from deploykit.model.checks import check_graph
@@ -96,7 +94,7 @@ class Model(Record):
     path: Path
     proto: ModelProto
     external: tuple[ExternalFile, ...] = ()
-    stored: Mapping[str, TensorProto] = field(default_factory=dict)
+    stored: Mapping[str, TensorProto]
 
 
 def load_model(path: Path) -> Model:

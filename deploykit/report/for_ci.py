@@ -29,7 +29,6 @@ __all__ = [
     "JUnitCase",
     "apply_baseline",
     "apply_severity_overrides",
-    "baseline_text",
     "fingerprint",
     "junit_text",
     "read_baseline",
@@ -71,7 +70,7 @@ def read_baseline(path: Path) -> Baseline:
     return baseline
 
 
-def baseline_text(findings: Iterable[Finding]) -> str:
+def _baseline_text(findings: Iterable[Finding]) -> str:
     """A baseline file that accepts these findings: the same bytes for the same findings."""
     rows = {}
     for finding in sort_findings(findings):
@@ -88,7 +87,7 @@ def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
         except InputError as error:
             why = f"it is no baseline: {error.why or error.what}"
             raise InputError(f"{path}: exists and was kept", why=why, next="name another file") from None
-    write_files({path: baseline_text(findings)}, force=True)
+    write_files({path: _baseline_text(findings)}, force=True)
 
 
 def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> tuple[Finding, ...]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.search.layer_losses import Sensitivity, TensorLoss
     from deploykit.accuracy.search.output_losses import OutputLoss
 
-__all__ = ["ladder_section", "layer_bars", "render_ladder", "render_sensitivity"]
+__all__ = ["ladder_section", "render_ladder", "render_sensitivity"]
 
 
 def ladder_section(ladder: Json) -> Json:
@@ -33,7 +33,7 @@ def ladder_section(ladder: Json) -> Json:
     from deploykit.accuracy.search.goals import parse_goal
 
     goal = parse_goal(ladder["goal"])
-    steps = [{**step, "costs": layer_bars(step)} for step in ladder["steps"]]
+    steps = [{**step, "costs": _layer_bars(step)} for step in ladder["steps"]]
     candidates = (*ladder["candidates"], *(step["candidate"] for step in steps))
     rows = [_row(told, goal, is_chosen=told["precision"] == ladder["chosen"]) for told in candidates]
     trials = [trial for step in steps if step["raised"] is not None for trial in step["raised"]["trials"]]
@@ -104,7 +104,7 @@ def _verdict(told: Json) -> str:
     return "reaches" if told["on_npu"] in (None, 1) else "reaches, with work for the host"
 
 
-def layer_bars(step: Json) -> list[Json]:
+def _layer_bars(step: Json) -> list[Json]:
     """Bars of what quantizing single layers costs, the worst first, where a step measured that."""
     shown = []
     for row in (step["raised"] or {}).get("sensitivity", ()):

@@ -25,9 +25,9 @@ from deploykit.model.weights import is_outside, taken_in
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform, rewritten
 from deploykit.system.aliases import Arrays, Numbers
 
-__all__ = ["LARGEST_BYTES", "fold", "simplify"]
+__all__ = ["fold", "simplify"]
 
-LARGEST_BYTES = 16 << 20
+_LARGEST_BYTES = 16 << 20
 """A result above this stays computed, unless it is at most four times what it is computed from."""
 
 _LARGEST_GROWTH = 4
@@ -89,7 +89,7 @@ def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = 
         else:
             continue
         copies_much = node.op_type == "Identity" and source > _LARGEST_COPY
-        most = max(LARGEST_BYTES, _LARGEST_GROWTH * source)
+        most = max(_LARGEST_BYTES, _LARGEST_GROWTH * source)
         sizes = [(_static(types.get(name)), BITS.get(types.get(name, ("", None))[0])) for name in outputs]
         fit = all(shape is not None and bits and math.prod(shape) * bits // 8 <= most for shape, bits in sizes)
         if fit and not copies_much:

@@ -36,17 +36,7 @@ from deploykit.rewrites.contract import (
     rewritten,
 )
 
-__all__ = [
-    "Move",
-    "batch_of_one",
-    "expand_before_norm",
-    "linear_to_conv",
-    "longer_axes",
-    "merge_axes",
-    "moves",
-    "norm_rows",
-    "rank_four",
-]
+__all__ = ["Move", "moves"]
 
 # Tensors of more dimensions than this are what the kernels of NPUs do not take.
 _MOST_AXES = 5

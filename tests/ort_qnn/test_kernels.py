@@ -91,8 +91,6 @@ def test_input_sets_cover_a_range() -> None:
     above = covering((4,), Span(low=1.0, high=2.0), 0, turned=True)
     assert above[0].tolist() == [2.0, pytest.approx(5 / 3), pytest.approx(4 / 3), 1.0] and len(above) == 6
     assert above[4].tolist() == [1, 2, 1, 1]  # a spike rises from the value that is nearest to zero
-    coarse = np.stack(covering((100,), Span(low=-1.1, high=2.9, coarse=True), 0))
-    assert (coarse.min(), coarse.max()) == (-0.875, 2.625) and ((coarse - 0.125) * 4 % 1 == 0).all()
 
 
 RISING, NAN = np.arange(100, dtype=np.float32), float("nan")

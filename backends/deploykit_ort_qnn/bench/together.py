@@ -48,11 +48,10 @@ COVERING = 6
 
 
 class Span(Record):
-    """What values an input may have: from ``low`` to ``high``; ``coarse`` are those that lie off every edge."""
+    """What values an input may have: from ``low`` to ``high``."""
 
     low: float
     high: float
-    coarse: bool = False
 
 
 def covering(shape: tuple[int, ...], span: Span, seed: int, *, dense: int = 1, turned: bool = False) -> list[Numbers]:
@@ -77,10 +76,6 @@ def covering(shape: tuple[int, ...], span: Span, seed: int, *, dense: int = 1, t
         spike,
         bell,
     ]
-    if span.coarse:
-        # An eighth behind a multiple of a quarter, so that rounding carries nothing over an edge.
-        ends = np.ceil(span.low * 4) / 4, np.floor(span.high * 4) / 4 - 0.25
-        values = [np.clip(np.floor(value * 4) / 4, *ends) + 0.125 for value in values]
     return [value.reshape(shape).astype(np.float32) for value in values]
 
 

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import onnx
-from msgspec import field
 from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, helper
 
@@ -111,15 +110,15 @@ class EmulationJob(Record):
     options: Mapping[str, str]
     inputs: tuple[Arrays, ...]
     label: Label
-    bits: int = 0
-    original: Original | None = None
-    tail: str = ""
-    allow_cpu: bool = False
-    timeout: float = 1800.0
-    host: Host | None = None
-    keep: bool = False
-    shared: SharedWork = field(default_factory=SharedWork)
-    kernels: Hashable = None
+    bits: int
+    original: Original | None
+    tail: str
+    allow_cpu: bool
+    timeout: float
+    host: Host | None
+    keep: bool
+    shared: SharedWork
+    kernels: Hashable
 
 
 def narrowest(types: Iterable[str]) -> int:

@@ -11,7 +11,7 @@ from deploykit.findings import Severity
 from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
 
-__all__ = ["BACKWARD", "BEYOND", "COUNT_RULES", "LAB", "OFTEN", "RULES", "Counted"]
+__all__ = ["BACKWARD", "BEYOND", "COUNT_RULES", "OFTEN", "RULES", "Counted"]
 
 BACKWARD = "indices below zero"
 """What alone may show that a kernel is wrong: such indices count from the end of an axis. Few models are given any."""
@@ -20,9 +20,9 @@ BEYOND = "sums beyond the grid"
 OFTEN = 0.05
 """The share of a kernel's values that are far off, from which on it matters where calibrated inputs show nothing."""
 
-LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
+_LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
 
-RULES: Registry[Audit] = Registry("audit", sources=(LAB,))
+RULES: Registry[Audit] = Registry("audit", sources=(_LAB,))
 
 
 @RULES.rule("QNN321", "kernel-wrong", "error")
@@ -151,7 +151,7 @@ class Counted(Record):
     otherwise: int = 0
 
 
-COUNT_RULES: Registry[Counted] = Registry("audit-count", sources=(LAB,))
+COUNT_RULES: Registry[Counted] = Registry("audit-count", sources=(_LAB,))
 
 
 @COUNT_RULES.rule("QNN325", "kernels-run", "info")

@@ -11,7 +11,7 @@ from pathlib import Path
 from deploykit.findings.records import Record
 from deploykit.findings.rules import Found, Registry
 
-__all__ = ["RULES", "SUMMARY", "CompileSummary", "find_summary", "parse_summary"]
+__all__ = ["RULES", "SUMMARY", "CompileSummary", "find_summary"]
 
 
 SUMMARY = "final-vaiml-pass-summary.txt"
@@ -27,7 +27,7 @@ class CompileSummary(Record):
     failed_subgraphs: int | None = None
 
 
-def parse_summary(text: str) -> CompileSummary:
+def _parse_summary(text: str) -> CompileSummary:
     """The numbers of one summary; unknown lines are left alone."""
     numbers: dict[str, tuple[float, float | None]] = {}
     for line in text.splitlines():
@@ -50,7 +50,7 @@ def _whole(numbers: dict[str, tuple[float, float | None]], part: str) -> int | N
 def find_summary(cache: Path) -> CompileSummary | None:
     """The summary below a cache folder; None when the compiler wrote none."""
     found = sorted(cache.rglob(SUMMARY)) if cache.is_dir() else []
-    return parse_summary(found[0].read_text("utf-8", errors="replace")) if found else None
+    return _parse_summary(found[0].read_text("utf-8", errors="replace")) if found else None
 
 
 _SOURCES = ["repository Xilinx/ross-ai-assistant", "repository amd/Vitis-AI, branch 6.3: summaries in the examples"]

@@ -31,7 +31,7 @@ from deploykit.system.files import regular_size
 from deploykit.system.published import plain, published
 
 __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
-__all__ += ["compare", "evaluate", "read_outputs", "read_pair"]
+__all__ += ["compare", "evaluate", "read_outputs"]
 
 
 class OutputSet(Record):
@@ -85,7 +85,7 @@ def _run_on(path: Path, inputs: OutputSet) -> OutputSet:
     return OutputSet(label=str(path), samples={name: partial(run, read) for name, read in inputs.samples.items()})
 
 
-def read_pair(baseline: Path, candidate: Path, data: Path | None) -> tuple[OutputSet, OutputSet]:
+def _read_pair(baseline: Path, candidate: Path, data: Path | None) -> tuple[OutputSet, OutputSet]:
     """Both sides of a comparison: two folders or files, or two models with ``data``."""
     models = [path.suffix == ".onnx" for path in (baseline, candidate)]
     if all(models):
@@ -265,7 +265,7 @@ def evaluate(
     ``model`` is the float model (default: ``baseline`` where that is a model); ``target`` only completes the command
     that is proposed for a dead output. Raises InputError and UsageError for what cannot be read or compared.
     """
-    sides = read_pair(baseline, candidate, data)
+    sides = _read_pair(baseline, candidate, data)
     comparison = compare(*sides)
     known = baseline if model is None and baseline.suffix == ".onnx" else model
     facts = None if known is None else collect_facts(load_model(known))

@@ -20,7 +20,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, ops
 from deploykit.model.parameters import QUANTIZERS
 
-__all__ = ["DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "kind_of", "pieces_of"]
+__all__ = ["DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "pieces_of"]
 
 
 class OutputKind(StrEnum):
@@ -113,7 +113,7 @@ _FEWEST_LETTERS = 11
 """Ten digits and a blank."""
 
 
-def kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
+def _kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
     """What a tensor holds, from what makes it, its type and its shape."""
     maker = facts.maker_behind(tensor, _MOVES)
     if _holds_integers(facts, tensor, maker):
@@ -166,12 +166,12 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
     """An output in pieces of one kind each: the operands of the Concat that makes it, or the whole."""
     parts, axis = _joined(facts, output)
     if not parts:
-        kind = kind_of(facts, output)
+        kind = _kind_of(facts, output)
         class_axis, task = _task(facts, output, kind)
         return (Piece(output=output, kind=kind, class_axis=class_axis, task=task),)
     found, read = list[Piece](), set(_reached(facts, parts[0][0]))
     for name, start, stop in parts:
-        kind, maker = kind_of(facts, name), facts.maker_behind(name, _MOVES)
+        kind, maker = _kind_of(facts, name), facts.maker_behind(name, _MOVES)
         # Boxes and scores of one Sigmoid: a head that is decoded after it. Its first score is whether there is any.
         whole = kind is not OutputKind.SCORES or maker is None or maker.outputs[0] not in read
         for begin, end in pairwise((start, stop) if whole or not found else (start, start + 1, stop)):
@@ -203,7 +203,7 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     axis = next((axes[int(node.attributes.get("axis", default)) % len(axes)] for node, axes in made), None)
     if axis is None and kind is OutputKind.LOGITS:
         # A model that makes probabilities of one output does so of all that are classes.
-        axis = None if OutputKind.SCORES in [kind_of(facts, name) for name in facts.outputs] else 1
+        axis = None if OutputKind.SCORES in [_kind_of(facts, name) for name in facts.outputs] else 1
     elif axis is None and rank == 3:
         # A projection onto many more values than it reads: logits of a vocabulary.
         sizes = _weight_shape(facts, facts.maker_behind(output, _SAME), "MatMul")
@@ -294,7 +294,7 @@ def _are_features(facts: GraphFacts, parts: tuple[tuple[str, int, int], ...], sh
     """True for coordinates beside scores, False for levels below levels: those are longer than wide."""
     if axis == 0 or not parts:
         return False
-    if len({kind_of(facts, name) for name, _, _ in parts}) > 1:
+    if len({_kind_of(facts, name) for name, _, _ in parts}) > 1:
         return True
     rest = [dim for place, dim in enumerate(shape) if place != axis and isinstance(dim, int)]
     total = parts[-1][2]

@@ -18,7 +18,7 @@ from deploykit.findings.records import Record
 from deploykit.system.aliases import Numbers
 
 __all__ = ["Doubles", "Pair", "PairQuality", "Slices", "agreement", "among_first", "answers"]
-__all__ += ["cosine", "decisions_kept", "edits", "embeddings", "gain_error", "l2_distance", "max_error"]
+__all__ += ["cosine", "decisions_kept", "embeddings", "gain_error", "max_error"]
 __all__ += ["mean_overlap", "measure", "overall_db", "picture_db", "psnr_db", "relative_error", "runs_of"]
 __all__ += ["signal_in", "sqnr_db", "ssim", "texts_read", "worst_sample", "worst_slice"]
 
@@ -63,7 +63,7 @@ def measure(baseline: Numbers, candidate: Numbers) -> PairQuality:
     """All numbers for one pair of tensors of the same shape, of any rank; raises ValueError when the shapes differ."""
     if baseline.shape != candidate.shape:
         raise ValueError(f"shapes differ: {baseline.shape} and {candidate.shape}")
-    told = (cosine, l2_distance, psnr_db, ssim, sqnr_db, max_error)
+    told = (cosine, _l2_distance, psnr_db, ssim, sqnr_db, max_error)
     names = PairQuality.__struct_fields__
     return PairQuality(**{name: number(baseline, candidate) for name, number in zip(names, told, strict=True)})
 
@@ -75,7 +75,7 @@ def cosine(baseline: Numbers, candidate: Numbers) -> float:
     return float(a @ b) / norms if norms else math.nan
 
 
-def l2_distance(baseline: Numbers, candidate: Numbers) -> float:
+def _l2_distance(baseline: Numbers, candidate: Numbers) -> float:
     """The Euclidean norm of the difference of two tensors of the same shape."""
     return float(np.linalg.norm(_flat(baseline) - _flat(candidate)))
 
@@ -212,7 +212,7 @@ def worst_sample(pairs: Sequence[Pair], *, tolerance: float) -> tuple[int, float
     energies = [float(np.sum(_flat(one) ** 2)) for one, _ in some]
     mean = sum(energies) / len(energies)
     found = [
-        (number, _db(max(energy, mean), l2_distance(*pair) ** 2))
+        (number, _db(max(energy, mean), _l2_distance(*pair) ** 2))
         for number, (energy, pair) in enumerate(zip(energies, some, strict=True))
         if max_error(*pair) > tolerance
     ]
@@ -381,11 +381,11 @@ def texts_read(pairs: Sequence[Pair]) -> tuple[int, int, float]:
         return [int(letter) for letter in steps[starts] if letter != blank]
 
     read = [(letters(a), letters(b)) for one, two in pairs for a, b in zip(one, two, strict=True)]
-    length, changed = sum(len(one) for one, _ in read), sum(starmap(edits, read))
+    length, changed = sum(len(one) for one, _ in read), sum(starmap(_edits, read))
     return sum(one == two for one, two in read), len(read), changed / max(length, 1)
 
 
-def edits(one: Sequence[int], two: Sequence[int]) -> int:
+def _edits(one: Sequence[int], two: Sequence[int]) -> int:
     """The fewest letters to insert, delete and replace (Levenshtein)."""
     row = list(range(len(two) + 1))
     for at, letter in enumerate(one, 1):

@@ -23,9 +23,9 @@ from deploykit.findings.records import Record
 from deploykit.system.aliases import Arrays
 from deploykit.system.processes import run
 
-__all__ = ["DEADLINE", "UserMetric", "user_metric"]
+__all__ = ["UserMetric", "user_metric"]
 
-DEADLINE = 600.0
+_DEADLINE = 600.0
 """Seconds that one call may take."""
 
 _CHILD = Path(__file__).with_name("metric_child.py")
@@ -42,7 +42,6 @@ class UserMetric(Record):
 
     function: str
     references: Path | None
-    deadline: float = DEADLINE
     places: tuple[int, ...] | None = None
     count: int = 0
 
@@ -61,9 +60,9 @@ class UserMetric(Record):
             folder = Path(made)
             _write(folder / "outputs", outputs)
             self._hand_over(folder, reference)
-            done = run([sys.executable, str(_CHILD), self.function, made], timeout=self.deadline)
+            done = run([sys.executable, str(_CHILD), self.function, made], timeout=_DEADLINE)
             if done.timed_out:
-                raise ToolError(f"{asked}: took longer than {self.deadline:g} s and was ended")
+                raise ToolError(f"{asked}: took longer than {_DEADLINE:g} s and was ended")
             if not done.ok:
                 why = next((line.strip() for line in reversed(done.tail) if line.strip()), "it said nothing")
                 raise ToolError(f"{asked}: failed with status {done.returncode}", why=why)

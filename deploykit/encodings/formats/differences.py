@@ -24,7 +24,6 @@ __all__ = [
     "describe_encodings",
     "diff",
     "restated",
-    "to_signed",
     "to_unsigned",
 ]
 
@@ -36,7 +35,7 @@ def restated(entry: Encoding, signedness: Signedness) -> Encoding:
     """An activation's entry with the wanted signedness; parameters are never touched, as in AIMET."""
     if signedness == "as-is" or entry.is_param or not isinstance(entry.value, Affine):
         return entry
-    change = to_unsigned if signedness == "unsigned" else to_signed
+    change = to_unsigned if signedness == "unsigned" else _to_signed
     return replace(entry, value=change(entry.value))
 
 
@@ -47,7 +46,7 @@ def to_unsigned(value: Affine) -> Affine:
     return replace(value, signed=False, zero_point=np.asarray(value.zero_point + (1 << (value.bits - 1))))
 
 
-def to_signed(value: Affine) -> Affine:
+def _to_signed(value: Affine) -> Affine:
     """The same grid counted from the lowest negative number."""
     if value.signed:
         return value

@@ -21,7 +21,7 @@ from atlas.form_known import known_kernels
 from atlas.form_rare import rare_operators
 from atlas.form_settings import settings_of_operators
 from atlas.forms import Form, all_forms
-from atlas.sketch import AS_IT_IS, Sketch, Variation
+from atlas.sketch import AS_IT_IS, Coarse, Sketch, Variation
 from atlas.units import Kind, Unit, unit
 from deploykit.errors import InputError
 from deploykit.model.weights import stored_values
@@ -196,5 +196,5 @@ def _covering(made: Unit | Sketch) -> Sequence[dict[str, Numbers]]:
     for number, (name, span) in enumerate(made.spans.items()):
         shape = made.samples[0][name].shape
         for feed, values in zip(sets, covering(shape, span, number), strict=True):
-            feed[name] = values
+            feed[name] = span.moved(values) if isinstance(span, Coarse) else values
     return sets

@@ -40,6 +40,15 @@ class Variation:
 AS_IT_IS = Variation()
 
 
+class Coarse(Span):
+    """A range whose values lie off every edge: an eighth behind a multiple of a quarter."""
+
+    def moved(self, values: Numbers) -> Numbers:
+        """Values of it, where rounding carries nothing over an edge."""
+        ends = np.ceil(self.low * 4) / 4, np.floor(self.high * 4) / 4 - 0.25
+        return np.asarray(np.clip(np.floor(values * 4) / 4, *ends) + 0.125, np.float32)
+
+
 class Sketch:
     """Collects inputs with two samples each, stored values and nodes; every name begins with ``prefix``.
 
@@ -69,7 +78,7 @@ class Sketch:
         if coarse:
             values = [np.floor(value * 4) / 4 + 0.125 for value in values]
         name = self._given([value.astype(np.float32) for value in values])
-        self.spans[name] = Span(low=low, high=high, coarse=coarse)
+        self.spans[name] = (Coarse if coarse else Span)(low=low, high=high)
         return self.layer(name, shape) if self._variation.behind and not coarse and low < 0 else name
 
     def layer(self, x: str, shape: Sequence[int]) -> str:
