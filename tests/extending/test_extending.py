@@ -127,8 +127,8 @@ def outside(tmp_path: Path) -> Run:
 
 def without_page_or_test(root: Path) -> list[str]:
     """The files that a rewrite of this tree lacks."""
-    files = [*sorted((root / "tests/rewrites").glob("test_*.py")), root / "tests/rewrites/graphs.txt"]
-    tests = "\n".join(path.read_text("utf-8") for path in files)
+    files = sorted((root / "tests/rewrites").iterdir())
+    tests = "\n".join(path.read_text("utf-8") for path in files if path.suffix in (".py", ".txt"))
     page = (root / "docs/rewrites.md").read_text("utf-8")
     lacking = []
     for path in sorted((root / "deploykit/rewrites").glob("*.py")):
