@@ -103,7 +103,7 @@ class TimedBench(Struct, kw_only=True):
     deadline: float
     longest: float
     progress: Tell
-    host: Host | None
+    host: Host | None = None
 
     @property
     def is_over(self) -> bool:
