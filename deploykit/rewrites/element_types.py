@@ -37,6 +37,8 @@ from deploykit.rewrites.contract import (
 )
 from deploykit.system.aliases import Numbers
 
+__all__ = ["dequantize_layers", "double_to_float", "integers_to_pairs"]
+
 _LAYERS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _DOUBLE = TensorProto.DOUBLE
 _CONTRIBUTED = "com.microsoft"  # where ONNX Runtime keeps operators of its own

@@ -26,7 +26,7 @@ from deploykit.model.patterns import find_blocks, written_layer_norms
 from deploykit.model.weights import element_type, stored_values
 from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite, rewrite_graph
 
-__all__ = ["fold_batchnorm"]
+__all__ = ["fold_batchnorm", "fuse_gelu", "fuse_hardswish", "fuse_layernorm"]
 
 
 _Floats = npt.NDArray[np.float64]

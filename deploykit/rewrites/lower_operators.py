@@ -20,7 +20,25 @@ from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
-__all__ = ["PoolAxis", "pool_windows"]
+__all__ = [
+    "PoolAxis",
+    "cast_labels",
+    "clip_to_extremes",
+    "conv_by_shifts",
+    "cumulate_forward",
+    "divide_by_root",
+    "einsum_to_matmul",
+    "flat_index",
+    "gathernd_to_gather",
+    "global_pool",
+    "index_from_front",
+    "integer_remainder",
+    "norm_statistics",
+    "pool_by_taps",
+    "pool_windows",
+    "product_by_halves",
+    "sum_to_mean",
+]
 
 
 # Factors of one product: each doubling costs three nodes, and float products of more mean little.

@@ -23,6 +23,8 @@ from deploykit.model.ranges import ANYTHING, LateBounds
 from deploykit.model.values import nested_graphs
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 
+__all__ = ["cut_tail", "loops_on_host", "scale_last", "split_output"]
+
 _MOVES = ops(Trait.REARRANGES) | {"Cast", "Concat"}
 # Ranges whose magnitudes differ by no more than this factor may share a grid.
 _ALIKE = 4.0
