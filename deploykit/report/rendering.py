@@ -5,17 +5,22 @@ JSON is serialised, never templated; nothing here touches the disk of the user.
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined, TemplateError
+from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deploykit.errors import DefectError, UsageError
 from deploykit.system.aliases import Json
+from deploykit.system.store import Store, key_of
 
 __all__ = ["markdown_text", "render"]
 
@@ -58,6 +63,7 @@ def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Env
         optimized=False,  # constants are few: to look for them takes longer
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=_Compiled(is_page) if templates is None else None,
     )
     environment.filters |= {
         "sh": shlex.quote,
@@ -68,6 +74,24 @@ def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Env
         "json": lambda value: json.dumps(value, ensure_ascii=False),
     }
     return environment
+
+
+class _Compiled(jinja2.BytecodeCache):
+    """What our own templates were compiled to, kept between runs: compiling takes longer than rendering."""
+
+    def __init__(self, is_page: bool) -> None:
+        self._made_by: Json = {"page": is_page, "jinja": jinja2.__version__, "python": sys.version}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if found := Store("templates").get(self._key(bucket)):
+            bucket.bytecode_from_string(base64.b64decode(found["code"]))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        code = base64.b64encode(bucket.bytecode_to_string()).decode()
+        Store("templates").put(self._key(bucket), {"code": code}, tidy=False)
+
+    def _key(self, bucket: Bucket) -> str:
+        return key_of(bucket.key.encode(), {**self._made_by, "source": bucket.checksum})
 
 
 def shell_comment(text: str) -> str:

@@ -31,6 +31,7 @@ from deploykit.fleet.pages import junit_of, render_matrix, size_text
 from deploykit.fleet.results import CellResult, Results
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
+from deploykit.report import rendering
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, spark, spread, timeline
 from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes, picture_in, png
 from deploykit.report.explaining import costs_by_output, explained, samples_wanted, shipping
@@ -414,3 +415,12 @@ def test_a_manifest_that_says_nothing_there_is_explained(key: str) -> None:
     """Whoever can write to a package can seal it again."""
     for value in (None, [], "x", 7, {"a": None}, [{"a": None}]):
         assert explained({**read("manifest.json"), key: value}).chapters, value
+
+
+def test_a_template_is_compiled_once_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path))
+    pages = []
+    for environment in (rendering._environment.__wrapped__(None, None, True) for _ in range(2)):
+        pages.append(environment.get_template("report.html.j2").root_render_func.__code__)
+        monkeypatch.setattr(type(environment), "_compile", None)
+    assert pages[0] == pages[1]

@@ -58,8 +58,9 @@ _STEPS = 8
 _MANY_NODES, _PIECE = 12_000, 1000
 """A graph of more nodes is opened in pieces: the time and memory of opening one grow faster than its nodes."""
 
-_ONE_THREAD = 32 << 20
-"""Bytes of weights below which one thread is enough: handing small operators out costs more than it gains."""
+_ONE_THREAD, _SMALL = 32 << 20, 1 << 20
+"""Bytes of all weights, or of the largest, below which one thread is enough: handing small operators out costs more
+than it gains."""
 
 _LARGE = 1 << 16
 """Bytes of a tensor that is worth being handed over beside a message that would else be too large."""
@@ -94,9 +95,9 @@ class Session:
         size, values = mapped_bytes(model), values or {}
         if room is None:  # for weights that are worth a group of their own, within a small part of the memory budget
             room = max(_LEAST_GROUP, min(_GROUP, memory_budget() // _GROUPS_IN_BUDGET))
-        opener = _ModelOpener(
-            optimize=optimize, values=values, size=sum(byte_size(tensor, "") for tensor in model.graph.initializer)
-        )
+        sizes = [byte_size(tensor, "") for tensor in model.graph.initializer]
+        is_small = sum(sizes) < _ONE_THREAD or max(sizes) < _SMALL
+        opener = _ModelOpener(optimize=optimize, values=values, size=sum(sizes), is_small=is_small)
         stored = {tensor.name for tensor in model.graph.initializer}
         self._fed = {item.name: values[item.name] for item in model.graph.input if item.name in values.keys() - stored}
         whole = _with_outputs(model, capture)
@@ -189,6 +190,7 @@ class _ModelOpener(Record):
     optimize: bool
     values: Mapping[str, Value]
     size: int
+    is_small: bool
 
     def open(self, model: ModelProto) -> _OpenModel:
         """Raises InputError for what the runtime refuses."""
@@ -200,7 +202,7 @@ class _ModelOpener(Record):
                 outside.append(tensor)
             else:
                 inline += byte_size(tensor, "")
-        options = _options(len(model.graph.node), self.size)
+        options = _options(len(model.graph.node), self.size, one_thread=self.is_small)
         if not self.optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         with WeightFiles() as files:
@@ -240,14 +242,14 @@ def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, Numbers]]:
     return lean, values
 
 
-def _options(nodes: int, weight_bytes: int) -> Any:
+def _options(nodes: int, weight_bytes: int, *, one_thread: bool) -> Any:
     """Quiet, and without threads that spin while they wait: they would burn the time of whatever runs beside them."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if weight_bytes < _ONE_THREAD:
+    if one_thread:
         options.intra_op_num_threads = 1
-    else:  # such a model runs in groups, opened for a few samples: laying weights out anew gains nothing
+    if weight_bytes >= _ONE_THREAD:  # run in groups, opened for a few samples: laying weights out anew gains nothing
         options.add_session_config_entry("session.disable_prepacking", "1")
     if nodes > _PLANNED_NODES:
         options.enable_mem_reuse = options.enable_mem_pattern = False

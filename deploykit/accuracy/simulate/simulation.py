@@ -280,15 +280,17 @@ def fit_judge(
     derived = {name for name, source in samples.of_inputs.items() if source.label is Label.DERIVED}
     session, simulator, tried = Session(model), Simulator(model, encodings, known=known), list[Fitted]()
     factors = (1.0, *_FACTORS) if samples.label is Label.DERIVED else (1.0,)
+    # Opening a model piece by piece costs more than a few samples more: then all sizes share one pass, of two samples.
+    streams = session.streams or simulator.streams
+    drawn = samples.varied[-2:] if streams and len(factors) > 1 else samples.varied
     sets = [  # float inputs that were derived are drawn towards zero, nothing else is
         [
             {n: v * v.dtype.type(factor) if n in derived and v.dtype.kind == "f" else v for n, v in feed.items()}
-            for feed in samples.varied
+            for feed in drawn
         ]
         for factor in factors
     ]
-    # Opening a model piece by piece costs more than what a few samples more do: then all sizes share one pass.
-    for together in [sets] if session.streams or simulator.streams else [[one] for one in sets]:
+    for together in [sets] if streams else [[one] for one in sets]:
         everything = [feed for feeds in together for feed in feeds]
         wanted, got = iter(session.runs(everything)), iter(simulator.runs(everything))
         for feeds in together:
