@@ -19,7 +19,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator, fit_judge
 from deploykit.backend.backend import AnyBackend, MixedSupport, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
-from deploykit.encodings.backward import Inference, InferredRange, OpenTensor
+from deploykit.encodings.backward import Inference, InferredRange
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Encoding, EncodingSet, Float
@@ -132,14 +132,6 @@ class ChosenWay(Record):
         made = None if self.prepared is None else self.prepared.inference
         found = [inference.concluded for inference in (self.filled, made) if inference is not None]
         return {name: conclusion for concluded in found for name, conclusion in concluded.items()}
-
-    @property
-    def open_tensors(self) -> tuple[OpenTensor, ...]:
-        """Tensors that some integer way needs a range for and has none; nothing where an integer way won."""
-        if self.explored is None or (self.prepared is not None and self.prepared.way.kind == "integer"):
-            return ()
-        inferences = [item.inference for item in self.explored.built if item.inference is not None]
-        return next((inference.open for inference in inferences if inference.open), ())
 
     @property
     def right(self) -> Correctness:

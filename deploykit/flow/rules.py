@@ -180,8 +180,11 @@ def check_open(chosen: ChosenWay) -> Finds:
     Fix: give data with --calibration, or say what the input is with --input NAME=VALUE
     """
     # Each tensor with the input that it hangs on; no error where another way leaves it float.
-    for one in chosen.open_tensors:
-        won = chosen.prepared
+    won = chosen.prepared
+    if chosen.explored is None or (won is not None and won.way.kind == "integer"):
+        return
+    inferences = [item.inference for item in chosen.explored.built if item.inference is not None]
+    for one in next((inference.open for inference in inferences if inference.open), ()):
         hang = f"; it hangs on the input {listed(one.inputs)}" if one.inputs else ""
         yield Found(
             kind="tensor",

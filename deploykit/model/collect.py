@@ -26,7 +26,7 @@ from deploykit.model.values import (
     is_external,
     stored_tensors,
 )
-from deploykit.model.weights import WeightFiles, is_outside, weight
+from deploykit.model.weights import is_outside, weight
 from deploykit.system.aliases import Numbers
 
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "plain", "read_of"]
@@ -111,14 +111,14 @@ def constant_value(model: Model, name: str, *, limit: int = 1024) -> Numbers | N
     return weight(model, name)
 
 
-def constant_range(model: Model, name: str, files: WeightFiles | None = None) -> tuple[float, float] | None:
+def constant_range(model: Model, name: str) -> tuple[float, float] | None:
     """The smallest and largest value of a stored tensor, infinities included and NaN left out.
 
-    None where the tensor is computed, holds no numbers, or is empty. Reads exactly this tensor, of a file in ``files``.
+    None where the tensor is computed, holds no numbers, or is empty. Reads exactly this tensor.
     """
     if name not in model.stored:
         return None
-    values = weight(model, name, files)
+    values = weight(model, name)
     if values.dtype.kind in "OSUc" or not values.size:
         return None
     if values.dtype.kind not in "fiub":  # types that numpy knows only by extension, such as bfloat16

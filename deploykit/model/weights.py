@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -67,11 +66,10 @@ _NATIVE = {1: "<f4", 2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 9
 _NATIVE |= {11: "<f8", 12: "<u4", 13: "<u8", 14: "<c8", 15: "<c16"}
 
 
-def weight(model: Model, name: str, files: WeightFiles | None = None) -> Numbers:
+def weight(model: Model, name: str) -> Numbers:
     """The values of one stored tensor, in its own shape and type, read-only; large external data is a memory map.
 
-    ``files`` keeps what it opens, for many tensors of few files. Raises UsageError where the model stores no such
-    tensor, InputError where its file changed since it was measured.
+    Raises UsageError where the model stores no such tensor, InputError where its file changed since it was measured.
     """
     tensor = model.stored.get(name)
     if tensor is None:
@@ -83,13 +81,13 @@ def weight(model: Model, name: str, files: WeightFiles | None = None) -> Numbers
     if path is None:
         raise UsageError(f"{model.path}: tensor {tensor.name!r} points to {location!r}, which was never located")
     try:
-        opened = open_regular(path) if files is None else files.open(str(path))
+        opened = open_regular(path)
     except InputError as error:
         raise InputError(
             f"{model.path}: tensor {name!r}: its external data {location!r} cannot be read",
             why=error.why or error.what,
         ) from None
-    with opened if files is None else nullcontext():
+    with opened:
         return _values(opened, tensor, model.path)
 
 

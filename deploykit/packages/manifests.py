@@ -260,11 +260,12 @@ class Witnessed:
         """
         was, is_now = _identity(before.status), _identity(after)
         if before.settled and (was == is_now or (linked and was[:-1] == is_now[:-1])):
-            self._note(after, size, digest)
+            self.note(after, size, digest)
 
-    def note_written(self, path: Path, size: int, digest: str) -> None:
-        """A file that this process wrote, where no other writes."""
-        self._note(path.stat(), size, digest)
+    def note(self, status: os.stat_result, size: int, digest: str) -> None:
+        """A file that nobody else writes to, with the state it has now."""
+        if size >= _LARGE and status.st_size == size:
+            self._known[_identity(status)] = (size, digest)
 
     def hash(self, path: Path, *, size: int | None = None, follow: bool = True) -> tuple[int, str]:
         """What ``hash_file`` says: remembered for a large file that nobody wrote to since, else read now."""
@@ -275,10 +276,6 @@ class Witnessed:
         if known is None or size not in (None, known[0]):
             return hash_file(path, size=size, follow=follow)
         return known
-
-    def _note(self, status: os.stat_result, size: int, digest: str) -> None:
-        if size >= _LARGE and status.st_size == size:
-            self._known[_identity(status)] = (size, digest)
 
 
 def _identity(status: os.stat_result) -> _Identity:

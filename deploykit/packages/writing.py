@@ -97,7 +97,7 @@ class PackageWriter(PlacedFolder):
                 executable = isinstance(file, TextFile) and file.executable
                 if path.stat().st_nlink == 1:  # the rights of a file with two names are its owner's business
                     path.chmod(0o755 if executable else 0o644)
-                    self.witnessed.note_written(path, size, digest)
+                    self.witnessed.note(path.stat(), size, digest)
                 self.records[file.path] = FileRecord(
                     path=file.path, bytes=size, sha256=digest, origin="generated", executable=executable
                 )

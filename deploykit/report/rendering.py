@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import shlex
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Env
         optimized=False,  # constants are few: to look for them takes longer
         trim_blocks=True,
         lstrip_blocks=True,
-        bytecode_cache=_Compiled(is_page) if templates is None else None,
+        bytecode_cache=None if templates else _Compiled(),
     )
     environment.filters |= {
         "sh": shlex.quote,
@@ -79,19 +78,16 @@ def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Env
 class _Compiled(jinja2.BytecodeCache):
     """What our own templates were compiled to, kept between runs: compiling takes longer than rendering."""
 
-    def __init__(self, is_page: bool) -> None:
-        self._made_by: Json = {"page": is_page, "jinja": jinja2.__version__, "python": sys.version}
-
     def load_bytecode(self, bucket: Bucket) -> None:
-        if found := Store("templates").get(self._key(bucket)):
+        # Jinja looks itself whether its own version and Python's are those of the code; ``finalize`` is compiled in.
+        depends = {"source": bucket.checksum, "page": bucket.environment.finalize is not None}
+        bucket.key = key_of(bucket.key.encode(), depends)
+        if found := Store("templates").get(bucket.key):
             bucket.bytecode_from_string(base64.b64decode(found["code"]))
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         code = base64.b64encode(bucket.bytecode_to_string()).decode()
-        Store("templates").put(self._key(bucket), {"code": code}, tidy=False)
-
-    def _key(self, bucket: Bucket) -> str:
-        return key_of(bucket.key.encode(), {**self._made_by, "source": bucket.checksum})
+        Store("templates").put(bucket.key, {"code": code}, tidy=False)
 
 
 def shell_comment(text: str) -> str:

@@ -176,23 +176,17 @@ def with_memory(size: str | None) -> Iterator[None]:
 
 def free_memory(root: Path = Path("/")) -> int:
     """Bytes that could be had now without swapping, in the machine and in the control group (v2) of this process."""
-    known = [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
+    known = [int(kilobytes) * 1024 for kilobytes in re.findall(r"MemAvailable: *(\d+)", _text(root / "proc/meminfo"))]
     top = root / "sys/fs/cgroup"
-    for path in (line[3:] for line in _lines(root / "proc/self/cgroup") if line.startswith("0::")):
+    for path in re.findall(r"^0::(.*)", _text(root / "proc/self/cgroup"), re.MULTILINE):
         here = top / path.lstrip("/")
         for group in (here, *here.parents):
             most, taken = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
             if group.is_relative_to(top) and most.isdigit() and taken.isdigit():
                 # Caches of files count as free, since the kernel gives them up first.
-                cached = [
-                    line.split()[1] for line in _lines(group / "memory.stat") if line.startswith("inactive_file ")
-                ]
+                cached = re.findall(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.MULTILINE)
                 known.append(int(most) - int(taken) + sum(map(int, cached)))
     return max(0, min(known, default=_UNKNOWN))
-
-
-def _lines(path: Path) -> list[str]:
-    return _text(path).splitlines()
 
 
 def _text(path: Path) -> str:

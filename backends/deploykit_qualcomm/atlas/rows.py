@@ -95,13 +95,9 @@ class Row(Record):
         """How many it is about, and of how many that it holds for where that is more."""
         return f"{self.hit} of {self.hit + self.spared}" if self.spared else f"{self.hit}"
 
-    def may_hold(self, traits: Mapping[str, str | float]) -> bool:
-        """True where no part of the condition is known not to hold."""
-        return all(name not in traits or _holds(value, traits[name]) for name, value in self.when.items())
-
-    def holds(self, traits: Mapping[str, str | float]) -> bool:
-        """True where every part of the condition is known to hold."""
-        return all(name in traits and _holds(value, traits[name]) for name, value in self.when.items())
+    def holds(self, traits: Mapping[str, str | float], *, perhaps: bool = False) -> bool:
+        """True where every part of the condition is known to hold, or ``perhaps`` does: what no trait tells."""
+        return all(_holds(value, traits[name]) if name in traits else perhaps for name, value in self.when.items())
 
 
 def _words(wanted: Wanted) -> str:

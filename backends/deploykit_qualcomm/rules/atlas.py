@@ -129,7 +129,7 @@ def predicted(graph: Grids, only: Collection[str] | None = None) -> Iterator[tup
         rows = rows_for(node.op_type, type_of(graph, node))
         if rows:
             elsewhere = traits_without_grids(graph.facts, node)
-            rows = tuple(row for row in rows if row.may_hold(elsewhere))
+            rows = tuple(row for row in rows if row.holds(elsewhere, perhaps=True))
         row = matching(rows, traits_of(graph, node)) if rows else None
         if row is not None:
             yield node, row

@@ -151,17 +151,15 @@ def check_range(plan: Float16Plan) -> Finds:
     from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
     from deploykit.model.collect import constant_range
     from deploykit.model.facts import setting_of
-    from deploykit.model.weights import WeightFiles
 
     facts = plan.situation.facts
 
     def bounds(name: str) -> tuple[float, float] | None:
         size = math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
-        return constant_range(plan.situation.model, name, files) if size <= _WORTH_READING else None
+        return constant_range(plan.situation.model, name) if size <= _WORTH_READING else None
 
-    proven, key = proven_bounds(facts, plan.situation.model, plan.encodings), ("reach", plan.encodings)
-    with WeightFiles() as files:
-        reach = facts.once(key, lambda: collect_reach(facts, plan.encodings, bounds, bounds=proven))
+    proven = proven_bounds(facts, plan.situation.model, plan.encodings)
+    reach = facts.once(("reach", plan.encodings), lambda: collect_reach(facts, plan.encodings, bounds, bounds=proven))
     folded = _folded_by_converters(plan.situation)
     for name in sorted((plan.tensors & reach.keys()) - folded):
         found = reach[name]

@@ -202,7 +202,7 @@ class _ModelOpener(Record):
                 outside.append(tensor)
             else:
                 inline += byte_size(tensor, "")
-        options = _options(len(model.graph.node), self.size, one_thread=self.is_small)
+        options = _options(len(model.graph.node), self.size, self.is_small)
         if not self.optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         with WeightFiles() as files:
@@ -242,12 +242,12 @@ def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, Numbers]]:
     return lean, values
 
 
-def _options(nodes: int, weight_bytes: int, *, one_thread: bool) -> Any:
+def _options(nodes: int, weight_bytes: int, is_small: bool) -> Any:
     """Quiet, and without threads that spin while they wait: they would burn the time of whatever runs beside them."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if one_thread:
+    if is_small:
         options.intra_op_num_threads = 1
     if weight_bytes >= _ONE_THREAD:  # run in groups, opened for a few samples: laying weights out anew gains nothing
         options.add_session_config_entry("session.disable_prepacking", "1")
