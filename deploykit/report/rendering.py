@@ -45,16 +45,12 @@ def render(template: str, values: Json, *, templates: Path | None = None, own: P
 
 @cache
 def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Environment:
-    loaders: list[Any] = [PackageLoader("deploykit_templates", ".")]
-    if own is not None:
-        loaders.insert(0, FileSystemLoader(own))
-    if templates is not None:
-        if not templates.is_dir():
-            raise UsageError(f"{templates}: no such template folder")
-        loaders.insert(0, FileSystemLoader(templates))
+    if templates is not None and not templates.is_dir():
+        raise UsageError(f"{templates}: no such template folder")
+    folders = [FileSystemLoader(folder) for folder in (templates, own) if folder is not None]
     kind = Environment if templates is None else ImmutableSandboxedEnvironment
     environment = kind(
-        loader=ChoiceLoader(loaders),
+        loader=ChoiceLoader([*folders, PackageLoader("deploykit_templates", ".")]),
         undefined=StrictUndefined,
         finalize=_visible if is_page else None,
         autoescape=lambda name: name is not None and ".html" in name,
@@ -90,9 +86,10 @@ class _Compiled(jinja2.BytecodeCache):
         Store("templates").put(bucket.key, {"code": code}, tidy=False)
 
 
-def shell_comment(text: str) -> str:
-    """Text on one line without control characters, so that it cannot leave a comment."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+def shell_comment(text: str, kept: str = "") -> str:
+    """Text on one line without control characters but those ``kept``, so that it cannot leave a comment."""
+    letters = (letter if letter.isprintable() or letter in kept else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return "".join(letters)
 
 
 def markdown_text(text: str) -> str:
@@ -105,7 +102,4 @@ def _visible(value: Any) -> Any:
     if type(value) is not str or value.isprintable():  # what is marked as HTML is the template's own
         return value
     # Python does not count a no-break space as printable; pages have it between a number and its unit.
-    return "".join(
-        letter if letter.isprintable() or letter in "\n\t\N{NO-BREAK SPACE}" else "\N{REPLACEMENT CHARACTER}"
-        for letter in value
-    )
+    return shell_comment(value, "\n\t\N{NO-BREAK SPACE}")
