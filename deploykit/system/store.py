@@ -47,14 +47,12 @@ _ENTRY = re.compile(r"[0-9a-f]{64}\.(json|zip|bin)")
 
 def cache_folder() -> Path:
     """Where entries live: ``DEPLOYKIT_CACHE``, else deploykit's part of the user's cache folder."""
-    given = os.environ.get("DEPLOYKIT_CACHE")
-    return Path(given) if given else user_cache() / "deploykit"
+    return Path(os.environ.get("DEPLOYKIT_CACHE") or user_cache() / "deploykit")
 
 
 def user_cache() -> Path:
     """The user's cache folder (``XDG_CACHE_HOME`` honoured)."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    return Path(given) if given else user_home() / ".cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or user_home() / ".cache")
 
 
 def user_home() -> Path:

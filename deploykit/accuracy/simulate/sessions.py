@@ -257,7 +257,7 @@ def _options(nodes: int, weight_bytes: int, is_small: bool) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 _Values: TypeAlias = dict[str, Numbers]
