@@ -54,7 +54,7 @@ SOURCE = re.compile(
     |(?:(?:\}\ *)?el(?:se\ )?if|if|while|for)\b.*(?:[:{]\s*$|;\ *then\b)|(?:\}\ *)?(?:except|catch)\b.*[:{]\s*$
     |(?:raise|throw)\ (?:std::)?[\w.]+\(|return\b.*;\s*$|assert\ .*,\ *f?["'].*["']\)?\s*$|RUN\ \S
     |[A-Za-z_][\w.]*(?<!Error)(?<!Exception)\(f?["'].*\);?\s*$|\w[\w.:>-]*(?:\(\w*\))?\ *<<\ *["'\w].*;\s*$
-    |\w+\.add_\w+\(|--?\w[\w-]*(?:[ ,=]\S+)*\s{2,}\S|\s{20}[A-Za-z(<"])""",
+    |\#\ .*[{\\]\s*$|\w+\.add_\w+\(|--?\w[\w-]*(?:[ ,=]\S+)*\s{2,}\S|\s{20}[A-Za-z(<"])""",
     re.VERBOSE,
 )
 """A line of a program, a script or a list of options: what it might say, and nobody said."""
@@ -71,6 +71,7 @@ surely what happened.
 
 _HARMLESS = re.compile(
     r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?)\b
+    |\b\d+\ (?:critical\ )?warnings?\b
     |\b(?:critical[- ]warnings?|errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)\ ?(?:count\ ?)?[:=]\ ?0\b
         (?!x|\.\d)
     |\b(?:error|err|status|return|exit)[ _](?:code|status)?\ ?[:=]?\ ?(?:0x0+|0)\b(?!\.\d)
@@ -80,7 +81,7 @@ _HARMLESS = re.compile(
     |\berror\ (?:rate|bound|tolerance|metric|analysis|threshold)
     |\bif\ .*\b(?:fails|failed)\b|:\ Could\ not\ collect$|^--\ (?:Performing|Looking|Check|Could\ NOT).*
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
-    |--\w[\w-]*(?:error|fail|fallback)|\w_fallback:\ |\berrors=[a-z]
+    |(?<!\S)--?\w[\w-]*(?:error|critical|exceptions|fail|fallback|errno)[\w-]*|\w_fallback:\ |\berrors=[a-z]
     |\b(?:error|exception)s?\ (?:will|would|may|might|could)\ be\b""",
     re.IGNORECASE | re.VERBOSE,
 )
