@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from msgspec.structs import replace
 
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
-from deploykit.system.aliases import Json, Tell
+from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.limits import limited_time, memory_budget, with_memory
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def run(
         against=_path(against),
         keep=keep,
     )
-    return run_package(Path(package), row, options, progress or (lambda _line: None))
+    return run_package(Path(package), row, options, progress or silent)
 
 
 def targets(words: str = "") -> tuple[Device, ...]:
@@ -337,8 +337,8 @@ def matrix(
         fail_fast=fail_fast,
         fresh=fresh,
         max_time_us=limit,
-        tell=progress or (lambda _cell, _line: None),
-        done=on_result or (lambda _result: None),
+        tell=progress or silent,
+        done=on_result or silent,
     )
 
 
@@ -356,7 +356,7 @@ def matrix_run(
     from deploykit.devices.places import devices_in
     from deploykit.fleet.on_devices import run_on_devices
 
-    return run_on_devices(results, devices_in(Path(file)), Path(out), progress or (lambda _cell, _line: None))
+    return run_on_devices(results, devices_in(Path(file)), Path(out), progress or silent)
 
 
 def matrix_diff(old: AnyPath, new: AnyPath) -> RunDifference:
@@ -494,7 +494,7 @@ def locate_on(
     from deploykit.devices.places import device_at
     from deploykit.flow.pipeline import make_package
 
-    tell = progress or (lambda _line: None)
+    tell = progress or silent
 
     def make(model: Path, manifest: Json, out: Path) -> None:
         """The model as the package was made, but for its outputs."""
@@ -530,7 +530,7 @@ def sensitivity(
             **_paths(question),
             budget=Budget(seconds=seconds, bytes=memory_budget() // 4),
             resume=resume,
-            tell=progress or (lambda _: None),
+            tell=progress or silent,
         )
 
 
@@ -588,7 +588,7 @@ def ladder(
             sdk=sdk,
             metric=user_metric(metric, references=_path(references)),
             estimate=estimate,
-            tell=progress or (lambda _: None),
+            tell=progress or silent,
         )
 
 
@@ -623,7 +623,7 @@ def mix(
             target=target,
             sdk=sdk,
             metric=user_metric(metric, references=_path(references)),
-            tell=progress or (lambda _: None),
+            tell=progress or silent,
             **_paths(question),
         )
 

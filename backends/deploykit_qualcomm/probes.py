@@ -62,7 +62,6 @@ _TOOLS = (
     *("qnn-onnx-converter", "qairt-converter", "qairt-quantizer", "qnn-model-lib-generator"),
     *("qnn-context-binary-generator", "qnn-net-run"),
 )
-_HOST_FOLDERS = ("bin/x86_64-linux-clang", "bin/x86_64-windows-msvc")
 _VERSION = re.compile(r"\d+\.\d+\.\d+(?:\.\d+)?")
 _REFUSALS = ("error while loading shared libraries", "ModuleNotFoundError", "ImportError", "SyntaxError")
 _PYTHONS = ("3.10", "3.12")
@@ -71,7 +70,7 @@ _REGISTER = """
 import ctypes, json, onnxruntime as ort, onnxruntime_qnn as qnn, os
 ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
 found = [device.ep_name for device in ort.get_ep_devices()]
-for name in ("libQnnSystem.so", "libQnnHtp.so") if os.name == "posix" else ():
+for name in "libQnnSystem.so", "libQnnHtp.so":
     ctypes.CDLL(os.path.join(os.path.dirname(qnn.get_library_path()), name))
 print(json.dumps({"registered": qnn.EP_NAME in found}))
 """
@@ -159,7 +158,7 @@ def version_of_sdk(root: Path) -> str | None:
 
 
 def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
-    folder = next((root / name for name in _HOST_FOLDERS if (root / name).is_dir()), root / _HOST_FOLDERS[0])
+    folder = root / "bin/x86_64-linux-clang"
     present = [tool for tool in _TOOLS if (folder / tool).is_file()]
     broken = {}
     for tool in present:

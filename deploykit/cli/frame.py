@@ -43,7 +43,7 @@ __all__ = [
 
 _ENV = "DEPLOYKIT"  # the environment variables of all options begin with it
 _NO_CACHE = f"{_ENV}_NO_CACHE"
-_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EDQUOT})
 _DEVICES = "'deploykit targets' lists the devices"
 _ADVICE = {
     "target": _DEVICES,
@@ -54,7 +54,7 @@ _ADVICE = {
     "--preflight": "it is now --second-opinion, which is on by default",
 }
 _LONG_WORD = re.compile(r"(\S{60})\S{80,}(\S{60})")  # more than a line of a terminal: nobody reads it
-_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Settings(Struct, kw_only=True):
@@ -305,9 +305,7 @@ def _show_defect(arguments: Sequence[str], error: Exception) -> int:
     return 70
 
 
-CRASHES = frozenset(
-    getattr(signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(signal, name)
-)
+CRASHES = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 """Signals by which code ends the process that it runs in."""
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 

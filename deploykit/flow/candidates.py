@@ -52,7 +52,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights, load_weights
-from deploykit.system.aliases import Json, Tell
+from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.published import Published, published
 
 __all__ = ["Best", "Mixed", "SimulatedLadder", "make_asked", "make_best", "mix_files", "simulated_ladder"]
@@ -243,7 +243,7 @@ def mix_files(
     target: str | None = None,
     sdk: str | None = None,
     metric: UserMetric | None = None,
-    tell: Tell = lambda _: None,
+    tell: Tell = silent,
     **asked: Any,
 ) -> Mixed:
     """Lite mixed precision for files; ``asked`` is what ``quantized_question`` takes.
@@ -487,7 +487,7 @@ class _Candidates:
         """The way that packaging takes, decided as it decides; and why it refuses, not asked without ``plans``."""
         backend = self._making.backend
         if not plans:
-            return choose_way(backend, situation, SharedWork(), lambda _: None), ""
-        decision = decide(backend, situation, SharedWork(), lambda _: None)
+            return choose_way(backend, situation, SharedWork(), silent), ""
+        decision = decide(backend, situation, SharedWork(), silent)
         blocking = [finding for finding in decision.plan.findings if finding.blocks]
         return decision.chosen, "; ".join(f"{one.code} {one.message}" for one in blocking[:2])

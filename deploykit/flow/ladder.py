@@ -21,7 +21,7 @@ from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
 from deploykit.findings.records import Record
-from deploykit.system.aliases import Json, Tell
+from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.published import Published, published
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
@@ -205,7 +205,7 @@ def walk(
     wides: Sequence[WideType] = (),
     confirm: Callable[[LadderRung], LadderRung] = lambda rung: rung,
     learning: Learning | None = None,
-    tell: Tell = lambda _: None,
+    tell: Tell = silent,
 ) -> Ladder:
     """Measure every candidate, conclude, raise the layers that the conclusion points at, choose.
 

@@ -31,7 +31,7 @@ from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
-from deploykit.system.aliases import Tell
+from deploykit.system.aliases import Tell, silent
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
@@ -132,7 +132,7 @@ def read_jobs(
 
 def make_package(request: Request, out: Path, *, progress: Tell | None = None, **output: Any) -> Packaged:
     """Check, plan, render, write and verify one package; nothing is written when an error is not handled."""
-    (job,) = read_jobs([request], [out], progress=[progress or _silent], **output)
+    (job,) = read_jobs([request], [out], progress=[progress or silent], **output)
     return job.make()
 
 
@@ -143,7 +143,7 @@ def make_packages(
 
     A single one goes to ``out``, several go to folders below it, named after the devices.
     """
-    tell: Tell = progress or _silent
+    tell: Tell = progress or silent
     if len(requests) == 1:
         return (make_package(requests[0], out, progress=tell, **output),)
     names = [resolve_target(request)[1].device.id for request in requests]
@@ -154,7 +154,7 @@ def make_packages(
 
 def make_plan(request: Request, *, progress: Tell | None = None) -> Plan[Any]:
     """The decision for one request, nothing written."""
-    return _decided(request, progress or _silent)[1].plan
+    return _decided(request, progress or silent)[1].plan
 
 
 def estimate(request: Request, *, progress: Tell | None = None) -> Estimate | None:
@@ -169,24 +169,22 @@ def estimate(request: Request, *, progress: Tell | None = None) -> Estimate | No
 
 def check(request: Request, *, progress: Tell | None = None) -> tuple[Finding, ...]:
     """The findings of a plan, and those about kernels where the backend runs each by itself here."""
-    tell: Tell = progress or _silent
+    tell: Tell = progress or silent
     with blaming(request.model):
-        backend, decision, steps = _decided(request, tell, AUDITING)
-        steps.begin(AUDITING)
+        backend, decision = _decided(request, tell, AUDITING)
         return with_kernels(backend, decision, tell)
 
 
 def audit(request: Request, *, level: str = "full", progress: Tell | None = None) -> Audit:
     """Each kernel of the model as it would be packaged; UsageError for a backend that runs none by itself."""
-    tell: Tell = progress or _silent
+    tell: Tell = progress or silent
     with blaming(request.model):
-        backend, decision, steps = _decided(replace(request, backend=auditor(request.backend)), tell, AUDITING)
-        steps.begin(AUDITING)
+        backend, decision = _decided(replace(request, backend=auditor(request.backend)), tell, AUDITING)
         return backend.audit(decision.prepared, level=level, progress=tell)
 
 
-def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Decision[Any, Any], Steps]:
-    """The backend, the decision, and the steps, of which ``more`` come after it."""
+def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Decision[Any, Any]]:
+    """The backend and the decision; steps that come after it (``more``) are begun by then."""
     with blaming(request.model), _guarded(request.model, checking=True):
         backend, given = read_situation(request)
     with blaming(request.model), _guarded(request.model, given, checking=True):
@@ -196,7 +194,10 @@ def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Deci
         given = quantized_situation(backend, given, shared, tell)
         given = turned(given, shared) if given.request.io else given
         steps.begin(DECIDING)
-        return backend, decide(backend, given, shared, tell), steps
+        decision = decide(backend, given, shared, tell)
+    for name in more:
+        steps.begin(name)
+    return backend, decision
 
 
 @contextmanager
@@ -207,10 +208,6 @@ def _guarded(*known: Path | Situation, checking: bool = False) -> Iterator[None]
         paths += [one] if isinstance(one, Path) else [external.path for external in one.model.external]
     with guarded_memory(sum(path.stat().st_size for path in paths if path.is_file()), checking=checking):
         yield
-
-
-def _silent(line: str) -> None:
-    del line
 
 
 _YES = str(Status.SUPPORTED)

@@ -23,7 +23,7 @@ from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
 from deploykit.model.facts import GraphChange, changes_between
-from deploykit.system.aliases import Tell
+from deploykit.system.aliases import Tell, silent
 
 __all__ = ["SECONDS", "Decision", "decide", "plan", "plan_as_given", "second_opinions"]
 
@@ -101,8 +101,8 @@ def plan(
 
 def plan_as_given(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> Plan[D]:
     """The plan for a model, at most cured, nothing chosen; asked for one model under many releases."""
-    cured = cure(backend, judge(backend, situation, shared), shared, lambda _: None)
-    judged = _with_opinions(backend, cured.judged, shared, lambda _: None)
+    cured = cure(backend, judge(backend, situation, shared), shared, silent)
+    judged = _with_opinions(backend, cured.judged, shared, silent)
     found = (*situation.target.findings, *judged.findings)
     return replace(judged.plan, findings=_settled(found, judged.situation))
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from deploykit.errors import DefectError, DeploykitError, PackageError
 from deploykit.findings import listed
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed
-from deploykit.system.aliases import Json, Tell
+from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.files import read_regular
 from deploykit.system.folders import GONE, abandoned, discard, exchange, workspace
 
@@ -153,7 +153,7 @@ class PlacedFolder:
 
     def __init__(self, out: Path, *, force: bool = False, tell: Tell | None = None) -> None:
         self.out, self.force = out, force
-        self._tell = tell or (lambda _line: None)
+        self._tell = tell or silent
         self._work: Path | None = None
         self._seen = ""
         self._held = ExitStack()

@@ -76,13 +76,20 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 def _quantized_from(look: ModelLook, name: str) -> tuple[NodeProto, list[NodeProto]]:
     """The DynamicQuantizeLinear that made integers, and the operators that moved them since."""
+    name, moves = _before_moves(look, name)
+    maker = look.maker(name, "DynamicQuantizeLinear")
+    if maker is None or maker.output[0] != name:
+        raise NoMatchError(f"{name} is not quantized at run time")
+    return maker, moves
+
+
+def _before_moves(look: ModelLook, name: str) -> tuple[str, list[NodeProto]]:
+    """Where integers come from, and the operators that moved them since."""
     moves: list[NodeProto] = []
     while (maker := look.maker(name)) is not None and has(maker, Trait.CARRIES_GRID):
         moves.insert(0, maker)
         name = maker.input[0]
-    if maker is None or maker.op_type != "DynamicQuantizeLinear" or maker.output[0] != name:
-        raise NoMatchError(f"{name} is not quantized at run time")
-    return maker, moves
+    return name, moves
 
 
 def _moved(to: NodeSteps, source: str, moves: Sequence[NodeProto]) -> str:
@@ -107,11 +114,7 @@ def _round_trip(look: ModelLook, node: NodeProto) -> Match:
 
 def _table(look: ModelLook, node: NodeProto) -> Match:
     """Rows of a stored table of integers, an embedding mostly, with one scale for all."""
-    name = node.input[0]
-    moves: list[NodeProto] = []
-    while name not in look.stored and (maker := look.maker(name)) is not None and has(maker, Trait.CARRIES_GRID):
-        moves.insert(0, maker)
-        name = maker.input[0]
+    name, moves = _before_moves(look, node.input[0])
     scale = look.values(node.input[1])
     if scale.size != 1:
         raise NoMatchError(f"{node.input[1]} is not one scale for all")

@@ -105,9 +105,18 @@ def _post_processing(graph: ModelLook) -> MatchResult:
     return _cut_at(graph, work, later, f"{len(later)} nodes follow the last op with weights")
 
 
-def _cut_at(graph: ModelLook, work: Iterable[int], later: frozenset[int], why: str) -> MatchResult:
+def _cut_at(
+    graph: ModelLook,
+    work: Iterable[int],
+    later: frozenset[int],
+    why: str,
+    tensors: Iterable[str] | None = None,
+    refusals: Iterable[NearMiss] = (),
+) -> MatchResult:
+    """What is to be cut off, for nodes that work there; its tensors are those that cross unless others are named."""
     nodes = tuple(label(graph.nodes[index]) for index in work)
-    return MatchResult(sites=(Site(nodes=nodes, tensors=crossing_tensors(graph, later), why=why, data=later),))
+    named = crossing_tensors(graph, later) if tensors is None else tuple(dict.fromkeys(tensors))
+    return MatchResult(sites=(Site(nodes=nodes, tensors=named, why=why, data=later),), refusals=tuple(refusals))
 
 
 cut_tail = Transform(
@@ -163,10 +172,8 @@ def _last_scales(graph: ModelLook) -> MatchResult:
     if not scales:
         return MatchResult(refusals=tuple(refusals), reason="no output ends in a multiplication by a scale")
     data = _with_makers(graph, _followers(graph, scales, later), free)  # earlier moves stay on the device
-    nodes = tuple(label(graph.nodes[index]) for index in scales)
-    tensors = tuple(graph.nodes[index].output[0] for index in scales)
-    site = Site(nodes=nodes, tensors=tensors, why="the last thing computed is a scale", data=data)
-    return MatchResult(sites=(site,), refusals=tuple(refusals))
+    tensors = (graph.nodes[index].output[0] for index in scales)
+    return _cut_at(graph, scales, data, "the last thing computed is a scale", tensors, refusals)
 
 
 def _no_scale(graph: GraphCopy, node: NodeProto, free: set[str]) -> str:
@@ -221,10 +228,8 @@ def _joins(graph: ModelLook) -> MatchResult:
     if not chosen:
         return MatchResult(refusals=tuple(refusals), reason="no output concatenates unlike ranges")
     later = _movable_end(graph, (), _followers(graph, chosen, ends))
-    nodes = tuple(label(graph.nodes[index]) for index in chosen)
-    tensors = tuple(dict.fromkeys(name for index in chosen for name in graph.nodes[index].input))
-    site = Site(nodes=nodes, tensors=tensors, why="parts of unlike ranges share an output", data=later)
-    return MatchResult(sites=(site,), refusals=tuple(refusals))
+    tensors = (name for index in chosen for name in graph.nodes[index].input)
+    return _cut_at(graph, chosen, later, "parts of unlike ranges share an output", tensors, refusals)
 
 
 split_output = Transform(

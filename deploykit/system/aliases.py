@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Arrays", "Json", "Numbers", "Tell"]
+__all__ = ["Arrays", "Json", "Numbers", "Tell", "silent"]
 
 Json: TypeAlias = Mapping[str, Any]
 """What a JSON object holds, or an object that is to become one: a record, a manifest, options."""
@@ -18,3 +18,7 @@ Arrays: TypeAlias = Mapping[str, Numbers]
 """Arrays by name: what a model is fed, and what it gives."""
 Tell: TypeAlias = Callable[[str], None]
 """Is told one line at a time."""
+
+
+def silent(*_told: object) -> None:
+    """A `Tell` where nobody listens."""

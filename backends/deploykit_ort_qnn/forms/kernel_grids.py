@@ -8,7 +8,7 @@ narrowed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from msgspec import field
@@ -31,6 +31,7 @@ __all__ = [
     "find_conversions",
     "gates_apart",
     "is_centred",
+    "of_16_bits",
     "symmetric_int16",
     "symmetric_uint16",
     "widened",
@@ -194,9 +195,13 @@ def even_results(look: ModelLook) -> dict[str, Affine]:
     with channel scales and a bias, behind a conversion from int16 to other steps, is computed wrong (14 dB, the bias
     is taken in the steps before the conversion).
     """
-    made = [node.output[0] for node in look.nodes if is_wide_product(look, node)]
-    grids = {name: value for name in made if (value := look.grid(name)) is not None and value.bits == 16}
-    return {name: symmetric_uint16(value) for name, value in grids.items()}
+    made = (node.output[0] for node in look.nodes if is_wide_product(look, node))
+    return {name: symmetric_uint16(value) for name, value in of_16_bits(look, made)}
+
+
+def of_16_bits(look: ModelLook, names: Iterable[str]) -> Iterator[tuple[str, Affine]]:
+    """Those tensors that have such a grid, each with it."""
+    return ((name, value) for name in names if (value := look.grid(name)) is not None and value.bits == 16)
 
 
 @regrid(
@@ -209,11 +214,9 @@ def rounded_softmaxes(look: ModelLook) -> dict[str, Affine]:
 
     With steps of 2^-15 around the middle of the type an error is as large, and 0 on average.
     """
-    graph = look
-    made = [node.output[0] for node in graph.nodes if node.op_type == "Softmax" and node.output[0] not in graph.outputs]
-    grids = {name: value for name in made if (value := look.grid(name)) is not None and value.bits == 16}
-    ends = {name: value.ends for name, value in grids.items()}
-    return {name: _ROUNDED for name, (low, high) in ends.items() if low == 0 and abs(high - 1) <= 2.0**-15}
+    made = (node.output[0] for node in look.nodes if node.op_type == "Softmax" and node.output[0] not in look.outputs)
+    ends = ((name, value.ends) for name, value in of_16_bits(look, made))
+    return {name: _ROUNDED for name, (low, high) in ends if low == 0 and abs(high - 1) <= 2.0**-15}
 
 
 @regrid(

@@ -18,7 +18,7 @@ from deploykit.encodings.values import Affine, Encoding
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, Transform, regrid, rewrite
-from deploykit_ort_qnn.forms.kernel_grids import is_centred, symmetric_uint16
+from deploykit_ort_qnn.forms.kernel_grids import is_centred, of_16_bits, symmetric_uint16
 
 __all__ = ["older_forms"]
 
@@ -314,10 +314,9 @@ def without_asymmetric_operand(look: ModelLook) -> dict[str, Affine]:
 )
 def without_hardsigmoid_range(look: ModelLook) -> dict[str, Affine]:
     """QAIRT 2.36.1 computes 93 dB on this grid."""
-    made = [node.output[0] for node in look.nodes if node.op_type == "HardSigmoid"]
-    grids = {name: look.grid(name) for name in made}
+    made = (node.output[0] for node in look.nodes if node.op_type == "HardSigmoid")
     unit = affine_for_range(0.0, 1.0, GridKind(bits=16, signed=False))
-    return {name: unit for name, value in grids.items() if value is not None and value.bits == 16}
+    return {name: unit for name, _ in of_16_bits(look, made)}
 
 
 _FORMS: tuple[Transform, ...] = (

@@ -86,16 +86,19 @@ def check_narrowed(scope: PrecisionScope) -> Finds:
     Fix: Take HTP v73 or later with QAIRT 2.47 or later, where deploykit uses symmetric int16 there.
     """
     # Conversions to fewer bits that nobody asked for.
+    return _read_otherwise(scope, "{0.type} {0.node}: {0.tensor} is {0.asked} and is read as {0.made}", False)
+
+
+def _read_otherwise(scope: PrecisionScope, words: str, in_float: bool) -> Finds:
     for case in narrowed(scope):
-        if case.made in ("float16", "float32"):
-            continue
-        yield Found(
-            "node",
-            case.node,
-            f"{case.type} {case.node}: {case.tensor} is {case.asked} and is read as {case.made}",
-            severity=Severity.ERROR if scope.strict else None,
-            evidence={"tensor": case.tensor, "asked": case.asked, "made": case.made},
-        )
+        if in_float == (case.made in ("float16", "float32")):
+            yield Found(
+                "node",
+                case.node,
+                words.format(case),
+                severity=Severity.ERROR if scope.strict else None,
+                evidence={"tensor": case.tensor, "asked": case.asked, "made": case.made},
+            )
 
 
 @_of_types("ORT103", "block-weights-in-float", "warning")
@@ -126,15 +129,7 @@ def check_left_grid(scope: PrecisionScope) -> Finds:
     Fix: Compare the node with docs/ort-qnn.md; check the numbers of the outputs.
     """
     # Float operations for nodes that were asked for in 16-bit integers.
-    for case in narrowed(scope):
-        if case.made in ("float16", "float32"):
-            yield Found(
-                "node",
-                case.node,
-                f"{case.type} {case.node} was asked for in {case.asked} and computes in {case.made}",
-                severity=Severity.ERROR if scope.strict else None,
-                evidence={"tensor": case.tensor, "asked": case.asked, "made": case.made},
-            )
+    return _read_otherwise(scope, "{0.type} {0.node} was asked for in {0.asked} and computes in {0.made}", True)
 
 
 @_of_types("ORT105", "compiled-as-fp32", "error")

@@ -33,7 +33,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
 from deploykit.model.patterns import BLOCKS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
-from deploykit.system.aliases import Json, Tell
+from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.published import Published, published
 from deploykit.system.store import Store, key_of
 
@@ -212,7 +212,7 @@ def analyze_files(
     precision: str | None = None,
     budget: Budget | None = None,
     resume: bool = True,
-    tell: Tell = lambda _: None,
+    tell: Tell = silent,
     **asked: Any,
 ) -> Sensitivity:
     """``analyze`` for files: encodings of a file or of a QDQ model, else of deploykit's own at a ``precision``.
@@ -244,7 +244,7 @@ def analyze(
     precision: str = "",
     budget: Budget | None = None,
     resume: bool = True,
-    tell: Tell = lambda _: None,
+    tell: Tell = silent,
 ) -> Sensitivity:
     """The loss of every layer and tensor. Without ``encodings`` they are made from the samples at a ``precision``.
 

@@ -28,7 +28,7 @@ from deploykit.encodings.values import Affine, EncodingSet, Float, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
-from deploykit.system.aliases import Json, Tell
+from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.published import Published, published
 
 __all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType", "fewest_wider"]
@@ -107,7 +107,7 @@ class Raiser(Struct, dict=True):
     shown: Sequence[str]
     measure: Measure
     costs: CostModel
-    tell: Tell = lambda _: None
+    tell: Tell = silent
     _known: dict[tuple[str, int], RaiseTrial] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
