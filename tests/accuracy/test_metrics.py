@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.errors import InputError, ToolError
@@ -58,10 +57,11 @@ def test_a_function_that_fails_is_an_error(here: Path, body: str, says: str) -> 
     assert says in caught.value.why
 
 
-def test_the_deadline_ends_it(here: Path) -> None:
+def test_the_deadline_ends_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploykit.accuracy.judge.metric._DEADLINE", 0.3)
     (here / "mine.py").write_text("import time\ndef slow(outputs, references):\n    time.sleep(60)\n")
     with pytest.raises(ToolError, match=r"took longer than 0\.3 s"):
-        replace(asked("mine:slow"), deadline=0.3).measure(OUTPUTS, FLOAT)
+        asked("mine:slow").measure(OUTPUTS, FLOAT)
 
 
 @pytest.mark.heavy

@@ -35,22 +35,15 @@ def restated(entry: Encoding, signedness: Signedness) -> Encoding:
     """An activation's entry with the wanted signedness; parameters are never touched, as in AIMET."""
     if signedness == "as-is" or entry.is_param or not isinstance(entry.value, Affine):
         return entry
-    change = to_unsigned if signedness == "unsigned" else _to_signed
-    return replace(entry, value=change(entry.value))
+    return replace(entry, value=to_unsigned(entry.value, signed=signedness == "signed"))
 
 
-def to_unsigned(value: Affine) -> Affine:
-    """The same grid counted from 0."""
-    if not value.signed:
+def to_unsigned(value: Affine, *, signed: bool = False) -> Affine:
+    """The same grid counted from 0; ``signed``: from the lowest negative number."""
+    if value.signed is signed:
         return value
-    return replace(value, signed=False, zero_point=np.asarray(value.zero_point + (1 << (value.bits - 1))))
-
-
-def _to_signed(value: Affine) -> Affine:
-    """The same grid counted from the lowest negative number."""
-    if value.signed:
-        return value
-    return replace(value, signed=True, zero_point=np.asarray(value.zero_point - (1 << (value.bits - 1))))
+    half = 1 << (value.bits - 1)
+    return replace(value, signed=signed, zero_point=np.asarray(value.zero_point + (-half if signed else half)))
 
 
 class EntryChange(Published):
