@@ -83,7 +83,7 @@ def measure(
 
 _POWERS = ("VINT8", "XINT8")
 """Quark's presets whose scales are powers of two, found by the least squares: these cut off what few values reach."""
-_SAMPLES, _SECONDS = 16, 60.0
+_SAMPLES = 16
 _RANGES = ("calibrate_method", "PowerOfTwoMethod.NonOverflow")
 # The share of detections to be kept on the few samples held out: too few to show more than the share itself.
 _FEW_KEPT = 0.95
@@ -253,7 +253,7 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
         model = load_weights(given.model)
         feeds = gather(model, facts, calibration=given.request.calibration, most=_SAMPLES).varied
         placed = place(entries, facts)
-        found = fewest_wider(model, facts, placed, feeds, "float16", seconds=_SECONDS, tell=tell)
+        found = fewest_wider(model, facts, placed, feeds, "float16", tell=tell)
     except DeploykitError:
         return None
     if found is None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.formats.differences import to_unsigned
@@ -19,7 +20,7 @@ from deploykit.encodings.place import needed_opset
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import copy_of, opset_of, raise_opset
+from deploykit.model.nodes import copy_of, operand, opset_of, raise_opset
 from deploykit.model.operators import settings
 from deploykit.model.weights import element_type, integer_tensor, stored_values
 from deploykit.system.aliases import Numbers
@@ -94,16 +95,6 @@ def dequantized(integers: Numbers, encoding: Affine | Lpbq | Float8) -> Numbers:
     return np.asarray((integers - zero) * scale, np.float32)
 
 
-def _quantize_bias(values: Numbers, scale: Array) -> QuantizedConstant:
-    """A bias as int32 with zero point 0; ``scale`` is 0-d or has one number per value of the 1-d bias."""
-    limit = float(2**31 - 1)
-    steps = np.clip(np.rint(values.astype(np.float64) / scale), -limit - 1, limit).astype(np.int64)
-    zero_point, axis = np.zeros(np.shape(scale), np.int64), 0 if np.ndim(scale) else None
-    return QuantizedConstant(
-        dtype="int32", values=steps, scale=np.asarray(scale, np.float32), zero_point=zero_point, axis=axis
-    )
-
-
 def _whole_blocks(shape: tuple[int, ...], numbers: Array, encoding: Affine | Lpbq) -> Array:
     """Per block, ONNX wants the full length in every axis but the block one; encodings may have 1 there."""
     if encoding.block_size is None or encoding.block_axis is None:
@@ -139,7 +130,8 @@ def _along(numbers: Numbers, axis: int, rank: int) -> Numbers:
 
 Bias: TypeAlias = Literal["float", "encoded", "int32"]
 
-_BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization")
+_LINEAR = ("Conv", "ConvTranspose", "Gemm")
+_BIASED = (*_LINEAR, "LayerNormalization")
 _MS = "com.microsoft"
 
 
@@ -241,6 +233,8 @@ class _Insertion(Struct, kw_only=True):
 
     def _copy_node(self, node: NodeProto) -> None:
         plain = settings(node)
+        if node.op_type in _LINEAR and self.bias == "int32":
+            self._fit_weight(node)
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             plain = frozenset(range(len(node.input)))
         for position, name in enumerate(node.input):
@@ -341,7 +335,7 @@ class _Insertion(Struct, kw_only=True):
             value = to_unsigned(value)
         try:
             values = stored_values(tensor)
-            constant = _quantize_bias(values, value.scale) if is_bias else quantize_constant(values, value)
+            constant = self._int32(name, values, value.scale) if is_bias else quantize_constant(values, value)
         except ValueError as error:
             self.skipped.setdefault(name, str(error))
             return
@@ -370,10 +364,34 @@ class _Insertion(Struct, kw_only=True):
             return name
         key = (name, np.asarray(scale).tobytes())
         if key not in self.biases:
-            constant = _quantize_bias(stored_values(self.graph.stored[name]), scale)
+            constant = self._int32(name, stored_values(self.graph.stored[name]), scale)
             self.biases[key] = self._store_constant(name, constant)
             self.placed[name] = constant.dtype
         return self.biases[key]
+
+    def _int32(self, name: str, values: Numbers, scale: Array) -> QuantizedConstant:
+        """A bias as int32 with zero point 0; ``scale`` is 0-d or has one number per value of the 1-d bias."""
+        steps, zero_point = np.rint(values.astype(np.float64) / scale), np.zeros(np.shape(scale), np.int64)
+        if (np.abs(steps) > 2**31).any():
+            self.skipped.setdefault(name, "32 bits do not hold its values in the steps of its layer: they are cut off")
+        return QuantizedConstant(
+            dtype="int32",
+            values=np.clip(steps, -(2**31), 2**31 - 1).astype(np.int64),
+            scale=np.asarray(scale, np.float32),
+            zero_point=zero_point,
+            axis=0 if np.ndim(scale) else None,
+        )
+
+    def _fit_weight(self, node: NodeProto) -> None:
+        """Coarser steps for the weights of a channel whose bias 32 bits do not hold: beside it they are nothing."""
+        weight, name = self.encodings.get(node.input[1]), operand(node, 2)
+        scale = self._bias_scale(node, name) if name in self.graph.stored else None
+        if weight is None or not isinstance(weight.value, Affine) or scale is None or not scale.ndim:
+            return
+        steps = np.abs(stored_values(self.graph.stored[name]).astype(np.float64)) / scale
+        if (steps > 2**31).any():
+            coarser = weight.value.scale * np.maximum(steps / (2**31 - 2), 1)
+            self.encodings = self.encodings.with_entries([replace(weight, value=replace(weight.value, scale=coarser))])
 
     def _bias_scale(self, node: NodeProto, name: str) -> Array | None:
         """That of its int32 entry, or input scale times weight scale: 0-d or one per channel; None without."""

@@ -348,8 +348,8 @@ def make_asked(making: Making) -> Made:
 def _widened(made: Made, tell: Tell) -> Made:
     read, feeds = load_model(made.ran.model), read_decoded(made.ran.folder, MOST)
     facts = collect_facts(read)
-    encodings, seconds = read_placed(made.ran.encodings, facts), max(20.0, sum(made.ran.result["seconds"].values()))
-    found = fewest_wider(load_weights(read), facts, encodings, feeds, "int16", seconds=seconds, tell=tell)
+    encodings = read_placed(made.ran.encodings, facts)
+    found = fewest_wider(load_weights(read), facts, encodings, feeds, "int16", tell=tell)
     if found is None:
         return made
     told = found[1].format("16-bit activations")

@@ -28,7 +28,7 @@ from deploykit.findings.records import Record
 from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized, serialized_tail
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_pieces
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
 from deploykit.system.aliases import Arrays, Json, Tell
@@ -97,7 +97,7 @@ class ChosenWay(Record):
     it is known; ``samples`` are what was judged on.
     ``simplified`` is what was done to the graph before anything was chosen.
     ``rewriting`` is what was done because it was asked for by name, where nothing else was to be chosen.
-    ``halves`` is what was simulated where all of a float model runs in float16.
+    ``halves`` is what was simulated where a model runs as it is: in float16, or quantized before.
     ``filled`` are the entries of gaps: tensors that nobody meant as float and that the file says nothing about.
     """
 
@@ -185,7 +185,7 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
         if support is None or encodings is None:
             if request.rewrite:
                 return _rewritten_as_asked(situation, shared, tell)
-            return _in_float16(backend, situation, shared, tell)
+            return _as_it_is(backend, situation, shared, tell)
         samples = samples_of(situation, shared)
         given = (Same(situation.model.proto), encodings, samples)
         filled = shared.once(("filled", *given), lambda: _filled(situation, samples))
@@ -216,20 +216,26 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
     return ChosenWay(situation=changed, explored=explored, samples=samples, filled=filled)
 
 
-_NO_SAMPLES = "nothing was simulated; --calibration DATA lets float16 be judged"
+_NO_SAMPLES = "nothing was simulated; --calibration DATA lets {} be judged"
 
 
-def _in_float16(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
-    """The situation as it is; a float model that runs in float16 is simulated on the samples that the user gave."""
+def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
+    """The situation as it is; what runs in float16 or was quantized before is simulated on samples of the user's."""
     request, facts = situation.request, situation.facts
-    is_float = request.precision in (None, "fp16") and situation.encodings is None and not facts.is_qdq
-    if not (is_float and backend.offers("mixed_support")):
+    runs_so = situation.encodings is None and (facts.is_qdq or request.precision in (None, "fp16"))
+    if not (runs_so and backend.offers("mixed_support")):
         return ChosenWay(situation=situation)
     if not request.calibration:
-        return ChosenWay(situation=situation, skipped=_NO_SAMPLES)
+        return ChosenWay(situation=situation, skipped=_NO_SAMPLES.format("it" if facts.is_qdq else "float16"))
     samples, model = samples_of(situation, shared), lean_weights(situation.model)
 
     def simulated() -> Verdict:
+        if facts.is_qdq:
+            from deploykit.encodings.qdq import extract_qdq
+
+            tell("simulating the pairs of the model")
+            taken = extract_qdq(model, saturate=True)
+            return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=_end(situation)).verdict
         tell("simulating float16")
         names = [name for name, tensor in facts.tensors.items() if tensor.is_float]
         entries = {name: Encoding(name=name, value=Float(dtype="float16")) for name in names}
@@ -239,7 +245,7 @@ def _in_float16(backend: AnyBackend, situation: Situation, shared: SharedWork, t
         why = f"not judged: rounded to float16 everywhere, {verdict.reason}"
         return replace(verdict, right=None, reason=why) if verdict.right is False else verdict
 
-    verdict = shared.once(("float16", Same(situation.model.proto), samples), simulated)
+    verdict = shared.once(("as it is", Same(situation.model.proto), samples), simulated)
     return ChosenWay(situation=situation, samples=samples, halves=verdict)
 
 

@@ -36,7 +36,7 @@ def execute(
     if decision.given.request.compile is False:
         return Execution()
     given, explored = decision.given, decision.chosen.explored
-    reference = decision.chosen.reference
+    reference = decision.chosen.reference or decision.chosen.halves
 
     def tried() -> Samples:
         """What runs: of made-up inputs one, since more of them judge nothing and an emulator takes minutes for some."""

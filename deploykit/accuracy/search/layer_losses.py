@@ -104,17 +104,16 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
     return tuple(found)
 
 
-def worst_first(runs: PartialRuns, facts: GraphFacts, values: Mapping[str, Value], seconds: float) -> list[Layer]:
-    """The layers of these tensors by what quantizing them alone costs a float run; what the time leaves open is last.
+def worst_first(runs: PartialRuns, facts: GraphFacts, values: Mapping[str, Value], most: int) -> list[Layer]:
+    """The layers of these tensors by what quantizing them alone costs a float run.
 
-    From the end of the graph, where a run is short.
+    From the end of the graph, where a run is short; what lies before the last ``most`` is not measured.
     """
-    losses, until = OutputLosses(facts), time.monotonic() + seconds
+    losses, costs = OutputLosses(facts), list[tuple[float, Layer]]()
     losses.hold(runs.reference)
-    costs = []
     for layer in layers_of(facts, values.keys())[::-1]:
         asked = {name: values[name] for name in layer.tensors}
-        costs.append((losses.loss(runs.run(asked)).db if time.monotonic() < until else math.inf, layer))
+        costs.append((losses.loss(runs.run(asked)).db if len(costs) < most else math.inf, layer))
     return [layer for _, layer in sorted(costs, key=itemgetter(0))]
 
 

@@ -220,6 +220,8 @@ class Raiser(Struct, dict=True):
 
 _SHARE = 2 / 3
 """Of the layers: more of them in a wider type are another precision."""
+_WORK, _PER_NODE = 10**12, 10**5
+"""Multiplications, and what calling a node is worth in them, that the order of the layers may take: about a minute."""
 
 
 def fewest_wider(
@@ -229,12 +231,12 @@ def fewest_wider(
     feeds: Sequence[Feed],
     wide: WideType,
     *,
-    seconds: float,
     tell: Tell,
 ) -> tuple[Raised, str] | None:
     """The fewest layers in a wider type with which the samples keep what is asked, and what that is, in words.
 
-    None where nothing is lost, and where nothing short of another precision keeps it. ``seconds`` bound the order.
+    None where nothing is lost, and where nothing short of another precision keeps it. The order is bounded by work, not
+    by time: the same model and samples give the same layers on every machine.
     """
     tell("judging what was quantized on all samples")
     goal, reaching = Goal(name=WHOLE), Reaching(facts)
@@ -246,8 +248,10 @@ def fewest_wider(
     exact = PartialRuns(model, [feeds[at] for at in spread(len(feeds), 4)], wanted=reaching.shown)
     params, known = parameter_uses(facts), {entry.name: entry.value for entry in encodings}
     narrow = {name: value for name, value in known.items() if name not in params and getattr(value, "bits", 16) < 16}
-    layers = worst_first(exact, facts, narrow, seconds)
     costs = CostModel(exact, facts)
+    whole = costs.cost({})
+    work = whole.bit_operations // 32**2 + whole.activation_bytes + _PER_NODE * len(facts.nodes)
+    layers = worst_first(exact, facts, narrow, _WORK // (work * len(exact.feeds)))
     raiser = Raiser(model, facts, encodings, layers, feeds, shown=reaching.shown, measure=reaching.reached, costs=costs)
     raised = raiser.smallest(wide, goal)
     best = raised.best
