@@ -225,8 +225,7 @@ def option_rows() -> Iterator[CompatRow]:
     for option in table.option:
         values = f"; values {' '.join(option.values)}" if option.values else ""
         limits = f"; {option.range[0]} to {option.range[1]}" if option.range else ""
-        absent = f"; in no wheel up to {option.not_in}" if option.not_in else ""
-        first = f"; from wheel {option.since} on" if option.since else f"; first seen in {table.checked_with}{absent}"
+        first = f"; from wheel {option.since} on" if option.since else f"; first seen in {table.checked_with}"
         managed = "; deploykit sets it" if option.managed else ""
         managed += f"; not beside {', '.join(option.excludes)}" if option.excludes else ""
         when = {"compile": "compiling", "run": "running", "both": "compiling and running"}[option.phase]

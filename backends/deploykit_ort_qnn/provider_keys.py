@@ -33,9 +33,8 @@ _BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
 
 
 class Option(SourcedRow):
-    """One provider option: ``since`` the first opened wheel that has it, ``not_in`` the last one looked at in vain.
+    """One provider option: ``since`` the first opened wheel that has it; the checked wheel has every option.
 
-    Between ``not_in`` and the checked wheel, which has every option, nothing is known.
     ``excludes`` are options that must not be on beside it.
     ``set_for`` are operators for which it is set to 1 where the user says nothing, since results are better with it.
     """
@@ -45,7 +44,6 @@ class Option(SourcedRow):
     phase: Literal["compile", "run", "both"]
     note: str
     since: str = ""
-    not_in: str = ""
     values: tuple[str, ...] = ()
     range: tuple[int, ...] = ()
     managed: bool = False
@@ -166,14 +164,12 @@ def _row(table: OptionTable, name: str, wheel: str) -> Option:
             why="it would ignore it without a word",
             next=f"did you mean {near}?" if near else "'deploykit compat provider-option' lists all",
         )
-    lacks = ""
-    if row.since and Version(wheel) < Version(row.since):
-        lacks = f"it came with {row.since}; an older wheel would ignore it without a word"
-    elif row.not_in and Version(wheel) <= Version(row.not_in):
-        lacks = f"wheels up to {row.not_in} do not have it and would ignore it without a word"
-    if lacks and not row.managed:
-        newer = row.since and f"use --sdk {row.since} or later"
-        raise UsageError(f"--option {name}: not in onnxruntime-qnn {wheel}", why=lacks, next=newer)
+    if row.since and Version(wheel) < Version(row.since) and not row.managed:
+        raise UsageError(
+            f"--option {name}: not in onnxruntime-qnn {wheel}",
+            why=f"it came with {row.since}; an older wheel would ignore it without a word",
+            next=f"use --sdk {row.since} or later",
+        )
     return row
 
 

@@ -18,7 +18,7 @@ from deploykit.encodings.float_sets import FloatPrediction, predict_float_set
 from deploykit.encodings.formats.conversion import Conversion, convert, is_writable
 from deploykit.encodings.place import layouts
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.errors import DefectError, UsageError
+from deploykit.errors import UsageError
 from deploykit.findings import Finding
 from deploykit.findings.records import Record
 from deploykit.model.collect import constant_value
@@ -110,18 +110,13 @@ def load_routes() -> RouteTable:
 
 
 def route_row(route_id: str) -> ConverterRoute:
-    """The row of one route; an unknown id in a data file is a defect."""
-    found = next((row for row in load_routes().route if row.id == route_id), None)
-    if found is None:
-        raise DefectError(f"routes.toml: no route {route_id!r}")
-    return found
+    """The row of one route."""
+    return next(row for row in load_routes().route if row.id == route_id)
 
 
 def preference(intent: Intent, version: Version) -> Preference:
     """The preference that holds for an intent under one SDK version."""
     rows = [row for row in load_routes().preference if row.intent is intent and Version(row.since) <= version]
-    if not rows:
-        raise DefectError(f"routes.toml: no preference for {intent} at {version}")
     return max(rows, key=lambda row: Version(row.since))
 
 
@@ -205,8 +200,7 @@ class ConversionDraft(Record, dict=True):
     @cached_property
     def sdk(self) -> SdkTable:
         """The SDK table of the target."""
-        if self.situation.target.sdk is None:
-            raise DefectError("a target of qnn-htp without an SDK table")
+        assert self.situation.target.sdk is not None  # every target of qnn-htp has one
         return self.situation.target.sdk
 
     @property

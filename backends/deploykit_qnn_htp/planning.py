@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from deploykit.backend.plans import Plan, PlannedPrecision, Route, Step
 from deploykit.encodings.formats.conversion import Conversion
-from deploykit.errors import DefectError, UsageError
+from deploykit.errors import UsageError
 from deploykit.findings import Finding, each_once, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
 from deploykit_qnn_htp.configs import build_configs, parse_settings
@@ -32,8 +32,7 @@ class ConversionPart(DraftedPart, dict=True):
     @property
     def candidate(self) -> RouteCandidate:
         """The route with its draft; only for parts that have one."""
-        if self.selection.candidate is None:
-            raise DefectError(f"{self.paths.graph}: rendered without a route")
+        assert self.selection.candidate is not None
         return self.selection.candidate
 
     @property

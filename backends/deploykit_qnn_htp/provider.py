@@ -24,7 +24,7 @@ from deploykit.backend.backend import (
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.plugins import load_backend, own_options
 from deploykit.backend.targets import Target
-from deploykit.errors import DefectError, DeploykitError
+from deploykit.errors import DeploykitError
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
@@ -65,8 +65,7 @@ class ProviderPart(Record):
     @property
     def decision(self) -> Plan[Any]:
         """The provider's plan; only where it was asked."""
-        if self.plan is None:
-            raise DefectError(f"{PROVIDER}: rendered without a plan")
+        assert self.plan is not None
         return self.plan
 
     @property

@@ -7,7 +7,6 @@ from typing import Any
 
 from deploykit.accuracy.search.goals import GOAL
 from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
-from deploykit.errors import DefectError
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import AS_IS, QuarkDraft, route_row
 from deploykit_vitis_ai.exclusions import activation_types, in_float16
@@ -25,8 +24,7 @@ def make_plan(prepared: QuarkPrepared) -> Plan[None]:
     row = route_row(AS_IS if draft.source == "qdq" else draft.precision)
     route = None
     if possible:
-        if row is None:
-            raise DefectError(f"no route for {draft.precision!r}")
+        assert row is not None
         why = row.why
         if draft.ladder:
             enough = f"reach {draft.goal}" if draft.goal is not None and draft.goal.name != GOAL else "are right"

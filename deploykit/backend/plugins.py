@@ -112,7 +112,9 @@ def device_named(name: str, backend: AnyBackend | None = None) -> Device:
     found = device_of_id(name, load_backends() if backend is None else (backend,)) or find_device(all_devices(), name)
     if backend is not None and backend.id not in found.backends:
         why = f"its backends: {', '.join(found.backends) or 'none'}"
-        raise UnknownTargetError(f"{found.id}: the backend {backend.id} does not serve it", why=why)
+        raise UnknownTargetError(
+            f"{found.id}: the backend {backend.id} does not serve it", why=why, next="leave --backend out"
+        )
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from deploykit.errors import DefectError, DeploykitError, PackageError
+from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import listed
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed
 from deploykit.system.aliases import Json, Tell, silent
@@ -160,9 +160,8 @@ class PlacedFolder:
 
     @property
     def folder(self) -> Path:
-        """Where it grows until it is published."""
-        if self._work is None:
-            raise DefectError("a folder is written to outside its context")
+        """Where it grows until it is published; within the context alone."""
+        assert self._work is not None
         return self._work / FRESH
 
     def __enter__(self) -> Self:
@@ -196,8 +195,7 @@ class PlacedFolder:
 
         Raises PackageError where something came to stand there since this was made; that is kept.
         """
-        if not (self.folder / self.kind.file).is_file():
-            raise DefectError(f"a {self.kind.noun} is published before it was sealed")
+        assert (self.folder / self.kind.file).is_file()
         try:
             if not self._seen:
                 # A rename never replaces a folder that holds something, however short ago that came.

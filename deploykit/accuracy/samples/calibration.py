@@ -134,7 +134,7 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
         )
     regular_size(source)  # which names a file that is not there, and what may be meant
     if source.suffix.lower() not in ARRAY_SUFFIXES:
-        raise InputError(f"{source}: neither .npy nor .npz", next="give a folder, a .npy, a .npz or module:Class")
+        raise InputError(f"{source}: neither .npy nor .npz", next="give a folder, a .npy or a .npz")
     return Calibration(kind="arrays", origin=source.name, files=(source,))
 
 
