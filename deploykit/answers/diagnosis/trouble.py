@@ -72,16 +72,17 @@ surely what happened.
 _HARMLESS = re.compile(
     r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?)\b
     |\b\d+\ (?:critical\ )?warnings?\b
-    |\b(?:critical[- ]warnings?|errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)\ ?(?:count\ ?)?[:=]\ ?0\b
-        (?!x|\.\d)
+    |\b(?:(?:critical[- ])?warnings?|\w*errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)["']?
+        \ ?(?:count\ ?)?[:=]\s*(?:0(?!x|\.\d)|false|null|none)\b
     |\b(?:error|err|status|return|exit)[ _](?:code|status)?\ ?[:=]?\ ?(?:0x0+|0)\b(?!\.\d)
     |\b(?:mean|max|maximum|min|average|avg|l1|l2|rms|mse|abs|absolute|relative|quantization|quantisation
         |reconstruction|rounding|approximation|total|sum\ of|least|squared?|numerical)
         [\w ]*[ _]errors?\b(?!\ (?:code|message))
     |\berror\ (?:rate|bound|tolerance|metric|analysis|threshold)
-    |\bif\ .*\b(?:fails|failed)\b|:\ Could\ not\ collect$|^--\ (?:Performing|Looking|Check|Could\ NOT).*
+    |\bif\ .*\b(?:fails|failed)\b|:\ Could\ not\ collect$|^--\ (?:Performing|Looking|Check|Could\ NOT|Found|Warning:).*
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
-    |(?<!\S)--?\w[\w-]*(?:error|critical|exceptions|fail|fallback|errno)[\w-]*|\w_fallback:\ |\berrors=[a-z]
+    |(?<!\S)--?\w[\w-]*(?:error|critical|exceptions|fail|fallback|errno|crash)[\w-]*|\w_fallback:\ |\berrors=[a-z]
+    |^\s*warnings\.warn\(
     |\b(?:error|exception)s?\ (?:will|would|may|might|could)\ be\b""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -91,7 +92,8 @@ _FAILURE = re.compile(
     |\bFAIL(?:ED|URE)?_|_(?:FAIL|ERROR|FAILED|FAILURE)\b
     |traceback|\bexceptions?\b|\babort(?:ed|ing)?\b|core\ dumped|segmentation|\bkilled\b
     |\b(?:page|bus|general|access)\ fault
-    |illegal\ (?:hardware\ )?instruction|\bcan(?:not|'t|\ not)\b|\b(?:could|does|did)(?:\ not|n't)\b|unable\ to
+    |illegal\ (?:hardware\ )?instruction|\bcan(?:not|'t|\ not)\b|\b(?:could|does(?!\ not\ support)|did)(?:\ not|n't)\b
+    |unable\ to
     |undefined(?:\ (?:symbol|reference)|:\ )|(?:was|is|were)\ not\ (?:found|selected)|\bno\ such\b|not\ found\b
     |(?:permission|access)\ (?:is\ )?denied|avc:\ +denied|\brefused\b|timed\ out|\btimeout\b|\bassert(?:ion)?\b
     |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad[_ ]alloc|is\ not\ recognized
@@ -109,7 +111,7 @@ _DOUBT = re.compile(
     r"""\bwarn(?:ing)?s?\b|\binvalid|\bunsupported|\bnot\ support|\bmissing\b|mis-?match
     |fall(?:ing|s)?[ -]?back|fallback|\bunder\ development|\bwith\ dynamic\ shape
     |\bignor(?:ed|ing)\b|\bunexpected|\bincompatible|\bdeprecated|\bnan\b|not\ exist
-    |\bunrecogni[sz]ed|\bunknown\b|\bexceed|\btoo\ (?:large|small|old|new)\b|\bhigher\ than\ (?:the|what)
+    |\bunrecogni[sz]ed|\bunknown\b(?!-)|\bexceed|\btoo\ (?:large|small|old|new)\b|\bhigher\ than\ (?:the|what)
     |\bmust\ be\b|\brequire[sd]?\b|\bexpect(?:ed|ing)\b|\bconflict|\binsufficient
     |\bnot\ (?:enough|compatible|executable)
     |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)
