@@ -67,9 +67,10 @@ def line(row: CompatRow | None) -> str:
 def said(question: str) -> list[str]:
     """``diff A B``, ``between A B`` or nothing, then ``key=value`` of the query and words."""
     kind, *words = question.split()
-    given: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
-    for name in ("archs", "backends"):
-        given |= {name: tuple(filter(None, given[name].split(",")))} if name in given else {}
+    told = dict(word.split("=") for word in words if "=" in word)
+    named = ("archs", "backends")
+    lists = {key: tuple(filter(None, told.pop(key).split(","))) if key in told else None for key in named}
+    given: dict[str, Any] = {"sdk": "", "tool": "", **lists, **told}
     words = [word for word in words if "=" not in word]
     try:
         if kind == "device":
@@ -77,7 +78,7 @@ def said(question: str) -> list[str]:
         if kind == "search":
             return [line(row) for row in search(ROWS, words)] if words else [f"{len(search(ROWS, words))} rows"]
         if kind == "between":
-            return [line(row) for row in releases_between(ROWS, words[0], words[1], Query(**given))]
+            return [line(row) for row in releases_between(ROWS, words[0], words[1], Query(words=(), **given))]
         if kind == "diff":
             found = differences(ROWS, words[0], words[1], Query(words=tuple(words[2:]), **given))
             return [f"{line(one.before)} -> {line(one.after)}" for one in found]
