@@ -169,12 +169,12 @@ class _Readings:
         behind = self.stated.get(node.outputs[0], ()) if node.outputs else ()
         if op in _INDEXED and place == 1:
             rows = self._rows(node)
-            # The specifications allow -n .. n-1 into n rows, except Gather before operator set 11.
+            # From the front, as tokens and positions are. Indices from the end are allowed, but no application gives
+            # them, and devices read them wrongly: on made-up ones a right package would look wrong.
             if rows is None or rows < 1:
                 yield unknown(f"{op} looks up rows, how many there are is not known")
             else:
-                low = 0 if self._facts.opset < 11 else -rows
-                yield state(_Rank.LIMIT, low, rows - 1, f"{op} looks up {rows} rows")
+                yield state(_Rank.LIMIT, 0, rows - 1, f"{op} looks up {rows} rows")
         elif op in _MOVES and (op == "Concat" or place == 0):
             for made in node.outputs:
                 yield from self.stated.get(made, ())
@@ -186,7 +186,7 @@ class _Readings:
         elif op == "Cast":
             yield from self._of_cast(node, fact.dtype, behind)
         elif op == "OneHot" and place == 0 and (depth := self._constant(node.inputs[1])) is not None:
-            yield state(_Rank.LIMIT, -int(depth[0]), int(depth[0]) - 1, f"OneHot has depth {int(depth[0])}")
+            yield state(_Rank.LIMIT, 0, int(depth[0]) - 1, f"OneHot has depth {int(depth[0])}")
         elif op in _STORED and place == 0 and (grid := stored_integers(fact.dtype)) is not None:
             yield state(_Rank.LIMIT, *grid, f"it holds stored integers ({fact.dtype})")
         elif op in ("Clip", "Where", *_COMPARES) and (op != "Clip" or place == 0):
