@@ -21,7 +21,7 @@ from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Original
-from deploykit.backend.backend import Request
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.on_device import DeviceRequest, Place
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.insert_qdq import insert_qdq
@@ -192,6 +192,10 @@ def test_as_many_samples_are_emulated_as_there_is_time_for(tmp_path: Path, monke
     assert verify(tmp_path / "p", numerics=True).ok
 
 
+OF_JOB: dict[str, Any] = {"options": {}, "tail": "", "allow_cpu": False, "timeout": 60.0, "host": None, "keep": False}
+OF_JOB |= {"shared": SharedWork(), "kernels": None}
+
+
 def test_what_only_the_device_loses_names_a_wider_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of 120 classes, where the encodings lose none: the kernels are to blame, and the yes says what keeps it."""
     model = text_model("float[1,10] x", "y = Softmax (x)", "float[1,10] y")
@@ -201,7 +205,7 @@ def test_what_only_the_device_loses_names_a_wider_type(tmp_path: Path, monkeypat
     right = [dict(one) for one in judge.reference]
     made = [{"y": np.roll(one["y"], 1)} if number < 3 else one for number, one in enumerate(right)]
     monkeypatch.setattr("deploykit_ort_qnn.compiler.emulation.execute_both", lambda *_args, **_more: (right, made))
-    job = partial(EmulationJob, root=tmp_path, qdq="m.onnx", facts=facts_of(model), context="c.onnx", options={})
+    job = partial(EmulationJob, root=tmp_path, qdq="m.onnx", facts=facts_of(model), context="c.onnx", **OF_JOB)
     job = partial(job, inputs=tuple(feeds), label=Label.GIVEN, bits=16)
     original = Original(judge=judge, quantization=judge.compare(right), wider=lambda: "float16 keeps it")
     device = compare(job(original=original)).device
@@ -232,7 +236,7 @@ def test_the_first_tensor_that_is_lost_is_found_and_named(tmp_path: Path, monkey
 
     monkeypatch.setattr("deploykit_ort_qnn.compiler.emulation.execute_both", execute_both)
     given: dict[str, Any] = {"inputs": tuple({"a0": np.full((1, 4), value, np.float32)} for value in (0.5, 1.0))}
-    given |= {"qdq": "m.onnx", "context": "c", "options": {}, "label": Label.GIVEN, "bits": 8}
+    given |= {"qdq": "m.onnx", "context": "c", "label": Label.GIVEN, "bits": 8, "original": None, **OF_JOB}
     job = EmulationJob(root=tmp_path, facts=facts_of(model), **given)
     for status, first in (("compiled", ("lost", "Tanh")), ("failed", ("", ""))):
         outcome = CompileOutcome(status=status)  # type: ignore[arg-type]
