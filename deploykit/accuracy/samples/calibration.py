@@ -288,7 +288,8 @@ def _together(file: Path, shapes: Mapping[InputSpec, tuple[int, ...]]) -> int:
         counts[spec.name] = count
     several = set(counts.values()) - {1}
     if len(several) > 1:
-        raise InputError(f"{file}: the inputs have different numbers of samples: {counts}")
+        told = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        raise InputError(f"{file}: the inputs have different numbers of samples: {told}")
     return several.pop() if several else min(1, len(counts))
 
 
