@@ -64,9 +64,9 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
 
     def source_dates(self) -> Mapping[str, str]:
         """When the tables were compared with their sources."""
-        from deploykit_vitis_ai.tables import source_dates
+        from deploykit_vitis_ai.tables import source_file
 
-        return source_dates()
+        return source_file().dates
 
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
         """The environments for AMD Quark, one per release that was tried."""

@@ -15,7 +15,7 @@ from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import ReleaseChange
 from deploykit.tables.devices import Device, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
-from deploykit.tables.sources import NotedRow, read_source_file, read_sources, write_out
+from deploykit.tables.sources import NotedRow, SourceFile, read_source_file, write_out
 
 if TYPE_CHECKING:
     from deploykit.tables.known_errors import Catalog
@@ -42,8 +42,7 @@ __all__ = [
     "read_table",
     "releases",
     "rows",
-    "source_dates",
-    "sources",
+    "source_file",
 ]
 
 
@@ -256,21 +255,16 @@ R = TypeVar("R", bound=NotedRow)
 
 
 @cache
-def sources() -> Mapping[str, str]:
-    """What the short source names of the other files stand for."""
-    return read_sources(DATA / "sources.toml")
-
-
-def source_dates() -> Mapping[str, str]:
-    """When the sources were last compared with the rows."""
-    return read_source_file(DATA / "sources.toml").dates
+def source_file() -> SourceFile:
+    """What the short source names of the other files stand for, and when they were last compared with the rows."""
+    return read_source_file(DATA / "sources.toml")
 
 
 @cache
 def read_table(file: str) -> Json:
     """One data file, its sources written out."""
     table = read_toml(DATA / file, shipped=True)
-    write_out(table, sources())
+    write_out(table, source_file().sources)
     return table
 
 
@@ -303,12 +297,12 @@ def rows(kind: type[R]) -> tuple[R, ...]:
 @cache
 def devices() -> tuple[Device, ...]:
     """The devices of this backend."""
-    return (*load_devices(DATA / "devices", sources()), *own_devices("AMD"))
+    return (*load_devices(DATA / "devices", source_file().sources), *own_devices("AMD"))
 
 
 def device_of_id(name: str) -> Device | None:
     """The device of that id, from its own file alone, or None."""
-    return load_device_of_id(DATA / "devices", name, sources())
+    return load_device_of_id(DATA / "devices", name, source_file().sources)
 
 
 @cache

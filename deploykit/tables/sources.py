@@ -26,7 +26,6 @@ __all__ = [
     "SourcedRow",
     "extent_of",
     "read_source_file",
-    "read_sources",
     "sourced_file",
     "write_out",
 ]
@@ -98,11 +97,6 @@ def extent_of(sources: Iterable[str], extents: Mapping[str, Extent]) -> Extent |
     first = min((one[0] for one in found), key=Version)
     last = "" if any(not one[1] for one in found) else max((one[1] for one in found), key=Version)
     return first, last
-
-
-def read_sources(path: Path) -> Mapping[str, str]:
-    """What the short names of one folder stand for."""
-    return read_source_file(path).sources
 
 
 def sourced_file(kind: type[T], path: Path) -> T:

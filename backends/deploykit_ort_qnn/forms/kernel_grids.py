@@ -78,17 +78,13 @@ def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul:
             changed = [(at, name, symmetric_int16(value)) for at, name, value in grids]
         else:
             narrowed += [made] if is_product else []
-            if not (_has_one_width(node) and widths == {8, 16}):
+            if widths != {8, 16} or not (node.op_type in _ONE_WIDTH or has(node, Trait.LINEAR)):
                 continue
             wide.append(made)
             changed = [(at, name, widened(value)) for at, name, value in grids if value.bits == 8]
         found.requantize.update({(made, at): value for at, _, value in changed if at >= 0})
         found.first.update({name: value for at, name, value in changed if at < 0})
     return replace(found, widened=tuple(wide), int16=tuple(int16), narrowed=tuple(narrowed))
-
-
-def _has_one_width(node: NodeProto) -> bool:
-    return node.op_type in _ONE_WIDTH or has(node, Trait.LINEAR)
 
 
 def node_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
