@@ -174,7 +174,7 @@ class _Inlined(Struct):
 
     def nodes_to(self, outputs: Sequence[str]) -> Iterator[NodeProto]:
         """The nodes of the body such that they make ``outputs``; an empty name is wanted by nobody."""
-        made = {name for node in self.body.node for name in node.output}
+        made = dict.fromkeys(name for node in self.body.node for name in node.output if name)
         copies = []
         for item, wanted in zip(self.body.output, outputs, strict=True):
             if item.name in made and item.name not in self.renamed:
@@ -186,8 +186,7 @@ class _Inlined(Struct):
             stored.CopyFrom(tensor)
             stored.name = self.renamed.setdefault(tensor.name, self.graph.fresh(tensor.name))
         for name in made:
-            if name:
-                self.renamed.setdefault(name, self.graph.fresh(name))
+            self.renamed.setdefault(name, self.graph.fresh(name))
         for node in self.body.node:
             copy = NodeProto()
             copy.CopyFrom(node)
