@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
+import onnx
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -33,6 +34,7 @@ from deploykit.backend.plugins import load_backends
 from deploykit.encodings.float_sets import find_borders
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.new_grids import entry_for_range, range_of
 from deploykit.encodings.place import layouts
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
@@ -46,7 +48,7 @@ from deploykit.flow.quantizing.choosing import learning_with, pick
 from deploykit.flow.quantizing.making import Made, Making, read_decoded, read_held_out
 from deploykit.flow.quantizing.making import measure as measure_numbers
 from deploykit.flow.read import resolve_target
-from deploykit.flow.samples import about_samples
+from deploykit.flow.samples import about_samples, observed_ranges
 from deploykit.flow.ways import WIDER_LAYERS
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
@@ -327,7 +329,8 @@ def make_best(
         learning=learning_with(picked, (key.rpartition(".")[2] for key, _ in request.options)),
         tell=making.progress,
     )
-    return Best(ladder=ladder, made=candidates.chosen(ladder))
+    made = None if ladder.chosen is None else candidates.made.get(ladder.chosen.precision)
+    return Best(ladder=ladder, made=made and _taking_in(made))
 
 
 _FINE_DB = 30.0
@@ -336,13 +339,40 @@ _FINE_DB = 30.0
 def make_asked(making: Making) -> Made:
     """The precision that was asked for; where 8-bit activations lose what is asked, the fewest layers have 16 bits."""
     request, made = making.request, making.encodings(making.request.precision)
-    fine = made.numbers.sqnr_db >= _FINE_DB and not made.numbers.verdict.is_short
-    if fine or not made.precision.endswith("a8") or WIDER_LAYERS in request.no_rewrite:
+    wider = made.precision.endswith("a8") and WIDER_LAYERS not in request.no_rewrite
+    wider = wider and "int16" in wide_types(request.target, request.sdk, request.model)
+
+    def finished() -> Made:
+        fine = made.numbers.sqnr_db >= _FINE_DB and not made.numbers.verdict.is_short
+        return _taking_in(_widened(made, making.progress) if wider and not fine else made)
+
+    return replace(making.shared.once((WIDER_LAYERS, wider, Same(made.ran)), finished), target=made.target)
+
+
+_AMPLE_DB, _CUT_OFF_DB = 40.0, 3.0
+
+
+def _taking_in(made: Made) -> Made:
+    """With ranges that hold the samples held out too, where cutting these off costs as much as all else does.
+
+    What they have judged stays said: nothing new has been judged on.
+    """
+    before = made.numbers.sqnr_db
+    if before >= _AMPLE_DB or {"min_max", "minmax"}.isdisjoint(map(str, made.options.values())):
         return made
-    if "int16" not in wide_types(request.target, request.sdk, request.model):
-        return made
-    widened = making.shared.once((WIDER_LAYERS, Same(made.ran)), lambda: _widened(made, making.progress))
-    return replace(widened, target=made.target)
+    read = load_model(made.ran.model)
+    facts = collect_facts(read)
+    encodings, tensors = read_placed(made.ran.encodings, facts), facts.tensors.items()
+    known = {name: ends for name, fact in tensors if not fact.is_weight and (ends := range_of(encodings.get(name)))}
+    wider = dict[tuple[float, float], tuple[float, float]]()  # what shares a grid goes on sharing it
+    for name, (low, high) in observed_ranges(load_weights(read), known, read_held_out(made.ran.folder)).items():
+        least, most = wider.get(known[name], known[name])
+        wider[known[name]] = min(least, low), max(most, high)
+    changed = (entry_for_range(name, encodings, *wider[ends]) for name, ends in known.items() if wider[ends] != ends)
+    found = _with_encodings(made, facts, encodings.with_entries(changed))
+    after = found.numbers.sqnr_db
+    since = f"ranges have taken these in since, for {after:.1f} dB on them"
+    return made if after < before + _CUT_OFF_DB else replace(found, numbers=replace(made.numbers, since=since))
 
 
 def _widened(made: Made, tell: Tell) -> Made:
@@ -362,13 +392,8 @@ class _QuantizedModel(Record, eq=False):
     ``start`` are the entries to go on from: as packaging would change them, where it leaves the graph as it is.
     """
 
-    made: Made
     judged: ModelOnSamples
     start: EncodingSet
-
-    def with_encodings(self, encodings: EncodingSet, precision: str) -> Made:
-        """What was made, with other encodings."""
-        return _with_encodings(self.made, self.judged.facts, encodings, precision=precision)
 
 
 def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **changes: str) -> Made:
@@ -376,7 +401,10 @@ def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **cha
     text = convert(encodings, "1.0.0", layouts=layouts(facts)).text
     path = made.ran.folder / f"raised-{sha256(text.encode()).hexdigest()[:16]}.encodings"
     path.write_text(text, "utf-8")
-    ran, feeds = replace(made.ran, encodings=path, qdq=None), read_held_out(made.ran.folder)
+    qdq = made.ran.qdq and path.with_suffix(".onnx")
+    if qdq:
+        onnx.save(insert_qdq(load_weights(load_model(made.ran.model)), encodings, bias="int32").model, qdq)
+    ran, feeds = replace(made.ran, encodings=path, qdq=qdq), read_held_out(made.ran.folder)
     numbers = measure_numbers(made.model, collect_facts(made.model), ran, feeds, seen=made.numbers.seen)
     numbers = replace(numbers, quantizer_db=None, agreement_db=None)
     return replace(made, ran=ran, numbers=numbers, **changes)
@@ -398,6 +426,7 @@ class _Candidates:
         self._making, self._goal, self._metric, self._has_float = making, goal, metric, has_float
         self._given, self._situate, self._tell = given, situate, making.progress
         self._opened: dict[str, _QuantizedModel] = {}
+        self.made: dict[str, Made] = {}
 
     def rung(self, name: str) -> LadderRung:
         """One candidate; a quantizer that fails is told, and the others go on."""
@@ -427,7 +456,8 @@ class _Candidates:
             return LadderRung(precision=name, missing=error.what)
         rung = LadderRung(precision=name, made_by=made.picked.quantizer.id, runs_here=name != "w16a16")
         rung, start = self._measured(rung, judged, made, encodings)
-        self._opened[name] = _QuantizedModel(made=made, judged=judged, start=start)
+        self._opened[name] = _QuantizedModel(judged=judged, start=start)
+        self.made[name] = made
         return rung
 
     def _measured(
@@ -466,22 +496,11 @@ class _Candidates:
     def confirmed(self, rung: LadderRung) -> LadderRung:
         """A candidate with raised layers, measured as it would be packaged."""
         assert rung.encodings is not None
-        opened = self._opened_for(rung)
-        made = opened.with_encodings(rung.encodings, rung.precision)
-        return replace(self._measured(rung, opened.judged, made, rung.encodings)[0], encodings=rung.encodings)
-
-    def chosen(self, ladder: Ladder) -> Made | None:
-        """What the quantizer made, with raised layers where these were chosen."""
-        rung = ladder.chosen
-        if rung is None or rung.precision == "fp16":
-            return None
-        if rung.precision in self._opened:
-            return self._opened[rung.precision].made
-        assert rung.encodings is not None
-        return self._opened_for(rung).with_encodings(rung.encodings, rung.precision)
-
-    def _opened_for(self, rung: LadderRung) -> _QuantizedModel:
-        return next(found for name, found in self._opened.items() if rung.precision.startswith(f"{name} with"))
+        name = next(name for name in self._opened if rung.precision.startswith(f"{name} with"))
+        judged = self._opened[name].judged
+        made = _with_encodings(self.made[name], judged.facts, rung.encodings, precision=rung.precision)
+        self.made[rung.precision] = made
+        return replace(self._measured(rung, judged, made, rung.encodings)[0], encodings=rung.encodings)
 
     def _decided(self, situation: Situation, *, plans: bool) -> tuple[ChosenWay, str]:
         """The way that packaging takes, decided as it decides; and why it refuses, not asked without ``plans``."""

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.findings import Severity, listed
-from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import shape_text
 from deploykit.system.published import plain
 
 if TYPE_CHECKING:
     from deploykit.flow.choose import ChosenWay
-    from deploykit.flow.quantizing.choosing import Picked
-    from deploykit.flow.quantizing.making import Numbers
+    from deploykit.flow.quantizing.making import Made
 
-__all__ = ["QUANTIZED_RULES", "RULES", "QuantizedNumbers", "core_registries"]
+__all__ = ["QUANTIZED_RULES", "RULES", "core_registries"]
 
 RULES: Registry[ChosenWay] = Registry("choice")
 
@@ -403,21 +401,11 @@ AGREES_DB = 60.0
 """Two simulations of the same encodings that differ by more than a millionth of the signal's energy mean two things."""
 
 
-class QuantizedNumbers(Record):
-    """What the rules look at: the model's file name, who quantized it, and the numbers."""
-
-    model: str
-    precision: str
-    picked: Picked
-    numbers: Numbers
-    widened: str = ""
-
-
-QUANTIZED_RULES: Registry[QuantizedNumbers] = Registry("quantized")
+QUANTIZED_RULES: Registry[Made] = Registry("quantized")
 
 
 @QUANTIZED_RULES.rule("DK220", "quantized-by-default", "warning", sources=("the toolchains of the backend",))
-def check_default(quantized: QuantizedNumbers) -> Finds:
+def check_default(quantized: Made) -> Finds:
     """The encodings were made by the embedded quantizer, because the one for this target is not installed.
 
     The embedded quantizer knows nothing of the device: which operators share a grid, which weights must be symmetric,
@@ -440,7 +428,7 @@ def check_default(quantized: QuantizedNumbers) -> Finds:
 
 
 @QUANTIZED_RULES.rule("DK221", "quantized-here", "info", sources=("the quantizer, run while packaging",))
-def check_quantized(quantized: QuantizedNumbers) -> Finds:
+def check_quantized(quantized: Made) -> Finds:
     """The encodings of this package were made here from the float model and the calibration data.
 
     Nobody but this run vouches for them; what they cost stands beside them.
@@ -449,12 +437,12 @@ def check_quantized(quantized: QuantizedNumbers) -> Finds:
     """
     # Who made them, and what is left of the signal.
     numbers = quantized.numbers
-    on = "samples" if numbers.seen else "samples that it did not see"
+    on = "samples" if numbers.seen else "samples that it did not see" + f"; {numbers.since}" * bool(numbers.since)
     value = numbers.to_json()["sqnr_db"]
     shown = "no difference" if value is None else f"{value:.1f} dB"
     yield Found(
         "model",
-        quantized.model,
+        quantized.model.path.name,
         f"quantized to {quantized.precision} by {quantized.picked.quantizer.id}: {shown} on {numbers.samples} {on}",
         evidence={"quantizer": quantized.picked.quantizer.id, "sqnr_db": value, "samples": numbers.samples},
     )
@@ -463,7 +451,7 @@ def check_quantized(quantized: QuantizedNumbers) -> Finds:
 @QUANTIZED_RULES.rule(
     "DK222", "simulations-disagree", "warning", sources=("both simulations, run on the same samples",)
 )
-def check_agreement(quantized: QuantizedNumbers) -> Finds:
+def check_agreement(quantized: Made) -> Finds:
     """The quantizer's own simulation and deploykit's differ on the same encodings.
 
     What was calibrated is then not what is judged here: an encoding was lost, or one of the two simulates something
@@ -476,14 +464,14 @@ def check_agreement(quantized: QuantizedNumbers) -> Finds:
         return
     yield Found(
         "model",
-        quantized.model,
+        quantized.model.path.name,
         f"the simulation of {quantized.picked.quantizer.id} and deploykit's agree to {agreement:.1f} dB only",
         evidence={"agreement_db": agreement, "largest_difference": quantized.numbers.largest_difference},
     )
 
 
 @QUANTIZED_RULES.rule("DK223", "judged-on-seen-samples", "info", sources=("the calibration data",))
-def check_seen(quantized: QuantizedNumbers) -> Finds:
+def check_seen(quantized: Made) -> Finds:
     """There were too few calibration samples to hold any out.
 
     Numbers on the samples that the ranges were taken from look better than those on others.
@@ -493,13 +481,13 @@ def check_seen(quantized: QuantizedNumbers) -> Finds:
     if quantized.numbers.seen:
         yield Found(
             "data",
-            quantized.model,
+            quantized.model.path.name,
             "too few samples to hold any out: it was judged on those that it was calibrated on",
         )
 
 
 @QUANTIZED_RULES.rule("DK224", "layers-in-int16", "warning", sources=("the simulation, on the calibration data",))
-def check_widened(quantized: QuantizedNumbers) -> Finds:
+def check_widened(quantized: Made) -> Finds:
     """Eight bits of activations lose what is asked, and 16 in the fewest layers keep it.
 
     These layers are slower than with 8 bits; all others are as they were asked for.
@@ -507,7 +495,7 @@ def check_widened(quantized: QuantizedNumbers) -> Finds:
     Fix: package with --no-rewrite layers-in-int16 for 8 bits everywhere, or with --precision w8a16 for 16
     """
     if quantized.widened:
-        yield Found("model", quantized.model, quantized.widened)
+        yield Found("model", quantized.model.path.name, quantized.widened)
 
 
 def core_registries() -> tuple[Registry[Any], ...]:

@@ -19,15 +19,17 @@ from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob, WeightMethod
 from deploykit.backend.requests import make_request
+from deploykit.encodings.formats.aimet import read_encodings
+from deploykit.encodings.new_grids import range_of
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.pipeline import make_packages
 from deploykit.flow.quantizing import choosing, command, making
 from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, pick
-from deploykit.flow.quantizing.making import Making, Numbers, divide
+from deploykit.flow.quantizing.making import Made, Making, Numbers, divide
 from deploykit.flow.read import resolve_target
-from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
+from deploykit.flow.rules import QUANTIZED_RULES
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.system.environments import Environment
@@ -397,19 +399,16 @@ def not_installed() -> Environment:
     return environment
 
 
-def quantized(**changes: Any) -> QuantizedNumbers:
+def quantized(**changes: Any) -> Made:
     told: Any = {"sqnr_db": 40.0, "quantizer_db": 40.0, "agreement_db": float("inf"), "largest_difference": 0.0}
     numbers = Numbers(**told, outputs=(), verdict=Verdict(right=True), samples=3, seen=False)
-    better = changes.pop("better", None)
-    return QuantizedNumbers(
-        model="model.onnx",
-        precision="w8a16",
-        picked=Picked(quantizer=EMBEDDED, environment=None, better=better),
-        numbers=replace(numbers, **changes),
-    )
+    picked = Picked(quantizer=EMBEDDED, environment=None, better=changes.pop("better", None))
+    rest: Any = dict.fromkeys(("options", "division", "ran", "target"))
+    numbers = replace(numbers, **changes)
+    return Made(precision="w8a16", picked=picked, model=load_model(CNN), numbers=numbers, **rest)
 
 
-CASES: dict[str, tuple[Callable[[], QuantizedNumbers], Callable[[], QuantizedNumbers] | None]] = {
+CASES: dict[str, tuple[Callable[[], Made], Callable[[], Made] | None]] = {
     "DK220": (lambda: quantized(better=not_installed()), quantized),
     "DK221": (quantized, None),
     "DK222": (lambda: quantized(agreement_db=59.9), lambda: quantized(agreement_db=60.0)),
@@ -423,6 +422,22 @@ def test_rules() -> None:
     (exact,) = QUANTIZED_RULES["DK221"].run(quantized(sqnr_db=float("inf"), seen=True, agreement_db=None))
     assert exact.message == "quantized to w8a16 by ort: no difference on 3 samples"
     assert exact.evidence == {"quantizer": "ort", "sqnr_db": None, "samples": 3}
+
+
+def test_ranges_take_in_the_samples_held_out_where_these_were_cut_off(tmp_path: Path) -> None:
+    """The numbers stay those of samples that no range knew; where nothing was cut off nothing changes."""
+    model = text_model("float[1,4] x", "y = MatMul (x, w)", "float[1,4] y", w=np.eye(4, dtype=np.float32))
+    onnx.save(model, tmp_path / "m.onnx")
+    rows = np.random.default_rng(0).random((10, 1, 4), np.float32)
+    for largest, end in ((9, 9), (0.5, rows.max())):
+        rows[2, 0, 0] = largest
+        np.savez(tmp_path / "d.npz", x=rows)
+        given: Any = {"target": "sm8650", "calibration": tmp_path / "d.npz", "precision": "w8a8"}
+        done = deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / f"{end}", **given)
+        ends = range_of(read_encodings(done.folder / "model.encodings").get("x"))
+        assert ends is not None and ends[1] == pytest.approx(end, rel=0.01)
+        (told,) = (finding.message for finding in done.findings if finding.code == "DK221")
+        assert ("ranges have taken these in since" in told) == (largest == 9) == (done.record["numbers"]["sqnr_db"] < 9)
 
 
 @each_row(

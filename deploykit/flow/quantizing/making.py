@@ -46,7 +46,7 @@ from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings import Finding
 from deploykit.findings.records import Record
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
-from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
+from deploykit.flow.rules import QUANTIZED_RULES
 from deploykit.flow.samples import about_samples
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
@@ -318,7 +318,7 @@ class Numbers(Published, eq=False):
     """SQNR in dB over all outputs: deploykit's simulation, the quantizer's own, and how near the two are to each other.
 
     ``agreement_db`` takes the quantizer's as the signal; infinite where they are bit for bit the same. ``seen`` is True
-    where no sample could be held out.
+    where no sample could be held out; ``since`` says what became of the ranges after these numbers.
     """
 
     sqnr_db: float
@@ -329,6 +329,7 @@ class Numbers(Published, eq=False):
     verdict: Verdict
     samples: int
     seen: bool
+    since: str = ""
 
     def as_published(self) -> Json:
         """What is not finite is None beside ``exact``."""
@@ -418,16 +419,7 @@ class Made(Published, eq=False):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What the rules say of what was made; ``about_data`` says the same of what it was made from."""
-        name = self.model.path.name
-        return QUANTIZED_RULES.run(
-            QuantizedNumbers(
-                model=name,
-                precision=self.precision,
-                picked=self.picked,
-                numbers=self.numbers,
-                widened=self.widened,
-            )
-        )
+        return QUANTIZED_RULES.run(self)
 
     def about_data(self) -> tuple[Finding, ...]:
         """What there is to say of the samples, as the quantizer was given them and against the model as given."""
@@ -451,7 +443,7 @@ class Made(Published, eq=False):
             "options": self.options,
             "versions": result.get("versions", {}),
             "seconds": result.get("seconds", {}),
-            "notes": [*result.get("notes", ()), *filter(None, [self.widened])],
+            "notes": [*result.get("notes", ()), *filter(None, [self.widened, self.numbers.since])],
             "inputs": [{"role": role, "name": path.name, "sha256": hash_file(path)[1]} for role, path in files],
             "calibration": self.division,
             "numbers": self.numbers,
@@ -488,7 +480,8 @@ class Making(Record, eq=False):
                 why="ONNX writes no bias of an integer layer in float16, and the weights are rounded already",
                 next="export the model in float32, or package it as it is, without --precision",
             )
-        if request.calibration is None:
+        calibration = request.calibration
+        if calibration is None:
             raise UsageError(
                 "a quantizer needs data", next="give --calibration: .npz or .npy samples, or a folder of images"
             )
@@ -499,15 +492,15 @@ class Making(Record, eq=False):
             QuantizerAsked(precision=name, target=self.target, options=values, floats=unscaled_rows(facts))
         )
         # What targets ask alike is made once; a quantizer is told all that it does in its plan.
-        key = ("quantized", repr((plan, values, request.calibration)), Same(model))
-        made: Made | None = self.shared.known(key)
-        if made is None:
+        key = ("quantized", repr((plan, values, calibration)), Same(model))
+
+        def make() -> Made:
             self.progress("dividing the calibration data")
-            division = divide(request.calibration, facts)
+            division = divide(calibration, facts)
             ran = run_quantizer(picked, plan, model, division, progress=self.progress, timeout=self.timeout)
             self.progress("simulating what came out")
             numbers = measure(model, facts, ran, read_held_out(ran.folder), seen=not division.held_out)
-            made = Made(
+            return Made(
                 precision=name,
                 picked=picked,
                 options=values,
@@ -517,7 +510,8 @@ class Making(Record, eq=False):
                 model=model,
                 target=self.target,
             )
-        return replace(self.shared.keep(key, made), target=self.target)
+
+        return replace(self.shared.once(key, make), target=self.target)
 
     def candidate(self, name: str) -> Made:
         """As ``encodings`` for one candidate among several, ``w8a16`` or ``w8a16+METHOD``.
