@@ -31,25 +31,20 @@ __all__ = [
 ]
 
 
-def fit(entry: Encoding, shape: tuple[int, ...] | None, source: str) -> Encoding:
-    """The entry with axes counted from the front, its lengths checked; unchanged where the shape is unknown.
+def fit(value: Affine | Float8 | Lpbq, shape: tuple[int, ...], where: str) -> Affine | Float8 | Lpbq:
+    """A placed value with its axis counted from the front, its lengths checked.
 
-    Raises InputError where an axis is out of range or a list is longer or shorter than its axis. Values that are not
-    placed yet are left alone.
+    Raises InputError where an axis is out of range or a list is longer or shorter than its axis.
     """
-    value = entry.value
-    if shape is None or isinstance(value, Float) or not getattr(value, "placed", True):
-        return entry
-    where = f"{source}: {entry.name!r}"
     if value.block_size is not None:
         _check_blocks(value, shape, where)
-        return entry
-    if value.axis is None or isinstance(value, Lpbq):
-        return entry
+        return value
+    if value.axis is None:
+        return value
     axis = grids.normal_axis(value.axis, len(shape), where)
     if value.scale.size != shape[axis]:
         raise _misfit(f"{where}: {value.scale.size} scales for axis {axis}, which is {shape[axis]} long in", shape)
-    return replace(entry, value=replace(value, axis=axis))
+    return replace(value, axis=axis)
 
 
 def _check_blocks(value: Affine | Float8 | Lpbq, shape: tuple[int, ...], where: str) -> None:
@@ -85,16 +80,6 @@ class Layout(Record):
     block_axis: int | None
     is_param: bool
     reader: str
-
-    def blocks_shape(self, block_size: int) -> tuple[int, ...] | None:
-        """The shape of blockwise scales: channels by blocks, 1 elsewhere; None when unknown or when they do not fit."""
-        if self.shape is None or self.channel_axis is None or self.block_axis is None:
-            return None
-        if self.shape[self.block_axis] % block_size:
-            return None
-        lengths = {self.channel_axis: self.shape[self.channel_axis]}
-        lengths[self.block_axis] = self.shape[self.block_axis] // block_size
-        return tuple(lengths.get(axis, 1) for axis in range(len(self.shape)))
 
 
 def place(encodings: EncodingSet, facts: GraphFacts, *, infer_blocks: bool = False) -> EncodingSet:
@@ -153,11 +138,11 @@ def _place_entry(entry: Encoding, layout: Layout, *, source: str, version: str, 
             axis = _channel_axis(value.scale.size, layout, where)
             return entry if axis is None else replace(entry, value=replace(value, axis=axis, placed=True))
         return replace(entry, value=_place_blocks(value, layout, inferred, where))
-    entry = fit(entry, layout.shape, source)
-    if value.block_size is None or value.axis is not None:
-        return entry
-    # 2.0.0 states the block axis only; where several dimensions are long, the graph tells which holds the channels.
-    return replace(entry, value=replace(value, axis=layout.channel_axis))
+    placed = fit(value, layout.shape, where)
+    if placed.block_size is not None and placed.axis is None:
+        # 2.0.0 states the block axis only; where several dimensions are long, the graph tells which holds the channels.
+        placed = replace(placed, axis=layout.channel_axis)
+    return replace(entry, value=placed)
 
 
 def _channel_axis(count: int, layout: Layout, where: str) -> int | None:
@@ -225,17 +210,18 @@ def _place_lpbq(value: Lpbq, layout: Layout, where: str) -> Lpbq:
 
 def _blocks_shape(size: int | None, count: int, layout: Layout, where: str) -> tuple[int, ...] | None:
     """The shape of a list of ``count`` blockwise scales; None where no op settles the axes."""
-    if layout.channel_axis is None or layout.block_axis is None or size is None:
+    shape, channels, along = layout.shape or (), layout.channel_axis, layout.block_axis
+    if channels is None or along is None or size is None:
         return None
-    shape = layout.blocks_shape(size)
-    if shape is None or prod(shape) != count:
-        text = " x ".join(map(str, layout.shape or ())) or "a scalar"
+    # Channels by blocks, and 1 elsewhere.
+    lengths = {channels: shape[channels], along: shape[along] // size}
+    if shape[along] % size or prod(lengths.values()) != count:
         raise InputError(
-            f"{where}: {count} scales in blocks of {size}, but {layout.reader} has {text}, with blocks along axis "
-            f"{layout.block_axis}",
+            f"{where}: {count} scales in blocks of {size}, but {layout.reader} has {' x '.join(map(str, shape))}, with "
+            f"blocks along axis {along}",
             next="is this the model that the encodings were made from?",
         )
-    return shape
+    return tuple(lengths.get(axis, 1) for axis in range(len(shape)))
 
 
 def _ordered(flat: Array, shape: tuple[int, ...], layout: Layout) -> Array:

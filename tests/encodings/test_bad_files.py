@@ -238,7 +238,7 @@ def test_what_is_just_allowed_is_read(base: dict[str, Any], changes: dict[str, A
 
 def test_one_scale_for_all_channels_fits_any_number_of_them() -> None:
     one = put(V200, encodings__2__y_scale=[[0.5]])
-    fit(parse_encodings(one, where="w.encodings").entries["b"], (3, 16), "w.encodings")
+    fit(parse_encodings(one, where="w.encodings").entries["b"].value, (3, 16), "w.encodings")  # type: ignore[arg-type]
 
 
 # Lists of the names of float tensors, beside an encodings file that cannot say so.
