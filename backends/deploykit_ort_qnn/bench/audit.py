@@ -53,7 +53,7 @@ _SUSPECT = {"quick": ("wrong",), "auto": ("wrong", "narrowed", "refused")}
 _LARGEST = 1 << 29
 
 # Of processor time, estimated: what a check or a package may take for kernels that nobody asked for by name.
-_SECONDS = 15.0
+_SECONDS = 3.0
 # Seconds for a kernel of any size, which is its share of a compilation and of a run; and for each value that goes in
 # or is stored.
 _EACH = 0.03
