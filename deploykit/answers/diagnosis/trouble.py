@@ -32,7 +32,17 @@ DOUBTS = (
     *("gnor", "ncompatible", "eprecated", " nan", "nan ", "=nan", "[nan", "nan,", "not exist", "nrecogni", "nknown"),
     *("xceed", "too large", "too small", "too old", "too new", "higher than", "ust be ", "equire", "xpect", "onflict"),
     *("nsufficient", "ot enough", "ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not "),
-    *("was not ", "multiple times", "_lost", "+ size", "broadcast", "road cast", "used more than once", "is gated"),
+    *(
+        "was not ",
+        "multiple times",
+        "nused arg",
+        "_lost",
+        "+ size",
+        "broadcast",
+        "road cast",
+        "used more than once",
+        "is gated",
+    ),
     *("nder development", "ot executable", "only support", "not support", "dynamic shape", "devices found"),
 )
 """What a line that says of no more than a doubt holds, in small letters."""
@@ -79,7 +89,8 @@ _HARMLESS = re.compile(
         |reconstruction|rounding|approximation|total|sum\ of|least|squared?|numerical)
         [\w ]*[ _]errors?\b(?!\ (?:code|message))
     |\berror\ (?:rate|bound|tolerance|metric|analysis|threshold)
-    |\bif\ .*\b(?:fails|failed)\b|:\ Could\ not\ collect$|^--\ (?:Performing|Looking|Check|Could\ NOT|Found|Warning:).*
+    |\b(?:if|why)\ .*\b(?:fails|failed|does\ not\ support)\b|:\ Could\ not\ collect$
+    |^--\ (?:Performing|Looking|Check|Could\ NOT|Found|Warning:).*
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
     |(?<!\S)--?\w[\w-]*(?:error|critical|exceptions|fail|fallback|errno|crash)[\w-]*|\w_fallback:\ |\berrors=[a-z]
     |^\s*warnings\.warn\(
@@ -117,7 +128,7 @@ _DOUBT = re.compile(
     |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)
     |\bno\ [\w ]{1,24}devices\ found\b|\bmultiple\ times
     |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b(?!\ support)
-    |\bused\ more\ than\ once|\bis\ gated
+    |\bused\ more\ than\ once|\bunused\ argument|\bis\ gated
     |(?:is|are)\ not\ (?:a|an|equal|in|available|supported|found|defined|accessible)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
