@@ -86,7 +86,7 @@ def session_results(
         told = json.loads((folder / _RESULT).read_text("utf-8"))
         return DeviceResults(
             outputs=tuple(outputs),
-            latencies_us=tuple(float(value) for value in told["latencies_us"]),
+            latencies_us=tuple(map(float, told["latencies_us"])),
             init_us=float(told["init_us"]),
             peak_mb=None if told["peak_mb"] is None else float(told["peak_mb"]),
             operators=operators,

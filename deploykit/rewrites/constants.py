@@ -119,7 +119,7 @@ def _shrinking(
             except NoMatchError as end:
                 near.append(NearMiss((end.node,), f"{start}: {end.reason}"))
                 continue
-            nodes = tuple(label(node) for node in graph.readers(start))
+            nodes = tuple(map(label, graph.readers(start)))
             why = "what it reaches saturates, or makes zeros of it"
             sites.append(Site(nodes=nodes, tensors=(start, *flow.path), why=why, data=flow))
         return MatchResult(sites=tuple(sites), refusals=tuple(near), reason="" if sites else none)
@@ -380,7 +380,7 @@ def logit_of_sigmoid(look: ModelLook, node: NodeProto) -> Match | None:
         to.ranges[output] = ends
         to.notes.append(f"{output}: now {logit} clipped to [{ends[0]:.6g}, {ends[1]:.6g}]")
 
-    nodes = tuple(label(step) for step in (sigmoid, sub, node))
+    nodes = tuple(map(label, (sigmoid, sub, node)))
     return Match(f"it undoes the Sigmoid of {logit}", write, nodes=nodes, tensors=(logit, output))
 
 

@@ -213,7 +213,7 @@ def _find_settled(graph: ModelLook) -> MatchResult:
         (_idle_nodes(graph, ()), "they change nothing"),
     )
     sites = [
-        Site(nodes=tuple(label(node) for node in nodes), tensors=tuple(node.output[0] for node in nodes), why=why)
+        Site(nodes=tuple(map(label, nodes)), tensors=tuple(node.output[0] for node in nodes), why=why)
         for nodes, why in found
         if nodes
     ]

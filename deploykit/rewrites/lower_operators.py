@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto, TensorProto, helper
 
 from deploykit.findings.records import Record
-from deploykit.model.nodes import attribute, label
+from deploykit.model.nodes import attribute, attributes, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
@@ -38,6 +38,7 @@ __all__ = [
     "pool_windows",
     "product_by_halves",
     "sum_to_mean",
+    "usual_activations",
 ]
 
 
@@ -489,6 +490,25 @@ def conv_by_shifts(look: ModelLook, node: NodeProto) -> Match | None:
         to.end("Conv", [joined, kernel, *node.input[2:]], kernel_shape=[1])
 
     return Match(f"its places lie {far[0]} steps apart", write, opset=13)
+
+
+_USUAL = {"GRU": [b"Sigmoid", b"Tanh"], "LSTM": [b"Sigmoid", b"Tanh", b"Tanh"]}
+
+
+@rewrite(
+    *_USUAL,
+    name="usual-activations",
+    summary="Leaves out the activations of a GRU or LSTM that it has anyway.",
+    none="no GRU or LSTM names the activations that it has anyway",
+    note="{} recurrent layers name no activations",
+)
+def usual_activations(_: ModelLook, node: NodeProto) -> Match | None:
+    """Nothing else changes."""
+    kept, usual = attributes(node), _USUAL[node.op_type]
+    if kept.pop("activations", None) not in (usual, usual * 2):  # of one direction, or of both
+        return None
+    same = helper.make_node(node.op_type, node.input, node.output, name=node.name, **kept)
+    return Match("it has them anyway", lambda to: to.nodes.append(same))
 
 
 # Taps of all axes together: beyond, the graph grows more than it is worth.

@@ -101,6 +101,7 @@ SAME: Mapping[str, tuple[str, str]] = {
     "sums of parts": ("by-sums", "f = Reshape ({x}, five)  CumSum (f, axis)"),
     "linear": ("by-sums", 'Resize <mode = "linear"> ({x}, , scales)'),
     "groups": ("no-groups", "Conv <group = 2, kernel_shape = [1, 2]> ({x}, w)"),
+    "padded groups": ("conv-inside", "Conv <group = 2, kernel_shape = [1, 2], pads = [1, 0, 2, 1]> ({x}, w)"),
     "turned groups": ("no-groups", "ConvTranspose <group = 2, kernel_shape = [1, 2]> ({x}, w)"),
 }
 STORED: dict[str, str] = {
@@ -369,6 +370,20 @@ def test_a_wrong_kernel_is_done_in_another_way(tmp_path: Path) -> None:
     packaged = onnx.load(tmp_path / "out/model/model.onnx")
     assert {"Resize", "Gather"} & {one.op_type for one in packaged.graph.node} == {"Gather"}
     assert [one.op_type for one in packaged.graph.node if one.op_type in PAIR]
+
+
+@pytest.mark.heavy
+def test_a_wrong_kernel_in_float16_is_found_by_what_it_gives(tmp_path: Path) -> None:
+    """A Conv over 48 steps whose window reaches 17 of them (QAIRT 2.51): the atlas has no row of it."""
+    pytest.importorskip("onnxruntime_qnn")
+    weight, random = f"float[4,4,17] w = {{{', '.join(str(n % 7 - 3) for n in range(272))}}}", np.random.default_rng(0)
+    onnx.save(
+        float_model("Conv <kernel_shape = [17], pads = [8, 8]> (x, w)", weight, "1,4,48"),
+        path := tmp_path / "slid.onnx",
+    )
+    np.savez(data := tmp_path / "x.npz", x=random.random((1, 4, 48), np.float32))
+    made = deploykit.package(path, target="sm8650", backend="ort-qnn", calibration=data, out=tmp_path / "out")
+    assert made.exit_status == 0 and any("zeros are put around" in (one.handled or "") for one in made.findings)
 
 
 @each_row(

@@ -93,6 +93,15 @@ def test_what_is_held_out_is_measured_on_and_never_calibrated_with(script: Modul
     assert names == ["held_out_000", "held_out_001", "seen_000", "seen_001", "seen_002"]
 
 
+def test_an_input_that_nothing_reads_is_not_fed(script: ModuleType, tmp_path: Path) -> None:
+    onnx.save(text_model("float[2] x, int64[1] length", "y = Relu (x)", "float[2] y"), tmp_path / "m.onnx")
+    read, unread = script.without_unread(tmp_path / "m.onnx")
+    assert [given.name for given in onnx.load(read).graph.input] == ["x"] and [given.name for given in unread] == [
+        "length"
+    ]
+    assert script.without_unread(read) == (read, ())
+
+
 def test_nodes_are_sorted_and_nothing_else_changes(script: ModuleType, tmp_path: Path) -> None:
     onnx.save(text_model("float[2] x", "c = Relu (b) a = Relu (x) b = Relu (a)", "float[2] c"), tmp_path / "m.onnx")
     assert script.put_in_order(tmp_path / "m.onnx") is True

@@ -232,7 +232,7 @@ class OperatorPlace:
                 name = self.step("Gather", [name, stored], grid, axis=axis)
         if mask.all():
             return name
-        ones = None if grid is None else PairGrid.over(0.0, 1.0, grid.zero.dtype)
+        ones = grid and PairGrid.over(0.0, 1.0, grid.zero.dtype)
         return self.step("Mul", [name, self.floats("mask", mask, ones)], grid)
 
     def converted(self, source: str, grid: PairGrid) -> str:

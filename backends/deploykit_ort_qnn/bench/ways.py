@@ -96,13 +96,9 @@ def _max_without_pads(place: OperatorPlace) -> None:
 @_way("mean-inside", "zeros are put around its map, and what of a window counts is a factor")
 def _mean_without_pads(place: OperatorPlace) -> None:
     place.assert_is("AveragePool")
-    source = place.only_computed
-    grid = None if place.grid is None else place.one_grid(source)
-    windows = _windows(place)
-    inside = {one.axis: np.where((places := _reached(one)) < one.size, places, -1) for one in windows}
-    name = place.taken(source, inside, grid)
-    if name == source:
-        raise NoMatchError("its windows lie inside")
+    windows, source = _windows(place), place.only_computed
+    name = _with_zeros(place, windows)
+    grid = place.grid and place.one_grid(source)
     # Of ones with zeros around them: what the operator says, by the mean over each whole window.
     factors = place.function(np.ones(place.shape(source)))[:1, :1]
     for window in windows:
@@ -111,7 +107,7 @@ def _mean_without_pads(place: OperatorPlace) -> None:
     name = place.again([name], **_NO_PADS, count_include_pad=None)
     if not np.allclose(factors, 1):
         name = name if grid is None else place.converted(name, grid)
-        spread = None if grid is None else PairGrid.over(0.0, float(factors.max()), grid.zero.dtype)
+        spread = grid and PairGrid.over(0.0, float(factors.max()), grid.zero.dtype)
         name = place.step("Mul", [name, place.floats("counts", factors, spread)], None)
     place.finish(name)
 
@@ -120,8 +116,8 @@ _NO_PADS: dict[str, Any] = {"pads": None, "auto_pad": None, "ceil_mode": None}
 
 
 def _windows(place: OperatorPlace) -> list[PoolAxis]:
-    """NoMatchError where a window has gaps. None of them holds nothing: the operator does not run with such borders."""
-    if any(step != 1 for step in place.setting("dilations", ())):
+    """NoMatchError where a pool's has gaps. None of them holds nothing: the operator does not run with such borders."""
+    if place.node.op_type != "Conv" and any(step != 1 for step in place.setting("dilations", ())):
         raise NoMatchError("its window has gaps")
     given = place.shape(place.only_computed)
     # Where windows begin beyond the map, less is made than is declared.
@@ -131,6 +127,22 @@ def _windows(place: OperatorPlace) -> list[PoolAxis]:
 def _reached(window: PoolAxis) -> npt.NDArray[np.int64]:
     """All places that the windows along one axis reach, from below zero on."""
     return np.arange(window.places[0, 0], window.places[-1, -1] + 1)
+
+
+@_way("conv-inside", "zeros are put around its map, and it slides over them")
+def _conv_without_pads(place: OperatorPlace) -> None:
+    place.assert_is("Conv")
+    name = _with_zeros(place, _windows(place))
+    place.finish(place.again([name, *place.node.input[1:]], pads=None, auto_pad=None))
+
+
+def _with_zeros(place: OperatorPlace, windows: list[PoolAxis]) -> str:
+    """What its windows reach, zeros where that is nothing; NoMatchError where they lie inside."""
+    inside = {one.axis: np.where((places := _reached(one)) < one.size, places, -1) for one in windows}
+    name = place.taken(source := place.only_computed, inside, place.grid and place.one_grid(source))
+    if name == source:
+        raise NoMatchError("its windows lie inside")
+    return name
 
 
 @_way("by-places", "Gathers with stored places move what it moved")
@@ -186,7 +198,7 @@ def _by_sums(place: OperatorPlace) -> None:
     def shaped(name: str, shape: list[int], grid: PairGrid | None) -> str:
         return place.step("Reshape", [name, place.number("shape", np.asarray(shape, np.int64))], grid)
 
-    grid = None if place.grid is None else place.one_grid(name)
+    grid = place.grid and place.one_grid(name)
     last, rank = len(shape) - 1, len(shape)
     for axis, one in factors.items():
         after = grid
@@ -202,7 +214,7 @@ def _by_sums(place: OperatorPlace) -> None:
         flat = rank not in (2, 3, 4)  # the ranks of a MatMul
         if flat:
             name = shaped(name, [math.prod(shape) // shape[axis], shape[axis]], grid)
-        spread = None if grid is None else PairGrid.over(float(one.min()), float(one.max()), np.uint8)
+        spread = grid and PairGrid.over(float(one.min()), float(one.max()), np.uint8)
         name = place.step("MatMul", [name, place.floats("factors", one.T, spread)], after)
         shape[axis] = len(one)
         if flat:

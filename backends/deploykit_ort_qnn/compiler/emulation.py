@@ -28,7 +28,8 @@ from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
 from deploykit.findings.records import Record
 from deploykit.model.collect import facts_of
-from deploykit.model.facts import GraphFacts
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.parameters import QUANTIZERS
 from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.published import finite, plain
 from deploykit_ort_qnn.compiler.hosts import Host
@@ -154,19 +155,15 @@ def compare(job: EmulationJob, progress: Tell | None = None) -> NumericScope:
         kept = record_expected(job.inputs, told, job.label)
         if kept is not None:
             (job.root / EXPECTED_FILE).write_bytes(kept)
-    first, kind, value = "", "", None
-    if device.right is False:
-        first, kind, value = _first_difference(job, feeds[:_LOCATED_ON], run, progress)
+    located = _first_difference(job, feeds[:_LOCATED_ON], run, progress) if device.right is False else {}
     pairs = list(zip(*sides, strict=True))
     return NumericScope(
         device=device,
         quantization=quantization,
         agreement={name: overall_db([(one[name], two[name]) for one, two in pairs]) for name in facts.outputs},
-        first=first,
-        first_type=kind,
-        first_db=value,
         shared=shared,
         seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(npu[:_SEEN])),
+        **located,
     )
 
 
@@ -207,8 +204,8 @@ def _first_difference(
     feeds: Sequence[Arrays],
     run: Callable[..., tuple[list[Arrays], list[Arrays]]],
     progress: Tell | None,
-) -> tuple[str, str, float | None]:
-    """Compile once more with every quantized tensor as an output; name the node that makes the first that differs."""
+) -> Json:
+    """What is known of the first node whose result differs: by compiling once more, with what all give as outputs."""
     model = onnx.load(job.root / job.qdq)
     shown = _show_all(model)
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
@@ -225,34 +222,31 @@ def _first_difference(
             host=job.host,
         )
         if not compile_model(again, progress).ok:
-            return "", "", None
+            return {}
         sides = list(zip(*run(root, "model.onnx", "c.onnx", feeds), strict=True))
     rows = ChosenRows(facts_of(model))
-    for tensor, (node, kind) in shown.items():
+    for tensor, node in shown.items():
         found = [rows.matched(tensor, one[tensor], two[tensor]) for one, two in sides]
         # A kernel may give another shape than the model says: then nothing is right.
         same = all(one.left.shape == one.right.shape for one in found)
         value = min(sqnr_db(one.left, one.right) for one in found) if same else -math.inf
         if not value >= _LEAST_DB:
-            return node, kind, finite(value)
-    return "", "", None
+            return {"first": node.label, "first_type": node.op_type, "first_db": finite(value)}
+    return {}
 
 
-def _show_all(model: ModelProto) -> dict[str, tuple[str, str]]:
-    """Make the result of every pair an output; per such tensor, in graph order, the node (and type) before the pair."""
-    graph = model.graph
-    producers = {name: node for node in graph.node for name in node.output}
-    outputs = {value.name for value in graph.output}
-    shown: dict[str, tuple[str, str]] = {}
-    for node in graph.node:
-        source = producers.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        if source is None or source.op_type != "QuantizeLinear":
+def _show_all(model: ModelProto) -> dict[str, NodeFact]:
+    """Make the result of every pair an output, of a model without pairs that of every operator.
+
+    Per such tensor, in graph order, the node that computes it.
+    """
+    facts, shown = facts_of(model), dict[str, NodeFact]()
+    halves = [node for node in facts.nodes if node.op_type == "DequantizeLinear"]
+    for name in (name for node in halves or facts.nodes for name in node.outputs):
+        maker = facts.maker_behind(name, QUANTIZERS)
+        if maker is None or maker.op_type == "Constant" or facts.tensors[name].dtype != "float":
             continue
-        maker = producers.get(source.input[0])
-        if maker is None or maker.op_type == "DequantizeLinear":
-            continue
-        name = node.output[0]
-        shown[name] = (maker.name, maker.op_type)
-        if name not in outputs:
-            graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+        shown[name] = maker
+        if name not in facts.outputs:
+            model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
     return shown

@@ -196,7 +196,14 @@ def check_short_axes(situation: Situation) -> Finds:
     "operator-refused",
     "error",
     **limit("unsupported-ops-htp"),
-    cure=("simplify", "integer-remainder", "pool-by-taps", "cumulate-forward", "product-by-halves"),
+    cure=(
+        "simplify",
+        "integer-remainder",
+        "pool-by-taps",
+        "cumulate-forward",
+        "product-by-halves",
+        "usual-activations",
+    ),
 )
 def check_refused(situation: Situation) -> Finds:
     """An operator, or an attribute of one, that the HTP does not have.

@@ -212,8 +212,11 @@ def check_interface(quantized: InspectedModel) -> Iterator[Found]:
 
 
 def _interface(facts: GraphFacts, kind: str) -> str:
-    found = [facts.tensors[name] for name in (facts.inputs if kind == "inputs" else facts.outputs)]
-    return ", ".join(f"{fact.name} {fact.dtype}{list(fact.shape or ())}" for fact in found)
+    """In words; what an open size is called is no difference."""
+    found = [facts.tensors[name] for name in getattr(facts, kind)]
+    return ", ".join(
+        f"{fact.name} {fact.dtype}{[s if isinstance(s, int) else None for s in fact.shape or ()]}" for fact in found
+    )
 
 
 @RULES.rule("VAI208", "quantized-shape-not-static", "error")

@@ -172,7 +172,7 @@ def match_contents(tables: Sequence[tuple[Numbers, Numbers]], strict: bool = Tru
     closest two are paired first, each row once. None for too many rows, and where less than half find a partner.
     ``strict`` asks that most pairs are near, and leaves out the odd one.
     """
-    counts = tuple(len(side) for side in tables[0])
+    counts = tuple(map(len, tables[0]))
     tables = [(one, two) for one, two in tables if one.shape[1] == two.shape[1]]
     if max(counts) > _MOST_ROWS or not tables:
         return None

@@ -86,7 +86,7 @@ def split_shapes(texts: Iterable[str], inputs: Sequence[InputSpec]) -> tuple[dic
         if spec is None or not re.fullmatch(r"\s*\d+(\s*[,x]\s*\d+)*\s*", said):
             rest.append(text)
             continue
-        shape = tuple(int(word) for word in re.split(r"[,x]", said))
+        shape = tuple(map(int, re.split(r"[,x]", said)))
         open_ = None in spec.shape and len(shape) == len(spec.shape) and len(shape) > 1
         if sign == "=" and not (open_ and min(shape) > 0 and spec.fits(shape)):
             rest.append(text)
@@ -155,11 +155,9 @@ def decide_sizes(
     _settle_batch(draft, facts)
     _settle_by_metadata(draft, metadata)
     _settle_by_trial(draft, facts, runs, dense=dense)
-    pinned, still_open = [], []
+    pinned = []
     for spec in waiting:
-        shape = draft.shape(spec)
-        if shape is None:
-            still_open.append(spec)
+        if (shape := draft.shape(spec)) is None:
             continue
         keys = {draft.key(spec, axis) for axis, dim in enumerate(spec.shape) if dim is None}
         shared = (
@@ -169,7 +167,7 @@ def decide_sizes(
         )
         why = draft.why.get(spec.name) or next(shared, "one sample at a time")
         pinned.append(PinnedInput(name=spec.name, shape=shape, why=why, usual=spec.name in draft.usual))
-    return Sizes(pinned=tuple(pinned), open=tuple(still_open))
+    return Sizes(pinned=tuple(pinned), open=tuple(spec for spec in waiting if draft.open_axes(spec)))
 
 
 def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> None:
@@ -235,7 +233,7 @@ def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense:
         words = not spec.is_float or any(reader.op_type == "Gather" for reader in readers)
         usual = _usual_shapes(draft, spec, fits, dense=dense, streams=streams, words=words, steps=steps)
         choices = islice(usual, _MOST_TRIALS)
-        chosen = next(((shape, why) for shape, why in choices if fits(shape)), None)
+        chosen = next((one for one in choices if fits(one[0])), None)
         if chosen is not None:
             draft.settle(spec, *chosen, usual=True)
 
@@ -275,7 +273,7 @@ def _usual_shapes(
         yield from ((shape, f"the usual size of {kind} at which it runs") for shape in squares)
     elif words and open_ == [len(spec.shape) - 1]:
         usual, what = sorted(_TOKENS) if steps else _TOKENS, "a usual number of tokens"
-    elif spec.is_float and len(open_) == 1 and len([s for s in filled if s > 1]) == 0:
+    elif spec.is_float and len(open_) == 1 and max(filled) == 1:
         usual, what = _SOUND_CHUNK if streams else _SOUND, "a usual number of sound samples at which it runs"
     elif spec.is_float and len(spec.shape) == 3 and len(open_) == 1:
         usual, what = sorted(_FRAMES) if steps else _FRAMES, "a usual number of frames at which it runs"
@@ -323,10 +321,13 @@ def rows_meet(model: ModelProto, sample: Arrays, several: Collection[str]) -> bo
 
     ends = slice(1), slice(-1, None)
     rows = [{name: value[end] if name in several else value for name, value in sample.items()} for end in ends]
+    whole = None
     try:
-        whole, *single = Session(model).runs([sample, *rows])
-    except DeploykitError:
-        return False
+        session = Session(model)
+        whole = session.run(sample)
+        single = [session.run(row) for row in rows]
+    except DeploykitError:  # where several run and one alone does not, a window looks over them
+        return whole is not None
     for end, row in zip(ends, single, strict=True):
         for name, one in row.items():
             longer = [axis for axis, size in enumerate(whole[name].shape) if one.shape[axis : axis + 1] != (size,)]

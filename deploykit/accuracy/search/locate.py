@@ -289,7 +289,7 @@ class _SeenTensors:
     def _culprit(self, maker: NodeFact, view: TensorView) -> Culprit | None:
         """The stored value behind an operator: so large that it takes the whole grid, or not the same on both sides."""
         other: list[Culprit] = []
-        reach = max(abs(end) for end in view.left_range)
+        reach = max(map(abs, view.left_range))
         for name in self._constants(maker):
             one, two = (side.stored(name) for side in self._sides)
             if one is None or one.dtype.kind != "f" or not one.size:

@@ -345,7 +345,7 @@ class _Collector:
                 part = re.findall(observation.pattern, text)
                 self.seen.numbers[observation.id] = (sum(map(float, part)), sum(map(float, every)))
         elif match := re.search(observation.pattern, text):
-            self.seen.numbers[observation.id] = tuple(float(group) for group in match.groups())
+            self.seen.numbers[observation.id] = tuple(map(float, match.groups()))
 
     def _judge(self, block: Block, spots: _Numbers) -> None:
         """Look for trouble in lines, each with the place to look at; one of those that only numbers tell apart is read.

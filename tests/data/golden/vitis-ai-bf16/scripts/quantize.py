@@ -248,6 +248,29 @@ def calibration_method(name):
     return getattr(quark.onnx, kind)[member]
 
 
+def without_unread(source):
+    """The model without inputs that nothing reads, and these: Quark takes them out, and fails at their samples."""
+    import onnx
+
+    model = onnx.load(source, load_external_data=False)
+    graphs, read = [model.graph], set()
+    while graphs:
+        graph = graphs.pop()
+        read |= {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+        graphs += [inside for node in graph.node for a in node.attribute for inside in (a.g, *a.graphs)]
+    unread = [given for given in model.graph.input if given.name not in read]
+    if not unread:
+        return source, ()
+    unread = [copy.deepcopy(given) for given in unread]
+    for given in unread:
+        model.graph.input.remove(given)
+    onnx.save(model, source.with_name(READ))
+    return source.with_name(READ), unread
+
+
+READ = "read.onnx"  # beside the model, as its weights may be, and gone when the run ends
+
+
 def quantize(recipe, result):
     """Run Quark once and judge it by the file it wrote."""
     from quark.onnx import ModelQuantizer
@@ -258,14 +281,25 @@ def quantize(recipe, result):
     output.parent.mkdir(parents=True, exist_ok=True)
     source = to_float32(recipe) if recipe.get("float32_model") else ROOT / recipe["source"]
     reader = collect(recipe["calibration"], result)
+    read, unread = without_unread(source)
+    given = (*reader.given, *reader.held_out) if reader else ()
+    spared = [{one.name: sample.pop(one.name) for one in unread} for sample in given]
     work = ROOT / "logs"
     work.mkdir(exist_ok=True)
     os.chdir(work)  # Quark drops a quantized_info.csv into the current folder
-    ModelQuantizer(configuration(recipe)).quantize_model(str(source), str(output), reader)
+    ModelQuantizer(configuration(recipe)).quantize_model(str(read), str(output), reader)
     Path("quantized_info.csv").unlink(missing_ok=True)
     if not output.is_file():
         raise RuntimeError("Quark returned without an error and wrote no model; its log says why")
     result["reordered"] = put_in_order(output)
+    if unread:  # who runs the model gives them still
+        import onnx
+
+        model = onnx.load(output, load_external_data=False)
+        model.graph.input.extend(unread)
+        onnx.save(model, output)
+        for sample, values in zip(given, spared):
+            sample.update(values)
     return source, output, reader
 
 
@@ -344,6 +378,8 @@ def main():
         result |= {"ok": True, "output": recipe["output"], "sha256": hashlib.sha256(output.read_bytes()).hexdigest()}
     except Exception as error:
         result["error"] = f"{type(error).__name__}: {error}"
+    for left in ROOT.glob(f"*/{READ}"):
+        left.unlink()
     target = ROOT / arguments.result
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
