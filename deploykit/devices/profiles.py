@@ -6,7 +6,6 @@ cycles: operators run in parallel, so that they add up to no time.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -24,6 +23,7 @@ from deploykit.errors import InputError
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular
+from deploykit.system.jobs import json_object
 from deploykit.system.published import Published
 from deploykit.tables.reading import read_json
 
@@ -127,11 +127,7 @@ def _events(path: Path) -> Iterator[Json]:
     """The events one by one: ONNX Runtime writes each in a line of its own, so the last one may lack."""
     with open_regular(path, limit=_LARGEST) as stream:
         while line := stream.readline(_LONGEST_LINE):
-            try:
-                event = json.loads(line.strip().rstrip(b","))
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(event, dict):
+            if event := json_object(line.strip().rstrip(b",")):
                 yield event
 
 

@@ -26,6 +26,7 @@ from deploykit.fleet.cells import Cell, request_from_json, request_to_json
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, finished, read_result, write_result
 from deploykit.system.aliases import Json
 from deploykit.system.folders import waiting_for
+from deploykit.system.jobs import json_object
 from deploykit.system.processes import run
 
 if TYPE_CHECKING:
@@ -132,13 +133,7 @@ def run_batch(
 
 def _said(text: str) -> Json:
     """One line of the process as a value; empty for what is not about a cell."""
-    if not text.startswith('{"cell"'):
-        return {}
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return json_object(text) if text.startswith('{"cell"') else {}
 
 
 def work(

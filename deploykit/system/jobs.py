@@ -19,7 +19,7 @@ from deploykit.errors import ToolError
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Tell
 
-__all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "prefixed", "run_job"]
+__all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "json_object", "prefixed", "run_job"]
 
 RESULT = "result.json"
 LOG = "log.txt"
@@ -68,7 +68,7 @@ def run_job(job: Job, *, progress: Tell, timeout: float | None) -> Json:
     def show(line: str) -> None:
         """Lines of progress as a bar; a child that reports quickly is shown ten times a second."""
         nonlocal shown
-        told = _object(line) if line.startswith('{"progress"') else {}
+        told = json_object(line) if line.startswith('{"progress"') else {}
         stage, now = str(told.get("progress")), time.monotonic()
         if not told or (stage == shown[0] and now - shown[1] <= _SHOWN_EVERY):
             return
@@ -102,12 +102,13 @@ def run_job(job: Job, *, progress: Tell, timeout: float | None) -> Json:
 
 def _said(folder: Path) -> Json:
     try:
-        return _object((folder / RESULT).read_text("utf-8"))
+        return json_object((folder / RESULT).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
 
 
-def _object(text: str) -> Json:
+def json_object(text: str | bytes) -> Json:
+    """What a text says as a JSON object, empty for one that is none."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

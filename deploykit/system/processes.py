@@ -136,16 +136,13 @@ def run(
 def _group() -> Iterator[int]:
     """A process group with its guard; at the end nothing of it is left."""
     # The guard is there before the program, so that there is no moment in which nothing watches it.
-    guard = subprocess.Popen(
+    with subprocess.Popen(
         _GUARD, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
-    )
-    try:
-        yield guard.pid
-    finally:
-        _signal(guard.pid, signal.SIGKILL)
-        guard.wait()
-        if guard.stdin is not None:
-            guard.stdin.close()
+    ) as guard:
+        try:
+            yield guard.pid
+        finally:
+            _signal(guard.pid, signal.SIGKILL)
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -288,8 +288,6 @@ def worst_slice(pairs: Sequence[Pair], *, tolerance: float, axes: int | None) ->
     nothing of it, whatever its mean. ``axes`` is how many axes after that of the batch are looked along, None for all.
     """
     some = [(np.asarray(one, np.float64), np.asarray(two, np.float64)) for one, two in pairs if one.size]
-    if not some:
-        return None
     found = [(_along([(one.reshape(1, -1), two.reshape(1, -1)) for one, two in some], 0).least_left(tolerance)[0], "")]
     shape = some[0][0].shape
     if len(some) >= _LEAST_SAMPLES and all(one.shape == shape for one, _ in some):
