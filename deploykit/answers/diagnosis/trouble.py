@@ -93,7 +93,7 @@ _HARMLESS = re.compile(
     |^--\ (?:Performing|Looking|Check|Could\ NOT|Found|Warning:).*
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
     |(?<!\S)--?\w[\w-]*(?:error|critical|exceptions|fail|fallback|errno|crash)[\w-]*|\w_fallback:\ |\berrors=[a-z]
-    |^\s*warnings\.warn\(
+    |^\s*warnings\.warn\(|^.*\.\.\.\ ?ok$
     |\b(?:error|exception)s?\ (?:will|would|may|might|could)\ be\b""",
     re.IGNORECASE | re.VERBOSE,
 )
