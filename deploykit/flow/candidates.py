@@ -371,7 +371,7 @@ def _taking_in(made: Made) -> Made:
     changed = (entry_for_range(name, encodings, *wider[ends]) for name, ends in known.items() if wider[ends] != ends)
     found = _with_encodings(made, facts, encodings.with_entries(changed))
     after = found.numbers.sqnr_db
-    since = f"ranges have taken these in since, for {after:.1f} dB on them"
+    since = f"; ranges have taken these in since, for {after:.1f} dB on them"
     return made if after < before + _CUT_OFF_DB else replace(found, numbers=replace(made.numbers, since=since))
 
 

@@ -437,7 +437,7 @@ def check_quantized(quantized: Made) -> Finds:
     """
     # Who made them, and what is left of the signal.
     numbers = quantized.numbers
-    on = "samples" if numbers.seen else "samples that it did not see" + f"; {numbers.since}" * bool(numbers.since)
+    on = "samples" if numbers.seen else "samples that it did not see" + numbers.since
     value = numbers.to_json()["sqnr_db"]
     shown = "no difference" if value is None else f"{value:.1f} dB"
     yield Found(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
+from deploykit.accuracy.samples.domains import encoded_range
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
 from deploykit.backend.backend import BytesFile, Execution, Instead, SharedWork, Situation, TextFile
 from deploykit.backend.opinions import settled_findings
@@ -23,6 +25,7 @@ from deploykit.findings.records import Record
 from deploykit.flow.plan import Decision
 from deploykit.flow.render import documents
 from deploykit.flow.samples import samples_of
+from deploykit.model.collect import constant_value
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
@@ -129,6 +132,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
     execution = replace(execution, executed=(*quantized, *execution.executed))
     samples = _recorded_samples(ran, shared)
     changes, given, facts = decision.changes, decision.given, decision.given.facts
+    holds = partial(encoded_range, facts, partial(constant_value, given.model), given.encodings)
     account: Json = {}
     quantizing: tuple[Step, ...] = ()
     if given.quantized is not None:
@@ -164,6 +168,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
         "io": [
             {"name": name, "kind": kind, "type": facts.tensors[name].dtype, "shape": facts.tensors[name].shape}
             | ({"layout": "nhwc"} if name in facts.channel_last else {})
+            | ({"range": (held.low.min(), held.high.max())} if (held := holds(name)) else {})
             for kind, names in (("input", facts.inputs), ("output", facts.outputs))
             for name in names
         ],

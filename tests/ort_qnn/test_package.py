@@ -176,6 +176,10 @@ def test_the_scripts_of_the_package_do_the_same(tmp_path: Path) -> None:
     done = script(tmp_path / "p", sys.executable, "scripts/run.py", "--compare", "model/model.onnx")
     assert binary.read_bytes() == before and "dB against the CPU" in done.stdout
     assert "logits" in script(tmp_path / "p", "bash", "scripts/run_on_device.sh").stdout
+    for factor, told in ((0.5, False), (1000, True)):  # what lies outside of the input's grid is said
+        np.savez(tmp_path / "x.npz", input=np.full((1, 3, 16, 16), factor, np.float32))
+        done = script(tmp_path / "p", sys.executable, "scripts/run.py", str(tmp_path / "x.npz"))
+        assert ("768 of 768 values lie outside of the calibrated" in done.stderr) == told
 
 
 @pytest.mark.heavy

@@ -7,13 +7,11 @@ judges no precision and chooses none.
 from __future__ import annotations
 
 import json
-import math
 import pickle
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -109,12 +107,11 @@ def worst_first(runs: PartialRuns, facts: GraphFacts, values: Mapping[str, Value
 
     From the end of the graph, where a run is short; what lies before the last ``most`` is not measured.
     """
-    losses, costs = OutputLosses(facts), list[tuple[float, Layer]]()
+    losses, layers = OutputLosses(facts), layers_of(facts, values.keys())[::-1]
     losses.hold(runs.reference)
-    for layer in layers_of(facts, values.keys())[::-1]:
-        asked = {name: values[name] for name in layer.tensors}
-        costs.append((losses.loss(runs.run(asked)).db if len(costs) < most else math.inf, layer))
-    return [layer for _, layer in sorted(costs, key=itemgetter(0))]
+    asked = ({name: values[name] for name in layer.tensors} for layer in layers[:most])
+    costs = [losses.loss(runs.run(change)).db for change in asked]
+    return [*(layers[at] for at in sorted(range(len(costs)), key=costs.__getitem__)), *layers[most:]]
 
 
 class TensorLoss(Published):

@@ -443,7 +443,7 @@ class Made(Published, eq=False):
             "options": self.options,
             "versions": result.get("versions", {}),
             "seconds": result.get("seconds", {}),
-            "notes": [*result.get("notes", ()), *filter(None, [self.widened, self.numbers.since])],
+            "notes": [*result.get("notes", ()), *filter(None, [self.widened])],
             "inputs": [{"role": role, "name": path.name, "sha256": hash_file(path)[1]} for role, path in files],
             "calibration": self.division,
             "numbers": self.numbers,

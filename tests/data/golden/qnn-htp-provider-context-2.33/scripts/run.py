@@ -68,6 +68,20 @@ def inputs_for(wanted, given):
     return feed
 
 
+def warn_of_what_is_cut_off(given):
+    """Say which values lie outside of what the quantized input holds: they are cut off, whatever the model makes of it."""
+    path = PACKAGE / "manifest.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["io"] if path.exists() else []
+    for name, (low, high) in ((row["name"], row["range"]) for row in rows if "range" in row and row["name"] in given):
+        values = given[name].astype(np.float64)
+        beyond = np.maximum(low - values, values - high)
+        count = int((beyond > (high - low) / 512).sum())  # half a step of 8 bits is rounded
+        if count:
+            told = "warning: %s: %d of %d values lie outside of the calibrated %.6g .. %.6g, by up to %.0f %% of it: cut off"
+            far = 100 * beyond.max() / (high - low)
+            print(told % (name, count, values.size, low, high, far), file=sys.stderr)
+
+
 def finish(results, given):
     """The model's own outputs, made on the CPU of what the device left and of the model's inputs."""
     import onnxruntime as ort
@@ -107,6 +121,7 @@ def main():
     if given[0] is not None:
         with np.load(given[0]) as data:
             arrays = {name: data[name] for name in data.files}
+    warn_of_what_is_cut_off(arrays)
     feed = inputs_for(session.get_inputs(), arrays)
     names = [value.name for value in session.get_outputs()]
     results = dict(zip(names, session.run(None, feed)))
