@@ -82,8 +82,8 @@ surely what happened.
 _HARMLESS = re.compile(
     r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?)\b
     |\b\d+\ (?:critical\ )?warnings?\b
-    |\b(?:(?:critical[- ])?warnings?|\w*errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)["']?
-        \ ?(?:count\ ?)?[:=]\s*(?:0(?!x|\.\d)|false|null|none)\b
+    |\b(?:(?:critical[- ])?warnings?|errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)\ ?(?:count\ ?)?[:=]\s*0\b
+        (?!x|\.\d)|(?:error|fail|exception)\w*["']\ ?:\ ?(?:0|false|null|none)\b
     |\b(?:error|err|status|return|exit)[ _](?:code|status)?\ ?[:=]?\ ?(?:0x0+|0)\b(?!\.\d)
     |\b(?:mean|max|maximum|min|average|avg|l1|l2|rms|mse|abs|absolute|relative|quantization|quantisation
         |reconstruction|rounding|approximation|total|sum\ of|least|squared?|numerical)
