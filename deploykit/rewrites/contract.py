@@ -103,7 +103,7 @@ class Rewritten(Record):
     encodings: EncodingSet | None
     touched: frozenset[str] = frozenset()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     tail: ModelProto | None = None
 
 
