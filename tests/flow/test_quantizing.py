@@ -19,8 +19,6 @@ from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob, WeightMethod
 from deploykit.backend.requests import make_request
-from deploykit.encodings.formats.aimet import read_encodings
-from deploykit.encodings.new_grids import range_of
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine
 from deploykit.errors import InputError, ToolError, UsageError
@@ -422,22 +420,6 @@ def test_rules() -> None:
     (exact,) = QUANTIZED_RULES["DK221"].run(quantized(sqnr_db=float("inf"), seen=True, agreement_db=None))
     assert exact.message == "quantized to w8a16 by ort: no difference on 3 samples"
     assert exact.evidence == {"quantizer": "ort", "sqnr_db": None, "samples": 3}
-
-
-def test_ranges_take_in_the_samples_held_out_where_these_were_cut_off(tmp_path: Path) -> None:
-    """The numbers stay those of samples that no range knew; where nothing was cut off nothing changes."""
-    model = text_model("float[1,4] x", "y = MatMul (x, w)", "float[1,4] y", w=np.eye(4, dtype=np.float32))
-    onnx.save(model, tmp_path / "m.onnx")
-    rows = np.random.default_rng(0).random((10, 1, 4), np.float32)
-    for largest, end in ((9, 9), (0.5, rows.max())):
-        rows[2, 0, 0] = largest
-        np.savez(tmp_path / "d.npz", x=rows)
-        given: Any = {"target": "sm8650", "calibration": tmp_path / "d.npz", "precision": "w8a8"}
-        done = deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / f"{end}", **given)
-        ends = range_of(read_encodings(done.folder / "model.encodings").get("x"))
-        assert ends is not None and ends[1] == pytest.approx(end, rel=0.01)
-        (told,) = (finding.message for finding in done.findings if finding.code == "DK221")
-        assert ("ranges have taken these in since" in told) == (largest == 9) == (done.record["numbers"]["sqnr_db"] < 9)
 
 
 @each_row(
