@@ -118,8 +118,7 @@ class Opinions(Record):
 
 def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, str], str]) -> tuple[Finding, ...]:
     """Findings of a plan, those marked as handled that running showed to be about nothing here."""
-    told = ((finding, settled.get(finding.about)) for finding in findings)
-    return tuple(finding if how is None else finding.with_handled(how) for finding, how in told)
+    return tuple(one.with_handled(settled[one.about]) if one.about in settled else one for one in findings)
 
 
 class AuditedKernel(Published):

@@ -58,9 +58,9 @@ __all__ = [
 ]
 
 WIDER_END = "end-in-int16"
+"""The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
 WIDER_LAYERS = "layers-in-int16"
 """What ``--no-rewrite`` calls it: some layers of 8 bits get activations of 16."""
-"""The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
 
 
 class Way(Published):

@@ -6,11 +6,10 @@ manifest, other results by a report among them, sealed as a manifest is.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +21,7 @@ from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_fi
 from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.files import read_regular
 from deploykit.system.folders import GONE, abandoned, discard, exchange, workspace
+from deploykit.system.jobs import json_object
 
 __all__ = ["FRESH", "OLD", "PACKAGES", "REPORT", "RESULTS", "PlacedFolder", "check_place", "publish_results", "tidy"]
 
@@ -69,13 +69,11 @@ def _manifest_sums(package: Path) -> tuple[str, Mapping[str, str]]:
 
 
 def _report_sums(folder: Path) -> tuple[str, Mapping[str, str]]:
-    try:
+    with suppress(DeploykitError, ValueError, RecursionError):
         data = read_regular(folder / REPORT, limit=_LARGEST, follow=False)
-        report = json.loads(data)
-        if isinstance(report, dict) and isinstance(report.get(_SUMS), dict) and sealed(report)[0].encode() == data:
+        report = json_object(data)
+        if isinstance(report.get(_SUMS), dict) and sealed(report)[0].encode() == data:
             return str(report["digest"]), report[_SUMS]
-    except (DeploykitError, ValueError, RecursionError):
-        pass
     raise PackageError("it is not there, or was changed")
 
 
