@@ -251,7 +251,9 @@ def fewest_wider(
     costs = CostModel(exact, facts)
     whole = costs.cost({})
     work = whole.bit_operations // 32**2 + whole.activation_bytes + _PER_NODE * len(facts.nodes)
-    layers = worst_first(exact, facts, narrow, _WORK // (work * len(exact.feeds)))
+    # The k-th layer from the end is measured by running about k of the nodes.
+    most = math.isqrt(2 * len(facts.nodes) * _WORK // (work * len(exact.feeds)))
+    layers = worst_first(exact, facts, narrow, most)
     raiser = Raiser(model, facts, encodings, layers, feeds, shown=reaching.shown, measure=reaching.reached, costs=costs)
     raised = raiser.smallest(wide, goal)
     best = raised.best
