@@ -49,6 +49,20 @@ def prepared(job: child.ChildJob) -> Any:
     return model
 
 
+def tie_states(sim: Any) -> None:
+    """AIMET 2.42 gives all states the grid of the first result, and dies where that is left out: of the next then."""
+    spared = [node for node in sim.model.model.graph.node if not node.output[0]]
+    for node in spared:
+        node.output[0] = next(filter(None, node.output))
+    _tie_states(sim)
+    for node in spared:
+        node.output[0] = ""
+
+
+_tie_states: Any = getattr(QuantizationSimModel, "_tie_rnn_hidden_state_quantizers", None)
+QuantizationSimModel._tie_rnn_hidden_state_quantizers = tie_states
+
+
 def simulation(model: Any, settings: Any) -> Any:
     """QuantSim with the chip's configuration and the asked widths."""
     sim = QuantizationSimModel(
@@ -58,10 +72,8 @@ def simulation(model: Any, settings: Any) -> Any:
         quant_scheme=settings["scheme"],
         config_file=settings["configuration"],
     )
-    if settings["lpbq"]:
-        set_lpbq_for_params(
-            sim, bitwidth=4, block_size=settings["lpbq"]["block_size"], op_types=set(settings["lpbq"]["operators"])
-        )
+    if lpbq := settings["lpbq"]:
+        set_lpbq_for_params(sim, bitwidth=4, block_size=lpbq["block_size"], op_types=set(lpbq["operators"]))
     if settings["percentile"] is not None:
         for name in sim.activation_names + sim.input_quantizers_name:
             quantizers = sim.qc_quantize_op_dict[name]._tensor_quantizer
@@ -100,15 +112,14 @@ def leave_rows(job: child.ChildJob, sim: Any) -> None:
 
 def improve(job: child.ChildJob, sim: Any) -> None:
     """What is asked for to get better weights; both freeze the encodings of the weights that they changed."""
-    settings = job.settings
-    if settings["seq_mse"]:
-        child.tell("searching weight scales")
-        apply_seq_mse(sim, job.calibration.named("searching weight scales"), **settings["seq_mse"])
-        job.stage_done("seq_mse")
-    if settings["adaround"]:
-        child.tell("learning to round weights")
-        apply_adaround(sim, job.calibration.named("learning to round weights"), **settings["adaround"])
-        job.stage_done("adaround")
+    for name, apply, told in (
+        ("seq_mse", apply_seq_mse, "searching weight scales"),
+        ("adaround", apply_adaround, "learning to round weights"),
+    ):
+        if job.settings[name]:
+            child.tell(told)
+            apply(sim, job.calibration.named(told), **job.settings[name])
+            job.stage_done(name)
 
 
 class Score:
@@ -142,25 +153,26 @@ def mix(job: child.ChildJob, sim: Any) -> None:
     lite, amp = job.settings["lite_mp"], job.settings["amp"]
     if lite is None and amp is None:
         return
+    kinds = [(job.settings["param_type"], width) for width in ("int8", "int16")]
     score = Score(job, "analyzing layers" if lite is not None else "searching mixed precisions")
     before = {name: _type_of(quantizer) for name, quantizer in sim.qc_quantize_op_dict.items()}
     if lite is not None:
         scores = analyze_per_layer_sensitivity(sim, score)
-        wide = "float16" if lite["to"] == "float16" else (job.settings["param_type"], "int16")
+        wide = "float16" if lite["to"] == "float16" else kinds[1]
         flip_layers_to_higher_precision(sim, scores, lite["percent"], wide)
         job.result["sensitivity"] = {str(layer): float(score) for layer, score in scores.items()}
         job.stage_done("lite_mp")
     else:
-        kinds = [(job.settings["param_type"], "int8"), (job.settings["param_type"], "int16")]
         found = analyze_mixed_precision_sensitivity(sim, kinds, score, job.calibration)
         apply_amp(sim, found, lambda session: score(session) >= amp["decibels"])
         job.stage_done("amp")
     raised = [name for name, quantizer in sim.qc_quantize_op_dict.items() if before[name] != _type_of(quantizer)]
     sim.compute_encodings(job.calibration)
-    reached = score(sim.session)
     asked = f", of {amp['decibels']:g} asked for" if amp is not None else ""
-    job.result["notes"].append(f"{len(raised)} tensors in a wider type: {', '.join(raised[:20])}")
-    job.result["notes"].append(f"{reached:.1f} dB of the worst output{asked}, on {_SCORED} calibration samples")
+    job.result["notes"] += [
+        f"{len(raised)} tensors in a wider type: {', '.join(raised[:20])}",
+        f"{score(sim.session):.1f} dB of the worst output{asked}, on {_SCORED} calibration samples",
+    ]
     job.stage_done("calibrate again")
 
 

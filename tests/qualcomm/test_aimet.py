@@ -274,6 +274,19 @@ def test_package_takes_aimet_by_itself_and_adds_int32_biases(tmp_path: Path) -> 
 @pytest.mark.heavy
 @pytest.mark.xdist_group("aimet")
 @pytest.mark.usefixtures("installed")
+def test_a_last_state_may_be_all_that_is_read(tmp_path: Path) -> None:
+    """AIMET takes the result that nobody reads away, and looked for its grid then."""
+    body = "s, h = GRU <hidden_size = 8> (x, w, w)  y = Relu (h)"
+    model = text_model("float[4,1,8] x", body, "float[1,1,8] y", w=np.ones((1, 24, 8), np.float32))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "s.npz", x=np.random.default_rng(1).random((8, 4, 1, 8), np.float32))
+    asked: Any = {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.44", "precision": "w8a16"}
+    assert deploykit.package(tmp_path / "m.onnx", calibration=tmp_path / "s.npz", out=tmp_path / "o", **asked).package
+
+
+@pytest.mark.heavy
+@pytest.mark.xdist_group("aimet")
+@pytest.mark.usefixtures("installed")
 def test_indices_in_floats_keep_their_rows(tmp_path: Path) -> None:
     """A step of 1 for what a Cast makes indices of: of the range alone, index 300 would become the 299 below."""
     table = np.random.default_rng(0).normal(size=(301, 8)).astype(np.float32)
