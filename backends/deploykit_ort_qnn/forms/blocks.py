@@ -139,7 +139,8 @@ def block_losses(
     losses = dict[str, LpbqLoss]()
     for name in names:
         old, new = before.entries[name].value, after.entries[name].value
-        if name not in weights or not isinstance(old, Affine) or not isinstance(new, Lpbq):
+        assert isinstance(old, Affine) and isinstance(new, Lpbq)
+        if name not in weights:
             continue
         values = stored_values(weights[name])
         given = fake_quantize(values, old)
