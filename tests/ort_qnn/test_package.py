@@ -180,6 +180,13 @@ def test_the_scripts_of_the_package_do_the_same(tmp_path: Path) -> None:
         np.savez(tmp_path / "x.npz", input=np.full((1, 3, 16, 16), factor, np.float32))
         done = script(tmp_path / "p", sys.executable, "scripts/run.py", str(tmp_path / "x.npz"))
         assert ("768 of 768 values lie outside of the calibrated" in done.stderr) == told
+    np.savez(tmp_path / "x.npz", input=np.zeros((2, 1, 3, 16, 16), np.float32))
+    many = [sys.executable, "scripts/run.py", str(tmp_path / "x.npz")]
+    done = subprocess.run(many, cwd=tmp_path / "p", capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        1,
+        "  next: give one sample, one such array for each input",
+    )
 
 
 @pytest.mark.heavy

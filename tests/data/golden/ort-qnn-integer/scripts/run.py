@@ -62,7 +62,11 @@ def inputs_for(wanted, given):
     feed = {}
     for value in wanted:
         if value.name in given:
-            feed[value.name] = given[value.name]
+            feed[value.name] = array = given[value.name]
+            told = "error: %s is %s %s, the model takes %s %s\n  next: give one sample, one such array for each input"
+            kind, shape = kinds.get(value.type, array.dtype.name), list(value.shape)
+            if array.dtype.name != kind or (all(isinstance(dim, int) for dim in shape) and list(array.shape) != shape):
+                sys.exit(told % (value.name, array.dtype.name, list(array.shape), kind, shape))
         else:
             feed[value.name] = random.normal(size=value.shape).astype(kinds.get(value.type, "float32"))
     return feed
