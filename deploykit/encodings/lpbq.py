@@ -121,9 +121,8 @@ def refine(weight: BlockWeight) -> tuple[Numbers, LpbqLoss]:
 
 def scale_error(old: Numbers, new: Numbers) -> float:
     """The largest change of a scale, relative to itself; scales of 0 stay what they are."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.where(old > 0, np.abs(new - old) / old, 0.0)
-    return float(error.max(initial=0.0))
+    change = np.abs(new.astype(np.float64) - old)  # beside the smallest float32 numbers its quotient is none
+    return float(np.divide(change, old, out=np.zeros(old.shape), where=old > 0).max(initial=0.0))
 
 
 def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]:

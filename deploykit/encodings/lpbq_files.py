@@ -233,8 +233,9 @@ def _source(work: _ModelWork, node: NodeProto) -> TensorProto:
 def _quantized(work: _ModelWork, node: NodeProto, floats: TensorProto, scale: Any, size: int) -> Any:
     """What that QuantizeLinear computes (halves to even), packed; from then on the integers are stored."""
     axis = int(attribute(node, "axis", 1)) % len(floats.dims)
-    values = np.asarray(weight(work.model, floats.name), np.float32) / np.repeat(scale, size, axis=axis)
-    steps = np.clip(np.rint(values), -8, 7).astype(np.int8).reshape(-1)
+    with np.errstate(all="ignore"):  # behind a scale of 0 any integer stands for 0
+        values = np.asarray(weight(work.model, floats.name), np.float32) / np.repeat(scale, size, axis=axis)
+    steps = np.clip(np.rint(np.nan_to_num(values)), -8, 7).astype(np.int8).reshape(-1)
     steps = np.append(steps, np.int8(0)) if steps.size % 2 else steps
     packed = ((steps[0::2] & 0xF) | (steps[1::2] << 4)).view(np.uint8)
     made = TensorProto(name=node.input[0], data_type=TensorProto.INT4, dims=floats.dims)
