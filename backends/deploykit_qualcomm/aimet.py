@@ -76,6 +76,7 @@ class Aimet(Quantizer):
     id = "aimet"
     summary = "AIMET for ONNX: simulates the HTP while it calibrates"
     toolchain = "aimet"
+    whole_ranges = ("scheme", "min_max")
 
     def __init__(self, blocked: tuple[str, ...] = ("Conv", "Gemm", "MatMul")) -> None:
         self.blocked = blocked

@@ -64,11 +64,15 @@ class WeightMethod(Record):
 
 
 class Quantizer(ABC):
-    """One quantizer. ``toolchain`` is what ``deploykit toolchain install`` is given, "" where nothing is needed."""
+    """One quantizer. ``toolchain`` is what ``deploykit toolchain install`` is given, "" where nothing is needed.
+
+    ``whole_ranges`` is the option, with its value, by which a range goes from the least to the greatest value seen.
+    """
 
     id: str
     summary: str
     toolchain: str = ""
+    whole_ranges = ("", "")
 
     @abstractmethod
     def precisions(self, target: Target) -> tuple[str, ...]:

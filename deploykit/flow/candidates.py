@@ -350,6 +350,8 @@ def make_asked(making: Making) -> Made:
 
 
 _AMPLE_DB, _CUT_OFF_DB = 40.0, 3.0
+"""Where the samples held out have less, and gain so much. Observed: over ten drawings of the samples of 28 small models
+everything taken in was better in 74 of 280 and worse in 44, with these limits in 29 of 47 and in 8."""
 
 
 def _taking_in(made: Made) -> Made:
@@ -358,12 +360,13 @@ def _taking_in(made: Made) -> Made:
     What they have judged stays said: nothing new has been judged on.
     """
     before = made.numbers.sqnr_db
-    if before >= _AMPLE_DB or {"min_max", "minmax"}.isdisjoint(map(str, made.options.values())):
+    if before >= _AMPLE_DB or made.picked.quantizer.whole_ranges not in made.options.items():
         return made
     read = load_model(made.ran.model)
     facts = collect_facts(read)
-    encodings, tensors = read_placed(made.ran.encodings, facts), facts.tensors.items()
-    known = {name: ends for name, fact in tensors if not fact.is_weight and (ends := range_of(encodings.get(name)))}
+    encodings = read_placed(made.ran.encodings, facts)
+    moving = (name for name, fact in facts.tensors.items() if not fact.is_weight)
+    known = {name: ends for name in moving if (ends := range_of(encodings.get(name)))}
     wider = dict[tuple[float, float], tuple[float, float]]()  # what shares a grid goes on sharing it
     for name, (low, high) in observed_ranges(load_weights(read), known, read_held_out(made.ran.folder)).items():
         least, most = wider.get(known[name], known[name])

@@ -143,7 +143,7 @@ def make_packages(
 
     A single one goes to ``out``, several go to folders below it, named after the devices.
     """
-    tell: Tell = progress or silent
+    tell = progress or silent
     if len(requests) == 1:
         return (make_package(requests[0], out, progress=tell, **output),)
     names = [resolve_target(request)[1].device.id for request in requests]
@@ -169,7 +169,7 @@ def estimate(request: Request, *, progress: Tell | None = None) -> Estimate | No
 
 def check(request: Request, *, progress: Tell | None = None) -> tuple[Finding, ...]:
     """The findings of a plan, and those about kernels where the backend runs each by itself here."""
-    tell: Tell = progress or silent
+    tell = progress or silent
     with blaming(request.model):
         backend, decision = _decided(request, tell, AUDITING)
         return with_kernels(backend, decision, tell)
@@ -177,7 +177,7 @@ def check(request: Request, *, progress: Tell | None = None) -> tuple[Finding, .
 
 def audit(request: Request, *, level: str = "full", progress: Tell | None = None) -> Audit:
     """Each kernel of the model as it would be packaged; UsageError for a backend that runs none by itself."""
-    tell: Tell = progress or silent
+    tell = progress or silent
     with blaming(request.model):
         backend, decision = _decided(replace(request, backend=auditor(request.backend)), tell, AUDITING)
         return backend.audit(decision.prepared, level=level, progress=tell)

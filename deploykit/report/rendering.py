@@ -5,7 +5,6 @@ JSON is serialised, never templated; nothing here touches the disk of the user.
 
 from __future__ import annotations
 
-import base64
 import json
 import shlex
 from functools import cache
@@ -79,11 +78,10 @@ class _Compiled(jinja2.BytecodeCache):
         depends = {"source": bucket.checksum, "page": bucket.environment.finalize is not None}
         bucket.key = key_of(bucket.key.encode(), depends)
         if found := Store("templates").get(bucket.key):
-            bucket.bytecode_from_string(base64.b64decode(found["code"]))
+            bucket.bytecode_from_string(bytes.fromhex(found["code"]))
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        code = base64.b64encode(bucket.bytecode_to_string()).decode()
-        Store("templates").put(bucket.key, {"code": code}, tidy=False)
+        Store("templates").put(bucket.key, {"code": bucket.bytecode_to_string().hex()}, tidy=False)
 
 
 def shell_comment(text: str, kept: str = "") -> str:

@@ -492,6 +492,7 @@ def conv_by_shifts(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"its places lie {far[0]} steps apart", write, opset=13)
 
 
+# Those of the ONNX operators where none are named.
 _USUAL = {"GRU": [b"Sigmoid", b"Tanh"], "LSTM": [b"Sigmoid", b"Tanh", b"Tanh"]}
 
 

@@ -371,13 +371,13 @@ def _among(facts: GraphFacts, name: str, rows: int | str | None, others: list[Pi
     def is_scores(piece: Piece) -> bool:
         """One score per row, or one per row and class, as probabilities or logits."""
         shape = facts.tensors[piece.output].shape or ()
-        if piece.kind in (OutputKind.LABELS, OutputKind.EMBEDDING, OutputKind.DENSE):
+        if 0 in shape or piece.kind in (OutputKind.LABELS, OutputKind.EMBEDDING, OutputKind.DENSE):
             return False
         by_class = len(shape) >= 2 and rows in (shape[-2], shape[1] if len(shape) == 3 else None)
         return by_class or (piece.kind is OutputKind.SCORES and is_column(piece))
 
     labels = [piece for piece in others if piece.kind is OutputKind.LABELS and is_column(piece)]
-    scores = [piece for piece in others if is_scores(piece)]
+    scores = list(filter(is_scores, others))
     if not scores:
         return None
     best = min(scores, key=lambda piece: piece.kind is not OutputKind.SCORES)

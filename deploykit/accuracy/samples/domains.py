@@ -169,8 +169,8 @@ class _Readings:
         behind = self.stated.get(node.outputs[0], ()) if node.outputs else ()
         if op in _INDEXED and place == 1:
             rows = self._rows(node)
-            # From the front, as tokens and positions are. Indices from the end are allowed, but no application gives
-            # them, and devices read them wrongly: on made-up ones a right package would look wrong.
+            # From the front, as tokens and positions are. Indices from the end are allowed, but few models are given
+            # any, and a kernel that reads them wrongly would make a right package look wrong (docs/audit.md).
             if rows is None or rows < 1:
                 yield unknown(f"{op} looks up rows, how many there are is not known")
             else:

@@ -26,7 +26,7 @@ __all__ = ["diagnose", "diagnose_log"]
 
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 _MOST_UNKNOWN = 8
-_GONE_ON = 50
+_GONE_ON = 50  # lines behind a doubt: what stops a run ends its log within a trace of the stack
 _MOST_CODES = 20
 _MOST_PARSED = 60  # lines of trouble, from either end, that are parsed into events, which takes milliseconds a line
 _NO_ROW_SAYS_WHY = "by what the line itself says; rows have words of this log, and none says why"

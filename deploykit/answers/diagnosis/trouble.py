@@ -32,18 +32,9 @@ DOUBTS = (
     *("gnor", "ncompatible", "eprecated", " nan", "nan ", "=nan", "[nan", "nan,", "not exist", "nrecogni", "nknown"),
     *("xceed", "too large", "too small", "too old", "too new", "higher than", "ust be ", "equire", "xpect", "onflict"),
     *("nsufficient", "ot enough", "ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not "),
-    *(
-        "was not ",
-        "multiple times",
-        "nused arg",
-        "_lost",
-        "+ size",
-        "broadcast",
-        "road cast",
-        "used more than once",
-        "is gated",
-    ),
+    *("was not ", "multiple times", "_lost", "+ size", "broadcast", "road cast", "used more than once", "is gated"),
     *("nder development", "ot executable", "only support", "not support", "dynamic shape", "devices found"),
+    "nused arg",
 )
 """What a line that says of no more than a doubt holds, in small letters."""
 

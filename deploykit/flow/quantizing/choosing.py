@@ -40,7 +40,7 @@ _METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"
 class _OrtStatic(Quantizer):
     id = "ort"
     summary = "ONNX Runtime's static quantization: needs no installation, knows no device"
-    toolchain = ""
+    whole_ranges = ("method", "minmax")
 
     def precisions(self, target: Target) -> tuple[str, ...]:
         """Integers of 8 and 16 bits, whatever the target."""
