@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import IO, TypeAlias
@@ -36,13 +35,16 @@ _FEW_HITS = 4
 _ENOUGH = 10  # in such a flood: lines of new forms are read until each of their anchors was so often
 _MOST_ERROR_LINES = 400  # distinct lines of trouble; past them there is no all-clear
 _MOST_FORMS = 20_000  # remembered, about 20 MB
+_MOST_SHAPES = 1 << 23  # bytes of shapes that are remembered, before all are forgotten
 _MOST_UNLIKE = 50_000  # lines of trouble that more than numbers tell apart; a flood of more says nothing new
 _MOST_FOR_NOTHING = 10_000  # lines of a form that are read without a known error
 _REACH = 4096  # a longer line is read around its anchors only
 _LONGEST_BESIDE = 600  # so much of a line beside another is looked at
 _TAIL_LINES = 12
-_NOT_ZERO = re.compile(rb"0*[1-9][\d.,]*|0[.,]\d+")  # "0 errors" is harmless and "3 errors" is not
-_ONES = bytes.maketrans(b"23456789", b"1" * 8)
+# "0 errors" is harmless and "3 errors" is not: of a number that is nothing the first digit is told from all others.
+_NOTHING = re.compile(rb"0(?<![\d.,]0)(?=0*(?![\da-fA-Fx]|[.,]\d))")
+_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
+_LENGTH = re.compile(rb"0[0.,]*")
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 _STRENGTHS = ("match", "weak", "general", "follows", "mild")
@@ -119,17 +121,20 @@ class _Targets(Record):
     numbers: list[Observation] = field(default_factory=list)
 
 
-class _Form(Struct, kw_only=True):
+class _Form(Struct, kw_only=True, eq=False):
     """Lines with the same anchors: how many were read for known errors, and which the last one showed.
 
     ``met``: a line of it was read for marks. ``counted``: its lines hold numbers, which each tells anew. ``done``: a
     mark that a tool did its job. ``telling``: its anchors of known errors; ``pieces``: what else their patterns want.
+    ``settled``: more lines of it would tell nothing new.
     """
 
+    anchors: list[int]
     telling: tuple[int, ...]
     counted: bool
     done: bool
     suspect: bool
+    settled: bool
     met: bool = False
     read: int = 0
     pieces: frozenset[tuple[bytes, ...]] = frozenset()
@@ -211,14 +216,19 @@ class _Collector:
         self._sought = _sought(self._catalog, trouble=trouble)
         self._targets, self._suspect = self._sought.targets, self._sought.suspect
         self._forms: dict[int, _Form] = {}
+        self._shapes: dict[bytes, _Form | None] = {}
+        self._troubles: dict[bytes, ErrorLine | None] = {}
+        self._held = 0
         self._asked = [0] * len(self._targets)
 
     def take(self, block: Block) -> None:
         """Read the new lines of one block."""
-        data = shape_of(b"\n".join(block.lines[block.start : block.stop]))
-        found = self._with_levels(data, self._sought.search.find(data))
-        if len(found.lines):
-            self._take_lines(block, data, found)
+        keys = _NOTHING.sub(b"\1", b"\n".join(block.lines[block.start : block.stop])).translate(_DIGITS).split(b"\n")
+        if self._held > _MOST_SHAPES:
+            self._shapes, self._troubles, self._held = {}, {}, 0
+        if fresh := [key for key in dict.fromkeys(keys) if key not in self._shapes]:
+            self._learn(fresh)
+        self._take_lines(block, keys, [self._shapes[key] for key in keys])
         if self.seen.overlooked and self._suspect[:-1].any():
             self._seek(trouble=False)  # nobody asks for them any more, and a flood of them is what takes the time
         self.seen.lines = block.number(block.stop) - 1
@@ -232,44 +242,47 @@ class _Collector:
         self.seen.tail = tuple(line.strip()[:400] for line in last.splitlines()[-_TAIL_LINES:])
         return self.seen
 
-    def _take_lines(self, block: Block, data: bytes, sighted: AnchorPlaces) -> None:
-        """Read those lines with anchors that may tell something new, and count the others."""
-        lines, anchors, places = sighted.lines, sighted.anchors, sighted.places
-        first = np.flatnonzero(np.diff(lines, prepend=-1))
+    def _learn(self, fresh: list[bytes]) -> None:
+        """Search for the anchors of shapes that were not seen before."""
+        data = shape_of(b"\n".join(fresh).replace(b"\1", b"0"))
+        self._held += len(data)
+        self._shapes.update(dict.fromkeys(fresh))
+        sighted = self._with_levels(data, self._sought.search.find(data))
+        if not len(sighted.lines):
+            return
+        first = np.flatnonzero(np.diff(sighted.lines, prepend=-1))
         # Lines with the same anchors have the same sum of random numbers, one per anchor.
-        sums = np.add.reduceat(self._sought.numbers[anchors], first)
-        kinds, example, which, counts = np.unique(sums, return_index=True, return_inverse=True, return_counts=True)
-        telling = lines[self._sought.telling[anchors]]
+        kinds = np.add.reduceat(self._sought.numbers[sighted.anchors], first).tolist()
         # Python reads a list several times as fast as an array, item by item.
-        begins, numbers = [*first.tolist(), len(lines)], lines[first].tolist()
-        # Where each line is, and where its first word of trouble stands.
-        trouble = np.where(self._suspect[anchors], places, np.iinfo(np.int64).max)
-        spots = np.column_stack((block.start + lines[first], np.minimum.reduceat(trouble, first)))
-        found, at, many = anchors.tolist(), places.tolist(), counts.tolist()
-        forms = [
-            self._forms.get(kind) or self._new_form(kind, found[begins[one] : begins[one + 1]])
-            for kind, one in zip(kinds.tolist(), example.tolist(), strict=True)
-        ]
-        read = np.array([form.counted or not form.met or not self._is_settled(form) for form in forms])
-        for kind in np.flatnonzero(~read).tolist():
-            for sighting in forms[kind].sightings:
-                sighting.count += many[kind]
-            if forms[kind].suspect and not self.seen.overlooked:
-                self._judge(block, spots[which == kind])
-            if forms[kind].done:  # the last line by which a tool says that it is done is all that counts
-                last = int(np.flatnonzero(which == kind)[-1])
-                index = block.start + numbers[last]
-                for one in range(begins[last], begins[last + 1]):
-                    self._take_marks(self._targets[found[one]], block.number(index), block.lines[index], at[one])
-        hits = (block.start + telling[np.flatnonzero(np.diff(telling, prepend=-1))]).tolist()
-        for line in np.flatnonzero(read[which]).tolist():
-            span = slice(begins[line], begins[line + 1])
-            pairs = list(zip(found[span], at[span], strict=True))
-            index = block.start + numbers[line]
-            form, start = forms[which[line]], int(sighted.starts[numbers[line]])
+        lines, begins = sighted.lines[first].tolist(), [*first.tolist(), len(sighted.lines)]
+        anchors = sighted.anchors.tolist()
+        for kind, line, begin, end in zip(kinds, lines, begins, begins[1:], strict=False):
+            self._shapes[fresh[line]] = self._forms.get(kind) or self._new_form(kind, anchors[begin:end])
+
+    def _take_lines(self, block: Block, keys: list[bytes], forms: list[_Form | None]) -> None:
+        """Read those lines with anchors that may tell something new, and count the others."""
+        hits = [index for index, form in enumerate(forms, block.start) if form and form.telling]
+        done: dict[_Form, int] = {}
+        for index, form in enumerate(forms, block.start):
+            if form is None:
+                continue
             if form.suspect and not self.seen.overlooked:
-                self._judge(block, spots[line : line + 1])
-            self._read(block, index, data[start : start + len(block.lines[index])], form, pairs, hits)
+                self._judge(block, index, form, keys[index - block.start])
+            if form.counted or not form.met or not form.settled:
+                self._read(block, index, form, hits)
+                continue
+            for sighting in form.sightings:
+                sighting.count += 1
+            if form.done:
+                done[form] = index
+        # The last line by which a tool says that it is done is all that counts.
+        for form, index in sorted(done.items(), key=lambda pair: pair[1]):
+            self._take_marks(block, index, form)
+
+    def _places(self, line: bytes, form: _Form) -> list[tuple[int, int]]:
+        """The anchors of a line's form, each with its first place in the line; one of levels stands at its start."""
+        small, anchors = shape_of(line), self._sought.search.anchors
+        return [(anchor, small.find(anchors[anchor]) if anchor < len(anchors) else 0) for anchor in form.anchors]
 
     def _with_levels(self, data: bytes, found: AnchorPlaces) -> AnchorPlaces:
         """The pairs of lines and anchors, with one more for each line that begins with a letter of trouble."""
@@ -279,44 +292,38 @@ class _Collector:
             return found
         lines = np.concatenate((found.lines, np.searchsorted(found.starts, level)))
         order = np.argsort(lines, kind="stable")
-        more = np.zeros(len(level), np.int64)
-        return replace(
-            found,
-            lines=lines[order],
-            anchors=np.concatenate((found.anchors, more + len(self._targets) - 1))[order],
-            places=np.concatenate((found.places, more))[order],
-        )
+        anchors = np.concatenate((found.anchors, np.full(len(level), len(self._targets) - 1)))
+        return replace(found, lines=lines[order], anchors=anchors[order])
 
-    def _new_form(self, kind: int, anchors: Sequence[int]) -> _Form:
+    def _new_form(self, kind: int, anchors: list[int]) -> _Form:
         targets = [self._targets[anchor] for anchor in anchors]
+        telling = tuple(anchor for anchor in anchors if self._sought.telling[anchor])
         form = _Form(
-            telling=tuple(anchor for anchor in anchors if self._sought.telling[anchor]),
+            anchors=anchors,
+            telling=telling,
             counted=any(target.numbers for target in targets),
             done=any(target.done for target in targets),
             suspect=bool(self._suspect[anchors].any()),
+            settled=not telling,
         )
         if len(self._forms) < _MOST_FORMS:
             self._forms[kind] = form
         return form
 
     def _is_settled(self, form: _Form) -> bool:
-        """Whether more lines of a form would tell nothing new: then they are only counted."""
         most = _MOST_HITS if self._reads < _MANY_READS else _FEW_HITS
-        if not form.telling or form.read >= (most if form.sightings else _MOST_FOR_NOTHING):
+        if form.read >= (most if form.sightings else _MOST_FOR_NOTHING):
             return True
         return self._reads >= _MANY_READS and all(self._asked[anchor] >= _ENOUGH for anchor in form.telling)
 
-    def _read(
-        self, block: Block, index: int, shape: bytes, form: _Form, spots: Sequence[tuple[int, int]], hits: Sequence[int]
-    ) -> None:
-        number, line = block.number(index), block.lines[index]
+    def _read(self, block: Block, index: int, form: _Form, hits: Sequence[int]) -> None:
         if _is_source(block, index):
             return
         if form.counted or form.done or not form.met:
             form.met = True
-            for anchor, place in spots:
-                self._take_marks(self._targets[anchor], number, line, place)
-        if self._is_settled(form):
+            self._take_marks(block, index, form)
+        form.settled = form.settled or self._is_settled(form)
+        if form.settled:
             for sighting in form.sightings:
                 sighting.count += 1
             return
@@ -324,20 +331,24 @@ class _Collector:
             targets = [self._targets[anchor] for anchor in form.telling]
             form.pieces = frozenset(further_pieces(text) for target in targets for _, text, _ in target.errors)
         form.read += 1
-        if not form.sightings and len(line) < _REACH and not _may_match(form.pieces, shape):
+        line = block.lines[index]
+        if not form.sightings and len(line) < _REACH and not _may_match(form.pieces, shape_of(line)):
             return
         self._reads += 1
         for anchor in form.telling:
             self._asked[anchor] += 1
-        form.sightings = tuple(self._take_errors(block, index, shape, spots, hits))
+        form.sightings = tuple(self._take_errors(block, index, form, hits))
 
-    def _take_marks(self, targets: _Targets, number: int, line: bytes, position: int) -> None:
-        for tool in targets.began:
-            self.seen.began.setdefault(tool.id, number)
-        for tool in targets.done:
-            self.seen.finishes[tool.id] = Finish(tool=tool.id, line=number, text=text_around(line, position))
-        for observation in targets.numbers:
-            self._take_number(observation, text_around(line, position))
+    def _take_marks(self, block: Block, index: int, form: _Form) -> None:
+        number, line = block.number(index), block.lines[index]
+        for anchor, position in self._places(line, form):
+            targets = self._targets[anchor]
+            for tool in targets.began:
+                self.seen.began.setdefault(tool.id, number)
+            for tool in targets.done:
+                self.seen.finishes[tool.id] = Finish(tool=tool.id, line=number, text=text_around(line, position))
+            for observation in targets.numbers:
+                self._take_number(observation, text_around(line, position))
 
     def _take_number(self, observation: Observation, text: str) -> None:
         if observation.whole:
@@ -347,19 +358,18 @@ class _Collector:
         elif match := re.search(observation.pattern, text):
             self.seen.numbers[observation.id] = tuple(map(float, match.groups()))
 
-    def _judge(self, block: Block, spots: _Numbers) -> None:
-        """Look for trouble in lines, each with the place to look at; one of those that only numbers tell apart is read.
-
-        What was harmless a thousand times may not be the next time, so "0 errors" and "3 errors" are not alike.
-        """
-        alike = b"\n".join([block.lines[index] for index in spots[:, 0].tolist()]).translate(_ONES).split(b"\n")
-        for text, count in Counter(alike).items():
-            plain = hash(_NOT_ZERO.sub(b"1", text))  # a number takes less room than a long line
+    def _judge(self, block: Block, index: int, form: _Form, key: bytes) -> None:
+        """Look for trouble in a line; of those that only numbers tell apart the first one is read."""
+        if key not in self._troubles:
+            plain = hash(_LENGTH.sub(b"0", key))  # a number takes less room than a long line
             if plain not in self._judged:
-                self._judged[plain] = self._take_trouble(block, *spots[alike.index(text)].tolist())
+                places = self._places(block.lines[index], form)
+                first = min(place for anchor, place in places if self._suspect[anchor])
+                self._judged[plain] = self._take_trouble(block, index, first)
                 self.seen.overlooked |= len(self._judged) > _MOST_UNLIKE
-            if known := self._judged[plain]:
-                known.count += count
+            self._troubles[key] = self._judged[plain]
+        if known := self._troubles[key]:
+            known.count += 1
 
     def _take_trouble(self, block: Block, index: int, position: int) -> ErrorLine | None:
         """The line of trouble that one line is, not counted yet."""
@@ -377,12 +387,11 @@ class _Collector:
         )
         return self.seen.error_lines[key]
 
-    def _take_errors(
-        self, block: Block, index: int, shape: bytes, spots: Sequence[tuple[int, int]], hits: Sequence[int]
-    ) -> Iterable[Sighting]:
+    def _take_errors(self, block: Block, index: int, form: _Form, hits: Sequence[int]) -> Iterable[Sighting]:
         """The known errors that one line shows, each noted once."""
         line, found, context = Spelled.of(block.lines[index]), dict[str, Sighting](), Spelled(b"", b"")
-        for anchor, position in spots:
+        shape = shape_of(line.plain)
+        for anchor, position in self._places(line.plain, form):
             for error, text, strength in self._targets[anchor].errors:
                 beside = " && " in text or any(" && " in word for word in error.unless)
                 if beside and not context.plain:

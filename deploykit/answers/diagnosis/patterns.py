@@ -128,15 +128,14 @@ def _compiled(text: str) -> re.Pattern[bytes]:
 
 
 class AnchorPlaces(Struct, frozen=True, kw_only=True):
-    """Which anchors the lines of a block hold: pairs in the order of lines, each with the anchor's first place there.
+    """Which anchors the lines of a block hold: pairs in the order of lines.
 
-    ``starts`` is where each line of the block begins; ``lines``, ``anchors`` and ``places`` are numbers, from 0.
+    ``starts`` is where each line of the block begins; ``lines`` and ``anchors`` are numbers, from 0.
     """
 
     starts: npt.NDArray[np.int64]
     lines: npt.NDArray[np.int64]
     anchors: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
 
 
 class _Grams:
@@ -179,7 +178,7 @@ class _Grams:
 
 
 class AnchorSearch:
-    """Finds which of many anchors the lines of a block hold, and where.
+    """Finds which of many anchors the lines of a block hold.
 
     Each anchor is known by one of its grams (eight bytes, or four of a short one): the gram that fewest anchors share.
     Every position of the block is hashed once and looked up in a table of these; only where the table says so are
@@ -207,12 +206,10 @@ class AnchorSearch:
         anchors, places = self._compared(data, *(np.concatenate(values) for values in zip(*candidates, strict=True)))
         breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
         starts = np.concatenate((np.zeros(1, np.int64), breaks + 1))
-        # One sort of one number orders the pairs by line, anchor and place; of equal pairs the first place stays.
-        lines = np.searchsorted(starts, places, "right") - 1
-        pairs, places = np.divmod(np.sort((lines * len(self.anchors) + anchors) * len(data) + places), len(data) or 1)
-        first = np.flatnonzero(np.diff(pairs, prepend=-1))
-        lines, anchors = np.divmod(pairs[first], len(self.anchors))
-        return AnchorPlaces(starts=starts, lines=lines, anchors=anchors, places=places[first] - starts[lines])
+        # One sort of one number orders the pairs by line and anchor.
+        pairs = np.sort((np.searchsorted(starts, places, "right") - 1) * len(self.anchors) + anchors)
+        lines, anchors = np.divmod(pairs[np.flatnonzero(np.diff(pairs, prepend=-1))], len(self.anchors))
+        return AnchorPlaces(starts=starts, lines=lines, anchors=anchors)
 
     def _compared(self, data: bytes, anchors: _Numbers, places: _Numbers) -> tuple[_Numbers, _Numbers]:
         """Those candidates that are there: compared word by word, each as long as its anchor is."""
