@@ -193,6 +193,7 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     if not specs or not (open_ or branches or stale):
         return unchanged
     from deploykit.accuracy.samples.sizes import decide_sizes, runs_with, split_shapes
+    from deploykit.model.shape_inference import contradicts
 
     declared, texts = split_shapes(request.inputs, specs)
     proto = lean_weights(model)
@@ -203,6 +204,7 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
         sampled=_sampled_shapes(request.calibration, specs, proto) if open_ else {},
         metadata={entry.key: entry.value for entry in model.proto.metadata_props},
         runs=runs_with(proto, facts, choices),
+        fits=lambda shapes: not contradicts(proto, shapes),
         dense=_grows_with_its_input(facts),
     )
     if not (sizes.pinned or choices or stale or branches):

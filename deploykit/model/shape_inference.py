@@ -101,15 +101,13 @@ def contradicts(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> bool:
     Far cheaper than a run, and says nothing where it finds nothing.
     """
     lean = _without_weights(proto)
-    if _is_inconsistent(lean):
-        return False
     for item in lean.graph.input:
         for dim, size in zip(item.type.tensor_type.shape.dim, shapes.get(item.name, ()), strict=False):
             dim.dim_value = size
     del lean.graph.value_info[:]
     for item in lean.graph.output:
         item.type.tensor_type.ClearField("shape")
-    return _is_inconsistent(lean)
+    return _is_inconsistent(lean) and not _is_inconsistent(_without_weights(proto))
 
 
 def _is_inconsistent(lean: ModelProto) -> bool:

@@ -41,6 +41,7 @@ _SOUND = (16000, 48000, 32000, 8000)  # one second at 16 kHz first
 _SOUND_CHUNK = (576, 512, 640, 256, 1536, 160, 480)  # streaming voice detectors: 512 new samples and 64 of context
 _FRAMES = (3000, 1000, 1024, 300, 100)  # 30 s of Whisper's spectrogram first
 _CHANNELS = (1, 3, 4)
+_ROWS = (*range(2, 17), 20, 24, 32, 40, 48, 64)  # frames that a model stacks or folds, where one alone is too few
 _MOST_TRIALS = 16
 
 
@@ -127,6 +128,16 @@ class _SizeDraft(Struct):
         sizes = [self.size(spec, axis) for axis in range(len(spec.shape))]
         return None if None in sizes else tuple(size for size in sizes if size is not None)
 
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """The shapes that are whole."""
+        shapes = {spec.name: self.shape(spec) for spec in self.specs}
+        return {name: shape for name, shape in shapes.items() if shape is not None}
+
+    def trying(self, more: Mapping[str, int]) -> _SizeDraft:
+        """Another draft with these sizes too, to see what follows."""
+        return _SizeDraft(specs=self.specs, symbols=self.symbols, known={**self.known, **more})
+
 
 def decide_sizes(
     facts: GraphFacts,
@@ -135,10 +146,11 @@ def decide_sizes(
     sampled: Mapping[str, Shape],
     metadata: Mapping[str, str],
     runs: Runs,
+    fits: Runs,
     dense: bool,
 ) -> Sizes:
-    """The shapes of the inputs that are open. ``runs`` tells whether the model runs at shapes, ``dense`` whether its
-    outputs grow with the picture, as those of detectors and segmentation do.
+    """The shapes of the inputs that are open. ``runs`` tells whether the model runs at shapes, ``fits`` whether nothing
+    speaks against them, at less cost, ``dense`` whether its outputs grow with the picture, as those of detectors do.
     """
     specs = input_specs(facts)
     # The symbol of each open dimension; "?" and the like name nothing.
@@ -152,9 +164,14 @@ def decide_sizes(
         for spec in specs:
             if spec.name in shapes:
                 draft.settle(spec, shapes[spec.name], why)
-    _settle_batch(draft, facts)
+    single = _settle_batch(draft, facts)
     _settle_by_metadata(draft, metadata)
     _settle_by_trial(draft, facts, runs, dense=dense)
+    # A model that stacks or folds its rows, as frames of sound, does not fit together with one of them.
+    trials = (draft.trying(dict.fromkeys(single, rows)) for rows in (1, *_ROWS))
+    fitting = next((trial for trial in trials if not single or fits(trial.shapes)), draft)
+    alone = "one sample at a time" if fitting.known == draft.known else "the fewest rows that fit its operators"
+    draft.known = fitting.known
     pinned = []
     for spec in waiting:
         if (shape := draft.shape(spec)) is None:
@@ -165,13 +182,14 @@ def decide_sizes(
             for other in specs
             if other.name in draft.why and keys & {draft.key(other, axis) for axis in range(len(other.shape))}
         )
-        why = draft.why.get(spec.name) or next(shared, "one sample at a time")
+        why = draft.why.get(spec.name) or next(shared, alone)
         pinned.append(PinnedInput(name=spec.name, shape=shape, why=why, usual=spec.name in draft.usual))
     return Sizes(pinned=tuple(pinned), open=tuple(spec for spec in waiting if draft.open_axes(spec)))
 
 
-def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> None:
-    """One sample: the first dimension, dimensions that are called a batch, and what is open in a state."""
+def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> set[str]:
+    """One sample: the first dimension, dimensions that are called a batch, and what is open in a state. Their keys."""
+    single = set()
     outputs = {tuple(d if isinstance(d, int) else None for d in facts.tensors[n].shape or ()) for n in facts.outputs}
     for spec in draft.specs:
         for axis in draft.open_axes(spec):
@@ -180,7 +198,9 @@ def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> None:
             state = len(spec.shape) == 3 and axis == 1 and isinstance(spec.shape[2], int) and spec.shape[0] in (1, 2, 4)
             state = state and (spec.shape in outputs or (spec.is_float and not re.search("len|seq|time|frame", symbol)))
             if first or state or "batch" in symbol:
-                draft.known.setdefault(draft.key(spec, axis), 1)
+                single.add(draft.key(spec, axis))
+    draft.known.update(dict.fromkeys(single, 1))
+    return single
 
 
 def _settle_by_metadata(draft: _SizeDraft, metadata: Mapping[str, str]) -> None:
@@ -221,11 +241,8 @@ def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense:
             continue
 
         def fits(shape: Shape, spec: InputSpec = spec) -> bool:
-            trial = _SizeDraft(specs=draft.specs, symbols=draft.symbols, known=dict(draft.known))
-            trial.settle(spec, shape, "")
-            shapes = {other.name: trial.shape(other) for other in draft.specs}
-            whole = {name: shape for name, shape in shapes.items() if shape is not None}
-            return len(whole) < len(shapes) or runs(whole)
+            trial = draft.trying({draft.key(spec, axis): shape[axis] for axis in draft.open_axes(spec)})
+            return len(trial.shapes) < len(trial.specs) or runs(trial.shapes)
 
         # Keras feeds numbers of words as floats: they are made integers, and something is looked up by them.
         casts = [node for node in facts.consumers_of(spec.name) if node.op_type == "Cast"]

@@ -12,6 +12,7 @@ from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.samples.sizes import decide_sizes, rows_meet, runs_with, split_shapes
 from deploykit.errors import DeploykitError
 from deploykit.model.collect import facts_of
+from deploykit.model.shape_inference import contradicts
 from text_models import text_model
 from told import check_file
 
@@ -20,6 +21,7 @@ STORED: dict[str, Any] = {
     "high": np.ones((4, 3, 32, 3), np.float32),
     "recurrent": np.ones((1, 24, 8), np.float32),
     "axis": [2],
+    "fours": [-1, 4, 8],
     "step": np.ones((512, 4), np.float32),
 }
 
@@ -53,8 +55,15 @@ def _answer(question: str) -> list[str]:
         declared, others = split_shapes(texts, input_specs(facts))
     except DeploykitError as error:
         return [f"{error.what}; {error.why}"]
-    runs = runs_with(model, facts, {})
-    found = decide_sizes(facts, declared=declared, sampled=sampled, metadata=metadata, runs=runs, dense=dense)
+    found = decide_sizes(
+        facts,
+        declared=declared,
+        sampled=sampled,
+        metadata=metadata,
+        runs=runs_with(model, facts, {}),
+        fits=lambda shapes: not contradicts(model, shapes),
+        dense=dense,
+    )
     lines = [
         f"{one.name} {one.shape}: {one.why}{', by habit' * one.usual}{', typed' * one.is_typed}" for one in found.pinned
     ]
