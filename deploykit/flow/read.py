@@ -193,22 +193,30 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     if not specs or not (open_ or branches or stale):
         return unchanged
     from deploykit.accuracy.samples.sizes import decide_sizes, runs_with, split_shapes
-    from deploykit.model.shape_inference import contradicts
+    from deploykit.model.shape_inference import contradiction
 
     declared, texts = split_shapes(request.inputs, specs)
     proto = lean_weights(model)
     choices, texts = _stated_choices(branch_choices(proto) if branches else {}, texts)
+    runs = runs_with(proto, facts, choices)
     sizes = decide_sizes(
         facts,
         declared=declared,
         sampled=_sampled_shapes(request.calibration, specs, proto) if open_ else {},
         metadata={entry.key: entry.value for entry in model.proto.metadata_props},
-        runs=runs_with(proto, facts, choices),
-        fits=lambda shapes: not contradicts(proto, shapes),
+        runs=runs,
+        fits=lambda shapes: not contradiction(proto, shapes),
         dense=_grows_with_its_input(facts),
     )
     if not (sizes.pinned or choices or stale or branches):
         return replace(unchanged, inputs=texts)
+    if sizes.pinned and (why := contradiction(proto, sizes.shapes)) and not runs(sizes.shapes):
+        told = "; ".join(f"{item.name} {' x '.join(map(str, item.shape))} ({item.why})" for item in sizes.pinned)
+        raise UsageError(
+            f"{told}: the model's operators do not fit together at this size",
+            why=why,
+            next="give sizes that they take, with --input NAME=SIZES",
+        )
     pinned = pin_shapes(proto, sizes.shapes, choices)
     shapes = [tensor.shape or (None,) for tensor in facts.tensors.values()]
     # Symbols of computed tensors are taken away only where they hid sizes.

@@ -29,7 +29,7 @@ from deploykit.model.operators import is_standard
 from deploykit.model.values import dtype_name, element_count, is_external, nested_graphs
 from deploykit.system.limits import limited_memory
 
-__all__ = ["Inferred", "Shape", "contradicts", "infer", "inferred_graph"]
+__all__ = ["Inferred", "Shape", "contradiction", "infer", "inferred_graph"]
 
 Shape: TypeAlias = tuple[int | str | None, ...] | None
 
@@ -95,10 +95,10 @@ def inferred_graph(proto: ModelProto) -> GraphProto:
         return proto.graph
 
 
-def contradicts(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether onnx finds that operators do not fit together at these input shapes, and does not find it without them.
+def contradiction(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> str:
+    """Why operators do not fit together at these input shapes, by onnx; "" where it finds nothing, or without them too.
 
-    Far cheaper than a run, and says nothing where it finds nothing.
+    Far cheaper than a run.
     """
     lean = _without_weights(proto)
     for item in lean.graph.input:
@@ -107,16 +107,17 @@ def contradicts(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> bool:
     del lean.graph.value_info[:]
     for item in lean.graph.output:
         item.type.tensor_type.ClearField("shape")
-    return _is_inconsistent(lean) and not _is_inconsistent(_without_weights(proto))
+    found = _inconsistency(lean)
+    return found if found and not _inconsistency(_without_weights(proto)) else ""
 
 
-def _is_inconsistent(lean: ModelProto) -> bool:
+def _inconsistency(lean: ModelProto) -> str:
     try:
         with _bounded(lean):
             shape_inference.infer_shapes(lean, data_prop=True, strict_mode=True)
-    except Exception:  # the binding raises whatever its C++ side threw
-        return True
-    return False
+    except Exception as error:  # the binding raises whatever its C++ side threw
+        return "(op_type:".join(_reason(error).split("(op_type:")[:2])  # the first; others follow from it
+    return ""
 
 
 def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str, str]:

@@ -33,7 +33,7 @@ from deploykit.model.patterns import (
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes
 from deploykit.model.ranges import graph_bounds
 from deploykit.model.rules import RULES
-from deploykit.model.shape_inference import contradicts, infer
+from deploykit.model.shape_inference import contradiction, infer
 from deploykit.model.values import all_graphs, dtype_name
 from graph_questions import Asked, answers_of
 
@@ -221,7 +221,9 @@ QUESTIONS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "channels-first": channels_first,
     "choices": lambda asked: (f"{name} = {value}" for name, value in branch_choices(asked.proto).items()),
     "constant-weights": constant_weights,
-    "contradicts": lambda asked: iter([str(contradicts(asked.proto, sizes_of(asked)))]),
+    "contradiction": lambda asked: iter(
+        [contradiction(asked.proto, sizes_of(asked)).partition("op_type:")[2].partition(")")[0] or "fits"]
+    ),
     "emptied": empty,
     "findings": findings,
     "fused": fused,

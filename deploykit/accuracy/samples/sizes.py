@@ -20,7 +20,6 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
-from deploykit.model.shape_inference import contradicts
 from deploykit.system.aliases import Arrays
 
 __all__ = ["PinnedInput", "Sizes", "decide_sizes", "rows_meet", "runs_with", "split_shapes"]
@@ -41,7 +40,7 @@ _SOUND = (16000, 48000, 32000, 8000)  # one second at 16 kHz first
 _SOUND_CHUNK = (576, 512, 640, 256, 1536, 160, 480)  # streaming voice detectors: 512 new samples and 64 of context
 _FRAMES = (3000, 1000, 1024, 300, 100)  # 30 s of Whisper's spectrogram first
 _CHANNELS = (1, 3, 4)
-_ROWS = (*range(2, 17), 20, 24, 32, 40, 48, 64)  # frames that a model stacks or folds, where one alone is too few
+_ROWS = (*range(1, 17), 20, 24, 32, 40, 48, 64)  # frames that a model stacks or folds, where one alone is too few
 _MOST_TRIALS = 16
 
 
@@ -166,9 +165,9 @@ def decide_sizes(
                 draft.settle(spec, shapes[spec.name], why)
     single = _settle_batch(draft, facts)
     _settle_by_metadata(draft, metadata)
-    _settle_by_trial(draft, facts, runs, dense=dense)
+    _settle_by_trial(draft, facts, lambda shapes: fits(shapes) and runs(shapes), dense=dense)
     # A model that stacks or folds its rows, as frames of sound, does not fit together with one of them.
-    trials = (draft.trying(dict.fromkeys(single, rows)) for rows in (1, *_ROWS))
+    trials = (draft.trying(dict.fromkeys(single, rows)) for rows in _ROWS)
     fitting = next((trial for trial in trials if not single or fits(trial.shapes)), draft)
     alone = "one sample at a time" if fitting.known == draft.known else "the fewest rows that fit its operators"
     draft.known = fitting.known
@@ -305,8 +304,6 @@ def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -
     specs = input_specs(facts)
 
     def runs(shapes: Mapping[str, Shape]) -> bool:
-        if contradicts(model, shapes):
-            return False
         # Something to run on that tells nothing but whether the sizes fit: zeros, and true for masks.
         feed = {
             spec.name: np.full(

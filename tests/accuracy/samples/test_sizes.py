@@ -12,7 +12,7 @@ from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.samples.sizes import decide_sizes, rows_meet, runs_with, split_shapes
 from deploykit.errors import DeploykitError
 from deploykit.model.collect import facts_of
-from deploykit.model.shape_inference import contradicts
+from deploykit.model.shape_inference import contradiction
 from text_models import text_model
 from told import check_file
 
@@ -61,7 +61,7 @@ def _answer(question: str) -> list[str]:
         sampled=sampled,
         metadata=metadata,
         runs=runs_with(model, facts, {}),
-        fits=lambda shapes: not contradicts(model, shapes),
+        fits=lambda shapes: not contradiction(model, shapes),
         dense=dense,
     )
     lines = [
