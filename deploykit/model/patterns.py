@@ -25,7 +25,6 @@ __all__ = [
     "Fusion",
     "Repeated",
     "casts_of_indices",
-    "dynamically_quantized",
     "find_blocks",
     "fusions",
     "over_short_axes",
@@ -346,32 +345,6 @@ def repeated_before_norm(facts: GraphFacts) -> Iterator[Repeated]:
             given = facts.static_shape(name)
             if shape and given and math.prod(given) < math.prod(shape) and given[-1] > 1 and math.prod(given[:-1]) > 1:
                 yield Repeated(node=node, operand=name, given=given, shape=shape)
-
-
-_INTEGER = frozenset({"ConvInteger", "MatMulInteger"})
-
-
-def dynamically_quantized(facts: GraphFacts) -> frozenset[str]:
-    """Labels of the nodes of whole chains: DynamicQuantizeLinear, MatMulInteger or ConvInteger, Cast, Mul.
-
-    A DynamicQuantizeLinear belongs to them where every reader of its integers does, and the model does not give them.
-    """
-
-    def is_scaled(integer: NodeFact) -> bool:
-        """The sums become floats in one Cast, and that is multiplied by a scale."""
-        cast = facts.only_reader(integer.outputs[0], "Cast")
-        return cast is not None and facts.only_reader(cast.outputs[0], "Mul") is not None
-
-    whole: set[str] = set()
-    for first in facts.nodes:
-        if first.op_type != "DynamicQuantizeLinear":
-            continue
-        readers = facts.consumers_of(first.outputs[0])
-        inside = [reader.label for reader in readers if reader.op_type in _INTEGER and is_scaled(reader)]
-        whole.update(inside)
-        if readers and len(inside) == len(readers) and first.outputs[0] not in facts.outputs:
-            whole.add(first.label)
-    return frozenset(whole)
 
 
 # What tool chains compute as one operator, as a table with sources. A tensor inside has no type of its own, and the

@@ -30,6 +30,7 @@ RULES: Registry[GraphFacts] = Registry("graph")
 _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
 _SHOWN = 8
 _LEAST_OPSET = 7
+_ON_INTEGERS = "ConvInteger", "DynamicQuantize", "MatMulInteger", "QGemm", "QLinear"
 _HOST_TYPES = "string", "complex", "uint64", "float8"
 # What most compilers refuse; whether these tools settle it when they read the graph, only they can tell.
 _OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
@@ -352,17 +353,17 @@ def check_old_opset(facts: GraphFacts) -> Finds:
     "warning",
     sources=("ONNX operator documentation: QLinearConv", "ONNX Runtime documentation: quantization, formats"),
     claim=_OF_MOST_TOOLS,
-    cure="integers-to-pairs",
+    cure=("integers-to-pairs", "dequantize-layers", "write-out-functions"),
 )
 def check_integer_operators(facts: GraphFacts) -> Finds:
-    """Operators that compute on quantized integers themselves: QLinearConv, QLinearMatMul and the like.
+    """Operators that compute on quantized integers themselves: QLinearConv, MatMulInteger and the like.
 
-    They are made for CPUs. Compilers for NPUs read quantization as QuantizeLinear and DequantizeLinear around float
-    operators.
+    They are made for CPUs, above all where DynamicQuantizeLinear finds the scales while the model runs. Compilers for
+    NPUs read quantization as QuantizeLinear and DequantizeLinear around float operators.
 
     Fix: quantize the float model with quant_format=QuantFormat.QDQ
     """
-    found = [node for node in facts.nodes if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
+    found = [node for node in facts.nodes if node.op_type.startswith(_ON_INTEGERS)]
     if found:
         kinds = sorted({node.op_type for node in found})
         message = f"{len(found)} operators compute on integers: {listed(kinds, most=_SHOWN)}"

@@ -23,7 +23,6 @@ from deploykit.model.parameters import integer_type, parameter_uses, quantizer_o
 from deploykit.model.patterns import (
     FusedBlock,
     casts_of_indices,
-    dynamically_quantized,
     find_blocks,
     fusions,
     over_short_axes,
@@ -64,8 +63,6 @@ def patterns(asked: Asked) -> Iterator[str]:
     yield from (f"{node.label} over short axes of {shape}" for node, shape in over_short_axes(facts))
     for one in repeated_before_norm(facts):
         yield f"{one.node.label} repeats {one.operand} {one.given} to {one.shape}"
-    quantized = sorted(dynamically_quantized(facts))
-    yield from [f"dynamically quantized: {', '.join(quantized)}"] if quantized else []
     for name in facts.tensors:
         if casts := casts_of_indices(facts, name):
             yield f"{name} holds indices for {', '.join(node.label for node in casts)}"

@@ -57,16 +57,12 @@ class Refused(SourcedRow):
 
 
 class Untranslated(SourcedRow):
-    """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route.
-
-    ``together_on`` names the backend that takes them where they are one dynamically quantized layer.
-    """
+    """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route."""
 
     ops: tuple[str, ...]
     why: str
     domain: str = ""
     backend: str = ""
-    together_on: str = ""
 
 
 class WholeOperand(SourcedRow):

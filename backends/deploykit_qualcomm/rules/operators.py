@@ -8,7 +8,7 @@ from deploykit.backend.backend import Situation
 from deploykit.findings.rules import Finds, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import QUANTIZERS
-from deploykit.model.patterns import dynamically_quantized, over_short_axes, repeated_before_norm
+from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints, limit
 from deploykit_qualcomm.rules.views import (
@@ -76,7 +76,7 @@ def check_repeated(situation: Situation) -> Finds:
     "untranslated-operator",
     "warning",
     sources=("the rows 'untranslated' of constraints.toml",),
-    cure=("dequantize-layers", "simplify", "write-out-functions", "einsum-to-matmul"),
+    cure=("simplify", "write-out-functions", "einsum-to-matmul"),
 )
 def check_untranslated(situation: Situation) -> Finds:
     """An operator that nothing is known to translate for the HTP.
@@ -90,10 +90,9 @@ def check_untranslated(situation: Situation) -> Finds:
     for row in constraints().untranslated:
         if row.backend not in ("", situation.target.backend):
             continue
-        taken = dynamically_quantized(situation.facts) if row.together_on == situation.target.backend else frozenset()
         for op_type in row.ops:
             of_type = nodes(situation, op_type)
-            found = [node for node in of_type if (node.domain or "") == row.domain and node.label not in taken]
+            found = [node for node in of_type if (node.domain or "") == row.domain]
             if found:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 yield at_node(found[0], f"{row.why}{more}", sources=row.source)

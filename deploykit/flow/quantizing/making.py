@@ -244,8 +244,8 @@ def run_quantizer(
         return _taken_up(folder, result)
 
 
-# What stands inside an If or on a sequence gets no encodings from any quantizer.
-_FOR_ALL = ("resolve-sequences", "both-branches")
+# What stands inside an If, on a sequence, or between integers of the run itself gets no encodings from any quantizer.
+_FOR_ALL = ("resolve-sequences", "both-branches", "dequantize-layers")
 
 
 def _key(told: Json, plan: QuantizerJob, model: Model, division: Division) -> str:
