@@ -183,9 +183,9 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     Raises UsageError for a stated shape that the model contradicts. Sizes that nothing decides stay open; a rule asks.
     """
     unchanged = Pinned(model=model, facts=facts, encodings=encodings, inputs=request.inputs)
-    tensors = [facts.tensors[name] for name in facts.inputs]
     # Inputs of unknown rank or of text cannot be fed here: rules say what is wrong with them.
-    known = all(tensor.shape is not None and tensor.dtype != "string" for tensor in tensors)
+    fed = [facts.tensors[name] for name in facts.inputs]
+    known = all(tensor.shape is not None and tensor.dtype != "string" for tensor in fed)
     specs = input_specs(facts) if known else ()
     open_ = any(None in spec.shape for spec in specs)
     branches = any(node.op_type in ("If", "Loop") for node in facts.nodes)

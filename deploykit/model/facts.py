@@ -151,8 +151,9 @@ class GraphFacts(Record, Kept, dict=True):
     def is_qdq(self) -> bool:
         """True when the graph holds QuantizeLinear or DequantizeLinear nodes, and not to quantize at run time."""
         types = {node.op_type for node in self.nodes}
-        dynamic = any(name.startswith("DynamicQuantize") for name in types)
-        return "QuantizeLinear" in types or ("DequantizeLinear" in types and not dynamic)
+        return "QuantizeLinear" in types or (
+            "DequantizeLinear" in types and not any(name.startswith("DynamicQuantize") for name in types)
+        )
 
     def is_stored(self, tensor: str) -> bool:
         """True for a tensor whose values the model stores."""

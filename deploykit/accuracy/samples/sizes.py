@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import TypeAlias
 
@@ -248,8 +249,7 @@ def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense:
         readers = [reader for node in casts for reader in facts.consumers_of(node.outputs[0])]
         words = not spec.is_float or any(reader.op_type == "Gather" for reader in readers)
         usual = _usual_shapes(draft, spec, fits, dense=dense, streams=streams, words=words, steps=steps)
-        choices = islice(usual, _MOST_TRIALS)
-        chosen = next((one for one in choices if fits(one[0])), None)
+        chosen = next((one for one in islice(usual, _MOST_TRIALS) if fits(one[0])), None)
         if chosen is not None:
             draft.settle(spec, *chosen, usual=True)
 
@@ -300,7 +300,7 @@ def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -
     """Whether the model runs at given shapes, on ONNX Runtime; the session is opened once, at the first question."""
     from deploykit.accuracy.simulate.sessions import Session
 
-    opened: list[Session] = []
+    session = cache(lambda: Session(model))
     specs = input_specs(facts)
 
     def runs(shapes: Mapping[str, Shape]) -> bool:
@@ -314,9 +314,7 @@ def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -
             for spec in specs
         }
         try:
-            if not opened:
-                opened.append(Session(model))
-            opened[0].run(feed)
+            session().run(feed)
         except DeploykitError:
             return False
         return True
