@@ -13,7 +13,8 @@ from typing import Any
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model, load_model
-from deploykit.model.parameters import QUANTIZERS, integer_type
+from deploykit.model.operators import QUANTIZERS
+from deploykit.model.parameters import integer_type
 from deploykit.system.files import regular_size
 
 __all__ = ["InspectedModel", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]

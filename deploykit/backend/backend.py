@@ -459,6 +459,11 @@ class MixedSupport(Record):
     confidence: Mapping[str, Confidence] = field(default_factory=dict)
     needs: Mapping[str, Json] = field(default_factory=dict)
 
+    @property
+    def has_float16(self) -> bool:
+        """True where it mixes float16 with integers."""
+        return self.kinds > {"integer"}
+
 
 def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
     """The model as files of the package: the user's with its external data in place, or the rewritten one, and a tail.

@@ -21,6 +21,7 @@ from deploykit.answers.diagnosis.names import mangle
 from deploykit.backend.on_device import MeasuredOperator
 from deploykit.errors import InputError
 from deploykit.findings.records import Record
+from deploykit.model.operators import QUANTIZERS
 from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular
 from deploykit.system.jobs import json_object
@@ -91,7 +92,7 @@ def units_of(operators: Iterable[MeasuredOperator]) -> dict[str, int]:
     where: dict[str, str] = {}
     for unit in ("NPU", "GPU", "CPU"):
         for one in operators:
-            if one.on == unit and one.op_type not in {"", "QuantizeLinear", "DequantizeLinear"}:
+            if one.on == unit and one.op_type not in ("", *QUANTIZERS):
                 where.setdefault(one.node, unit)
     return dict(Counter(where.values()))
 

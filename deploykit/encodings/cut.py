@@ -15,6 +15,7 @@ from deploykit.errors import UsageError
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import bare, copy_of, names_read
+from deploykit.model.operators import QUANTIZERS
 from deploykit.model.shape_inference import inferred_graph
 
 __all__ = [
@@ -132,7 +133,7 @@ def chain_models(first: ModelProto, second: ModelProto) -> ModelProto:
 _SMALL = 1024
 """Elements below which a stored tensor is a constant of the graph (a shape, a scale) and no weight."""
 
-_ENTRANCES = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
+_ENTRANCES = (*QUANTIZERS, "Cast", "Identity")
 """What may stand between an input of the model and its readers, and is made again in every part that reads it."""
 
 

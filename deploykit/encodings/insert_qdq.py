@@ -21,7 +21,7 @@ from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, operand, opset_of, raise_opset
-from deploykit.model.operators import settings
+from deploykit.model.operators import QUANTIZERS, Trait, has, ops, settings
 from deploykit.model.weights import element_type, integer_tensor, stored_values
 from deploykit.system.aliases import Numbers
 
@@ -130,8 +130,7 @@ def _along(numbers: Numbers, axis: int, rank: int) -> Numbers:
 
 Bias: TypeAlias = Literal["float", "encoded", "int32"]
 
-_LINEAR = ("Conv", "ConvTranspose", "Gemm")
-_BIASED = (*_LINEAR, "LayerNormalization")
+_BIASED = ops(Trait.TAKES_BATCHNORM) | {"LayerNormalization"}
 _MS = "com.microsoft"
 
 
@@ -233,9 +232,9 @@ class _Insertion(Struct, kw_only=True):
 
     def _copy_node(self, node: NodeProto) -> None:
         plain = settings(node)
-        if node.op_type in _LINEAR and self.bias == "int32":
+        if has(node, Trait.TAKES_BATCHNORM) and self.bias == "int32":
             self._fit_weight(node)
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        if node.op_type in QUANTIZERS:
             plain = frozenset(range(len(node.input)))
         for position, name in enumerate(node.input):
             if not name or position in plain:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.operators import RANGES, ROLES, Trait, has, is_standard, ops
-from deploykit.model.parameters import QUANTIZERS
+from deploykit.model.operators import QUANTIZERS, RANGES, ROLES, Trait, has, is_standard, ops
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 

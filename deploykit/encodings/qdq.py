@@ -24,7 +24,7 @@ from deploykit.errors import InputError
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label, operand
-from deploykit.model.operators import DEFAULT_DOMAINS, ROLES
+from deploykit.model.operators import DEFAULT_DOMAINS, QUANTIZERS, ROLES
 from deploykit.model.patterns import PAIRS
 from deploykit.model.ranges import Arithmetic, graph_bounds
 from deploykit.model.values import dtype_name
@@ -74,8 +74,7 @@ class PlainNames(Struct, kw_only=True):
         return name
 
 
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-_BOTH = (QUANTIZE, DEQUANTIZE)
+QUANTIZE, DEQUANTIZE = QUANTIZERS
 _DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft")
 _SUFFIXES = ("_q", "_quantized")
 """What AIMET and ONNX Runtime append to the name of a weight whose integers they store."""
@@ -115,7 +114,7 @@ class QdqGraph(Record):
     def quantizers(self) -> Iterator[NodeProto]:
         """Every QuantizeLinear and DequantizeLinear, in graph order."""
         for node in self.graph.nodes:
-            if node.op_type in _BOTH and node.domain in _DOMAINS:
+            if node.op_type in QUANTIZERS and node.domain in _DOMAINS:
                 if len(node.input) < 2 or not node.output:
                     self.fail(node, "has no scale")
                 yield node
@@ -132,7 +131,7 @@ class QdqGraph(Record):
     def makes_scales(self, node: NodeProto) -> bool:
         """True for a DequantizeLinear whose result only serves other quantizers as their scale, as in LPBQ."""
         uses = self.graph.uses(node.output[0])
-        return bool(uses) and all(reader.op_type in _BOTH and position == 1 for reader, position in uses)
+        return bool(uses) and all(reader.op_type in QUANTIZERS and position == 1 for reader, position in uses)
 
     def value(self, node: NodeProto) -> Value:
         """The grid of one node."""

@@ -14,7 +14,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.findings import Severity, listed
 from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.model.operators import BIAS, LARGEST_FLOAT16, WEIGHT, Trait, has
+from deploykit.model.operators import BIAS, LARGEST_FLOAT16, WEIGHT, Trait, has, ops
 
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
@@ -387,7 +387,7 @@ def check_mixed_widths(context: EncodingsOnGraph) -> Finds:
         )
 
 
-_MOVED = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVED = ops(Trait.RESHAPES) | {"Transpose"}
 
 
 @RULES.rule("DK112", "one-sided-decision", "warning", sources=("the entry of what the Sigmoid reads",))

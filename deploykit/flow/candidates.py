@@ -287,7 +287,7 @@ def wide_types(target: str | None, sdk: str | None, model: Path) -> tuple[WideTy
     support = backend.mixed_support(resolved, {})
     if support is None:
         return ()
-    return ("float16", "int16") if support.kinds & {"fallback", "segments"} else ("int16",)
+    return ("float16", "int16") if support.has_float16 else ("int16",)
 
 
 _ORDER = ("w16a16", "w8a16", "w4a16", "w8a8")

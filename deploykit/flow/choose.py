@@ -323,7 +323,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
 
     Where nothing is meant as float there is nothing to mix or to cut, whatever was asked for.
     """
-    if not ground.prediction.intended and mixed in ("fallback", "segments"):
+    if not ground.prediction.intended and mixed != "refuse":
         mixed = "auto"
     if ground.judge is not None:
         tell("simulating the encodings as they are")
@@ -336,7 +336,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
     by_habit = ground.judge is None and bool(ground.prediction.intended) and not ground.prediction.meant
     for identity in _order(ground, support):
         kind, build = WAYS[identity]
-        if mixed in ("fallback", "segments", "refuse") and kind != ("integer" if mixed == "refuse" else mixed):
+        if kind != {"auto": kind, "refuse": "integer"}.get(mixed, mixed):
             why_not = f"not asked for (--mixed {mixed})"
         else:
             why_not = "" if kind in support.kinds else support.without.get(kind, "not offered here")
@@ -366,7 +366,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
     won = next((item for item in built if item.way is choice.winner), None)
     choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
     reference = ground.reference
-    wider = partial(ground.wider, has_float16=bool(support.kinds & {"fallback", "segments"}))
+    wider = partial(ground.wider, has_float16=support.has_float16)
     # Asked only where the way that won loses too.
     if reference is not None and won is not None and won.verdict is not None and won.verdict.is_short:
         reference = replace(reference, wider=wider())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from deploykit.model.nodes import bodies, copy_of
-from deploykit.model.operators import is_standard
+from deploykit.model.operators import QUANTIZERS, is_standard
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, TensorProto
@@ -24,7 +24,7 @@ __all__ = ["Emptied", "emptied"]
 _INLINE = 1024
 _SMALL = 64
 _STRUCTURE = {("Resize", 1), ("Resize", 2), ("Upsample", 1), ("Range", 0), ("Range", 1), ("Range", 2)}
-_GRIDS = {(kind, place) for kind in ("QuantizeLinear", "DequantizeLinear") for place in (1, 2)}
+_GRIDS = {(kind, place) for kind in QUANTIZERS for place in (1, 2)}
 
 
 class Emptied(Struct, kw_only=True):

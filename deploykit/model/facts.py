@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from deploykit.findings.records import Record
-from deploykit.model.operators import BITS, FLOATS, Trait, has, settings, static_from
+from deploykit.model.operators import BITS, FLOATS, QUANTIZERS, Trait, has, settings, static_from
 from deploykit.system.aliases import Json
 from deploykit.system.store import Kept
 
@@ -221,7 +221,7 @@ def channel_first(facts: GraphFacts) -> GraphFacts:
     """
     tensors, nodes, turned = dict(facts.tensors), list(facts.nodes), set[str]()
     for name in facts.channel_last:
-        turn = facts.maker_behind(name, ("QuantizeLinear", "DequantizeLinear"), "Transpose")
+        turn = facts.maker_behind(name, QUANTIZERS, "Transpose")
         shape = tensors[name].shape or ()
         if turn is not None:
             nodes[turn.index] = replace(turn, op_type="Identity")

@@ -16,6 +16,7 @@ __all__ = [
     "FLOATS",
     "INTEGER_BITS",
     "LARGEST_FLOAT16",
+    "QUANTIZERS",
     "RANGES",
     "ROLES",
     "WEIGHT",
@@ -52,6 +53,9 @@ LARGEST_FLOAT16 = 65504.0
 """The largest finite float16 (IEEE 754 binary16): whatever rounds beyond it becomes infinity."""
 
 
+QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+
+
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """The two spellings of the domain of ONNX's own operators; everything in this table is one of those."""
 
@@ -63,6 +67,7 @@ class Trait(Enum):
 
     REARRANGES = "each value of the output is one of the first input, at a place that the values do not decide"
     PERMUTES = "rearranges such that each value of the first input is in the output, once"
+    RESHAPES = "gives the values of the first input in their order, perhaps in another shape"
     SELECTS = "each value of the output is one of the first input, and the values decide which"
     JOINS = "each value of the output is one of several inputs"
     AVERAGES = "each value of the output lies between the least and the greatest of the first input"
@@ -94,6 +99,7 @@ _OPS: dict[Trait, frozenset[str]] = {
         " ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze",
         Trait.PERMUTES: "DepthToSpace Dropout Flatten Identity Reshape ReverseSequence SpaceToDepth Squeeze Transpose"
         " Unsqueeze",
+        Trait.RESHAPES: "Flatten Identity Reshape Squeeze Unsqueeze",
         Trait.SELECTS: "GlobalMaxPool MaxPool ReduceMax ReduceMin TopK Unique",
         Trait.JOINS: "Concat Max Min Where",
         Trait.AVERAGES: "GlobalAveragePool ReduceMean",

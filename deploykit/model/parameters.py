@@ -9,10 +9,9 @@ from collections.abc import Container, Mapping
 
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.operators import BIAS, ROLES, WEIGHT, is_standard
+from deploykit.model.operators import BIAS, QUANTIZERS, ROLES, WEIGHT, is_standard
 
 __all__ = [
-    "QUANTIZERS",
     "ParameterUse",
     "bias_after_matmul",
     "integer_type",
@@ -104,9 +103,6 @@ def bias_after_matmul(facts: GraphFacts, node: NodeFact) -> str | None:
         return None
     stored = stored_behind(facts, others[0])
     return stored if stored is not None and facts.tensors[stored].rank == 1 else None
-
-
-QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def quantizer_of(facts: GraphFacts, name: str) -> NodeFact | None:

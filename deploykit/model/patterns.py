@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.model.operators import Trait, has, is_standard, ops
+from deploykit.model.operators import QUANTIZERS, Trait, has, is_standard, ops
 from deploykit.model.parameters import bias_after_matmul, stored_behind
 
 __all__ = [
@@ -290,7 +290,7 @@ _ENDS_OR_GATES = {
 
 
 _SUMS = frozenset({"ReduceMean", "ReduceSum"})
-_PASSED = frozenset({"DequantizeLinear", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Unsqueeze"})
+_PASSED = ops(Trait.RESHAPES) | set(QUANTIZERS)
 
 
 def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ...]]]:
@@ -314,8 +314,7 @@ def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ..
             yield node, given
 
 
-_RESHAPES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-_NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
+_NORMS = ("LayerNormalization", "RMSNormalization")
 
 
 class Repeated(Record):
@@ -335,7 +334,7 @@ def repeated_before_norm(facts: GraphFacts) -> Iterator[Repeated]:
     sources = {node.inputs[0] for node in facts.nodes if node.op_type in _NORMS and node.inputs}
     sources |= {block.source for block in find_blocks(facts) if block.kind in _NORMS}
     # A Reshape between sum and norm changes nothing here.
-    before = {node.index for name in sources if (node := facts.maker_behind(name, _RESHAPES)) is not None}
+    before = {node.index for name in sources if (node := facts.maker_behind(name, ops(Trait.RESHAPES))) is not None}
     for index in sorted(before):
         node = facts.nodes[index]
         if node.op_type not in ("Add", "Mul") or not is_standard(node):
@@ -403,7 +402,7 @@ _THROUGH_TRANSPOSE = frozenset({"LeakyRelu", "PRelu", "Relu"})
 BLOCKS: Mapping[str, FusedKind] = {
     kind: FusedKind(kind, frozenset(), source)
     for source, kinds in (
-        (_PASSES, ("LayerNormalization", "RMSNormalization")),
+        (_PASSES, _NORMS),
         (_DEVICE, ("Gelu", "GroupNormalization", "HardSwish", "Softmax", "Swish")),
     )
     for kind in kinds

@@ -12,16 +12,14 @@ from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import captured_names
+from deploykit.model.operators import Trait, ops
 from deploykit.model.shape_inference import infer
 from deploykit.model.values import dtype_name
 
 __all__ = ["branch_choices", "has_stale_shapes", "keep_weights_constant", "pin_shapes", "settle_outputs"]
 
 # What may stand between an input that chooses a branch and the If: nothing here computes a tensor that anyone keeps.
-_CHOOSING = frozenset(
-    {"And", "Cast", "Equal", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual"}
-)
-_CHOOSING |= {"Not", "Or", "Reshape", "Squeeze", "Unsqueeze", "Xor"}
+_CHOOSING = ops(Trait.LOGICAL, Trait.RESHAPES) | {"Cast", "Gather"}
 
 _DEFAULTS_SINCE_IR = 4
 

@@ -16,8 +16,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label
-from deploykit.model.operators import BITS, Trait, is_standard, ops
-from deploykit.model.parameters import QUANTIZERS
+from deploykit.model.operators import BITS, QUANTIZERS, Trait, is_standard, ops
 from deploykit.model.running import CpuSession
 from deploykit.model.shape_inference import Shape
 from deploykit.model.values import byte_size, dtype_name

@@ -21,6 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from deploykit.errors import InputError
 from deploykit.findings.records import Record
 from deploykit.model.nodes import attribute
+from deploykit.model.operators import QUANTIZERS
 from deploykit.model.values import is_external
 from deploykit.system.files import open_regular
 from deploykit_qualcomm.qnn_types import TYPE_CODES, same_grid
@@ -282,7 +283,7 @@ def compare_dlc(model: ModelProto, dlc: Dlc) -> Iterator[Compared]:
     """Every pair of the model whose quantized tensor, or stored weight, is in the DLC under its own name."""
     stored = {item.name: item for item in model.graph.initializer}
     for node in model.graph.node:
-        if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+        if node.op_type not in QUANTIZERS:
             continue
         # Where ONNX Runtime moves a pair it quantizes anew, under the second name.
         anew = [node.output[0], f"{node.input[0]}_QuantizeLinear"]

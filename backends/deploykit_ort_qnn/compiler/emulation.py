@@ -29,7 +29,7 @@ from deploykit.errors import InputError, ToolError
 from deploykit.findings.records import Record
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.parameters import QUANTIZERS
+from deploykit.model.operators import QUANTIZERS
 from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.published import finite, plain
 from deploykit_ort_qnn.compiler.hosts import Host

@@ -14,8 +14,8 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model
+from deploykit.model.operators import QUANTIZERS, ops
 from deploykit.model.operators import Trait as Kind
-from deploykit.model.operators import ops
 from deploykit.model.parameters import stored_behind_pairs
 from deploykit.system.aliases import Json
 from deploykit_qualcomm.atlas.stored import traits_of_values
@@ -25,7 +25,7 @@ __all__ = ["RANGES", "SmallGraph", "Trait", "traits_of", "traits_without_grids",
 
 Trait: TypeAlias = float | str
 
-_PAIR = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
+_PAIR = (*QUANTIZERS, "Cast", "Identity")
 _SIZES = {2: ("rows", "last"), 3: ("batch", "channels", "last"), 4: ("batch", "channels", "height", "last")}
 # Operators that do the same with values that are all so many times as large: only how grids relate can matter.
 _SCALE_FREE = ops(

@@ -16,7 +16,7 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Severity
 from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.model.operators import LARGEST_FLOAT16, Trait, has
+from deploykit.model.operators import LARGEST_FLOAT16, Trait, has, ops
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized, rewrite_advice
 
@@ -25,7 +25,6 @@ __all__ = ["FLOAT16_RULES", "RULES", "Float16Plan"]
 _MOST_MOVES = 16  # operators that only move data, one behind the other
 _NARROW_LOG = 4.0  # the least range at which the kernel was seen to be right
 _LOG_SEEN_IN = ("2.51",)
-_FOLDED_INTO = ("Conv", "ConvTranspose", "Gemm")
 
 RULES: Registry[Situation] = Registry("situation")
 
@@ -100,7 +99,7 @@ def check_batch_norm(situation: Situation) -> Finds:
     # A normalization right behind a linear layer, with an entry between them.
     facts = situation.facts
     for node in nodes(situation, "BatchNormalization"):
-        producer = facts.producer_of(node.inputs[0], *_FOLDED_INTO)
+        producer = facts.producer_of(node.inputs[0], *ops(Trait.TAKES_BATCHNORM))
         if producer is not None and facts.only_reader(node.inputs[0]) and situation.encodings is not None:
             lost = [name for name in node.inputs if name in situation.encodings]
             if lost:

@@ -7,7 +7,7 @@ import math
 from deploykit.backend.backend import Situation
 from deploykit.findings.rules import Finds, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.parameters import QUANTIZERS
+from deploykit.model.operators import QUANTIZERS
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints, limit

@@ -15,15 +15,14 @@ from deploykit.backend.backend import Situation
 from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
+from deploykit.model.operators import QUANTIZERS, Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["RULES", "published_networks", "structure_of"]
 
 # How exporters differ where no chip computes anything.
-_NOT_COUNTED = frozenset(
-    {"Cast", "Constant", "DequantizeLinear", "Flatten", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Unsqueeze"}
-)
+_NOT_COUNTED = ops(Trait.RESHAPES) | {"Cast", "Constant", *QUANTIZERS}
 _STEPS = ("dilations", "group", "strides")
 
 RULES: Registry[Situation] = Registry("situation")

@@ -11,7 +11,8 @@ from deploykit.backend.backend import Situation
 from deploykit.findings import Severity
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.parameters import QUANTIZERS, stored_behind_pairs
+from deploykit.model.operators import QUANTIZERS, Trait, ops
+from deploykit.model.parameters import stored_behind_pairs
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints, limit
 from deploykit_qualcomm.rules.views import (
@@ -242,10 +243,7 @@ def check_domain(situation: Situation) -> Finds:
         )
 
 
-_PASSING = frozenset(
-    {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Mul", "Div", "Add", "Identity"}
-    | {"Cast", "Concat", "QuantizeLinear", "DequantizeLinear"}
-)
+_PASSING = ops(Trait.REARRANGES, Trait.COMBINES) | {"Cast", "Concat", *QUANTIZERS}
 _COMPILERS = {"qnn-htp": "qnn-context-binary-generator", "ort-qnn": "onnxruntime-qnn"}
 _REACH = 64  # tensors looked at behind a layer: attention is a few operators away
 _MOST_WORK = 250_000  # borders times nodes: more takes too long for a lint

@@ -9,6 +9,7 @@ import math
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings.rules import Finds, Found, Registry
+from deploykit.model.operators import Trait, ops
 from deploykit_qualcomm.devices import capability, has, lacks
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (
@@ -25,7 +26,6 @@ from deploykit_qualcomm.rules.views import (
 __all__ = ["RULES"]
 
 
-_BIASED = ("Conv", "ConvTranspose", "Gemm")
 _TOLERANCE = 1e-3  # scales are stored as float32, and products of two are off by far less
 
 RULES: Registry[Situation] = Registry("situation")
@@ -149,7 +149,7 @@ def check_bias_scale(situation: Situation) -> Finds:
     # Every 32-bit bias entry against the entries of input and weight.
     import numpy as np
 
-    for node in nodes(situation, *_BIASED):
+    for node in nodes(situation, *ops(Trait.TAKES_BATCHNORM)):
         grids = [grid for name in node.inputs[:3] if name and (grid := grid_of(situation, name))]
         if len(grids) < 3 or grids[2].bits != 32:
             continue

@@ -17,8 +17,7 @@ from deploykit.accuracy.judge.verdict import limits
 from deploykit.encodings.post_processing import concat_parts
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.operators import Trait, ops
-from deploykit.model.parameters import QUANTIZERS
+from deploykit.model.operators import QUANTIZERS, Trait, has, ops
 
 __all__ = ["DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "pieces_of"]
 
@@ -100,8 +99,8 @@ _Shape: TypeAlias = tuple[int | str | None, ...]
 # Operators whose values come from their first input and keep their meaning: the best of some scores is a score.
 _MOVES = ops(Trait.REARRANGES, Trait.SELECTS) | {*QUANTIZERS, "Clip"}
 _SAME = frozenset({*QUANTIZERS, "Identity", "Cast"})
-_WHOLE = _SAME | {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
-_ARITHMETIC = frozenset({"Mul", "Add", "Sub", "Div", "Pow", "Concat", "Max", "Min"})
+_WHOLE = _SAME | ops(Trait.RESHAPES) | {"Transpose"}
+_ARITHMETIC = ops(Trait.COMBINES, Trait.JOINS)
 _PROBABLE = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
 _AROUND_A_NORM = frozenset({*QUANTIZERS, "Sqrt", "Pow", "Clip", "Max", "Add", "Expand", "Abs", "Cast"})
 _NO_BOXES = (OutputKind.SCORES, OutputKind.LABELS, OutputKind.EMBEDDING)
@@ -271,7 +270,7 @@ def _upwards(facts: GraphFacts, output: str) -> Iterator[tuple[NodeFact, list[in
         if node.op_type == "Transpose":
             order = [int(axis) for axis in node.attributes.get("perm", range(len(made))[::-1])]
             axes = [axes[order.index(axis)] for axis in range(len(order))]
-        elif node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+        elif has(node, Trait.RESHAPES):
             axes = [None if axis is None else axes[axis] for axis in _same_axes(read.shape, made)]
         elif node.op_type not in _SAME | {"Clip", "Concat"}:
             return

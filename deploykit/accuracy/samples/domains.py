@@ -51,7 +51,7 @@ _MOVES = ops(Trait.REARRANGES) | {"Concat", "Pad", "ReduceMax", "ReduceMin"}
 _PULLS = frozenset({"Add", "Cast", "Clip", "Div", "Mul", "Sub", "Where"})
 # Ops whose second input is an index into their first.
 _INDEXED = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
-_STORED = frozenset({"ConvInteger", "DequantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul"})
+_STORED = ops(Trait.INTEGER_LINEAR) | {"DequantizeLinear"}
 _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 # Ops behind an input that leave every value as it is, so that an entry of their result is one of the input.
 _KEEPS = ops(Trait.PERMUTES) | {"Cast"}
