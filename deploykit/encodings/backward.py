@@ -192,7 +192,7 @@ def _clue(
         return Clue(interval=made, words=words, encloses=False, copies=label)
     if node.op_type == "Neg":
         return Clue(interval=(-made[1], -made[0]), words=f"{label} is its negative", encloses=True)
-    if position == 0 and node.op_type in ("LeakyRelu", "PRelu"):
+    if position == 0 and node.op_type in ops(Trait.RECTIFIES):
         # What a bend at zero leaves to its operand: the result, below zero divided by the least slope.
         slopes = [float(attribute(node, "alpha", 0.01))] if node.op_type == "LeakyRelu" else graph.array(node.input[1])
         least = 0.0 if slopes is None else float(min(map(float, np.ravel(slopes)), default=0.0))
@@ -204,7 +204,7 @@ def _clue(
     if node.op_type == "HardSwish":
         words = f"above 3 {label} is its value, below -3 it is 0"
         return Clue(interval=(-3.0, max(made[1], 3.0)), words=words, encloses=False)
-    if node.op_type in ("Add", "Div", "Mul", "Sub") and len(node.input) == 2:
+    if len(node.input) == 2:
         return _of_pair(graph, node, position, known, encodings)
     return None
 

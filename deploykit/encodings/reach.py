@@ -120,7 +120,7 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
     present = [operand for operand in operands if operand is not None]
     if node.op_type in _UNION:
         return max(present, key=lambda reach: reach.magnitude, default=None)
-    if node.op_type not in _ARITHMETIC or not present:
+    if not present:
         return None
     # A small number beside one of which nothing is known, as in ``x + 1e-5``, tells nothing of their sum.
     if len(present) < len(operands) and present[0].magnitude < 1:
@@ -139,7 +139,6 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
     return Reach(low=low, high=high, cause=cause.cause, attained=cause.attained and alone)
 
 
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Log", "Neg", "Abs", "Relu", "Sqrt", "Exp"})
 _MODERATE = Reach(low=0.0, high=0.0, cause="")
 
 

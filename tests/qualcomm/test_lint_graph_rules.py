@@ -1,9 +1,15 @@
 """Lint rules about the graph alone: each with a case that triggers it and one that does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+from deploykit.backend.backend import Request, Situation
 from deploykit.findings import Finding
+from deploykit_qualcomm.resolving import resolve_target
+from deploykit_qualcomm.rules.published import structure_of
+from deploykit_qualcomm.rules.registries import CONVERTERS, PROVIDER, run_lint
+from graph_questions import Asked, answers_of
 from rule_cases import check_pairs
 
 Case = dict[str, Any]
@@ -103,3 +109,24 @@ CASES: dict[str, tuple[Case, Case]] = {
 
 def test_triggering_and_clean(lint: Lint) -> None:
     check_pairs(CASES, run=lambda code, case: lint(case).get(code, []))
+
+
+def linted(asked: Asked) -> Iterator[str]:
+    """``lint BACKEND TARGET RELEASE OPTION=VALUE ...``: all that the rules find."""
+    backend, target, sdk, *given = asked.words
+    options = tuple((name, value) for name, _, value in (one.partition("=") for one in given))
+    has_entries = bool(asked.encodings.entries or asked.encodings.float_tensors)
+    situation = Situation(
+        request=Request(model=Path("m.onnx"), target=target, options=options),
+        model=asked.model,
+        facts=asked.facts,
+        encodings=asked.encodings if has_entries else None,
+        target=resolve_target(target, sdk, backend),
+    )
+    for one in run_lint(situation, PROVIDER if backend == "ort-qnn" else CONVERTERS):
+        yield f"{one.severity} {one.code} {one.subject.name}: {one.message}"
+
+
+QUESTIONS = {"lint": linted, "structure": lambda asked: iter([structure_of(asked.facts) or "open"])}
+
+test_answers = answers_of(Path(__file__).with_name("graphs.txt"), QUESTIONS)

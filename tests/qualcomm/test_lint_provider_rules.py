@@ -146,15 +146,7 @@ DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0,
     # Weights count at the width that they will have: a parameter of int8 takes half of what float16 takes.
     ("QNN274", {**LARGE, "encodings": {"w": {"type": "int8"}}}, "", ""),
     ("QNN274", {**LARGE, "encodings": {"w": {"type": "int16"}}}, "warning", "about 3.50 GB"),
-    ("QNN268", options("ort-qnn", htp_graph_finalization_optimization_mode="4"), "error", "0 to 3 are defined"),
-    ("QNN266", options("ort-qnn", htp_arch="66"), "error", ""),
-    ("QNN266", options("ort-qnn", htp_arch="v81"), "", ""),
     ("QNN241", {**product("int8"), "encodings": {"a": {"type": "uint16"}, "b": {"type": "int8"}}}, "", ""),
-    # As severe as the release: the precision option was fine before 2.35, soc_id is gone from 2.48 on.
-    ("QNN260", {**options(precision="float16"), "sdk": "2.33"}, "info", ""),
-    ("QNN260", {**options(precision="float16"), "sdk": "2.35"}, "warning", ""),
-    ("QNN263", {**options(soc_id="57"), "sdk": "2.48.0"}, "error", ""),
-    ("QNN263", {**options(soc_id="57"), "sdk": "2.41"}, "warning", ""),
     # Limits of the provider do not bind the converters.
     ("QNN232", {**wide(4), "backend": "qnn-htp"}, "", ""),
     # A blocked weight whose scales are float is no LPBQ; one that only an encoding describes is.

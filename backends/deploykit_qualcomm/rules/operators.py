@@ -144,9 +144,9 @@ def check_far_dilation(situation: Situation) -> Finds:
     Fix: write it as a 1x1 convolution of parts that are shifted
     """
     for node in nodes(situation, "Conv"):
-        steps = max(node.attributes.get("dilations") or [1])
-        if steps > 255:
-            yield at_node(node, f"its places lie {steps} steps apart")
+        far = [steps for steps in node.attributes.get("dilations") or () if steps > 255]
+        if far:
+            yield at_node(node, f"its places lie {max(far)} steps apart")
 
 
 @RULES.rule(

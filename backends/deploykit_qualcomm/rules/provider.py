@@ -11,7 +11,7 @@ from deploykit.backend.backend import Situation
 from deploykit.findings import Answerer, Claim, Confidence
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import NodeFact
-from deploykit.model.operators import QUANTIZERS, Trait, ops
+from deploykit.model.operators import Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
 from deploykit_qualcomm.devices import arch_number, capability, lacks
 from deploykit_qualcomm.rules.constraints import constraint, limit
@@ -36,7 +36,7 @@ _SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_w
 _MOST_NODES = 20  # more names help nobody; the count is told beside them
 # Types of scale and input that go with an int32 bias, besides a uint8 scale.
 _NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))
-_NEVER_FLOAT = frozenset({*QUANTIZERS, "Shape", "Constant", "ConstantOfShape", "Identity", "Cast", "Range", "Size"})
+_NO_LAYERS = ("DequantizeLinear", "Constant", "ConstantOfShape", "Identity", "Cast", "Range")
 
 RULES: Registry[Situation] = Registry("situation")
 
@@ -283,7 +283,7 @@ def check_float_island(situation: Situation) -> Finds:
     found = []
     for node in facts.nodes:
         made = [name for name in node.outputs if name in facts.tensors and facts.tensors[name].is_float]
-        if node.op_type not in _NEVER_FLOAT and not all(map(is_paired, made)):
+        if node.op_type not in _NO_LAYERS and not all(map(is_paired, made)):
             found.append(node.label)
     if found:
         yield Found(
