@@ -41,6 +41,8 @@ _PARTS = {
 _LEVELS: dict[str, Level] = {"W": "warning", "I": "note", "N": "note", "V": "detail", "D": "detail"}
 _FRAME = re.compile(r"""(?:\[rank\d+\]:)?\s*(?:File "|at |#\d+ |frame #|\[[^]]*\] *at )""")
 _QUOTED_NAME = re.compile(r"""'[^'/\s]+'|"[^"/\s]+"|'[^'\s]*::[^'\s]*'|"[^"\s]*::[^"\s]*\"""")  # no path, no sentence
+_OWN_FOLDER = re.compile(r"""/(?:home|Users|root)/(?:(?![\w-]*-packages/)[^\s:'"(])*/(?!\S+[:(]\d)""")
+_KERNEL = re.compile(r"(?:[A-Z]\w\w +\d+ [\d:]+ \S+ kernel: |\[ *\d+\.\d{6}\])")
 _LISTED = re.compile(r'\[(?:pip3|conda)\]|"[\w.\-]+": |\w+=["\[{].*,$')  # of what is installed or configured
 _STACK = "Traceback (most recent call last)"
 
@@ -130,12 +132,14 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
         if index and (SOURCE.match(line) or _LISTED.match(line)):
             continue
         # What a line is about stands in quotes, and is not who speaks: any reader of a graph may miss an 'aten::relu'.
-        about = _QUOTED_NAME.sub("", plain)
+        about = _OWN_FOLDER.sub("", _QUOTED_NAME.sub("", plain))
         found = [
             (len(mark), tool)
             for mark, tool in marks  # hundreds, and hardly one stands in a line
-            if mark in plain and (not tool.foreign or (here and ("'" in mark or mark in about)))
+            if mark in plain and (not tool.foreign or (here and ("'" in mark or "/" in mark or mark in about)))
         ]
+        if not found and index and _KERNEL.match(line):
+            break  # a driver's line says nothing of what follows it
         if not found:
             continue
         tool = max(found, key=lambda pair: (pair[0], not pair[1].foreign))[1]
