@@ -11,11 +11,9 @@ from typing import IO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES, Block, blocks, text_around
 from deploykit.answers.diagnosis.patterns import (
-    AnchorPlaces,
     AnchorSearch,
     Spelled,
     anchor_of,
@@ -135,9 +133,9 @@ class _Form(Struct, kw_only=True, eq=False):
     done: bool
     suspect: bool
     settled: bool
+    pieces: frozenset[tuple[bytes, ...]]
     met: bool = False
     read: int = 0
-    pieces: frozenset[tuple[bytes, ...]] = frozenset()
     sightings: tuple[Sighting, ...] = ()
 
 
@@ -148,7 +146,6 @@ class _Sought(Record):
 
     search: AnchorSearch
     targets: tuple[_Targets, ...]
-    telling: npt.NDArray[np.bool_]
     suspect: npt.NDArray[np.bool_]
     numbers: _Numbers
 
@@ -179,7 +176,6 @@ def _sought(catalog: Catalog, *, trouble: bool) -> _Sought:
     return _Sought(
         search=search,
         targets=targets,
-        telling=np.array([bool(target.errors) for target in targets]),
         suspect=np.array([*(trouble and anchor in _TROUBLE for anchor in search.anchors), True]),
         numbers=np.random.default_rng(0).integers(1 << 63, size=len(targets)),
     )
@@ -247,15 +243,12 @@ class _Collector:
         data = shape_of(b"\n".join(fresh).replace(b"\1", b"0"))
         self._held += len(data)
         self._shapes.update(dict.fromkeys(fresh))
-        sighted = self._with_levels(data, self._sought.search.find(data))
-        if not len(sighted.lines):
-            return
-        first = np.flatnonzero(np.diff(sighted.lines, prepend=-1))
+        of_pair, found = self._with_levels(data, *self._sought.search.find(data))
+        first = np.flatnonzero(np.diff(of_pair, prepend=-1))
         # Lines with the same anchors have the same sum of random numbers, one per anchor.
-        kinds = np.add.reduceat(self._sought.numbers[sighted.anchors], first).tolist()
+        kinds = np.add.reduceat(self._sought.numbers[found], first).tolist()
         # Python reads a list several times as fast as an array, item by item.
-        lines, begins = sighted.lines[first].tolist(), [*first.tolist(), len(sighted.lines)]
-        anchors = sighted.anchors.tolist()
+        lines, begins, anchors = of_pair[first].tolist(), [*first.tolist(), len(found)], found.tolist()
         for kind, line, begin, end in zip(kinds, lines, begins, begins[1:], strict=False):
             self._shapes[fresh[line]] = self._forms.get(kind) or self._new_form(kind, anchors[begin:end])
 
@@ -264,7 +257,7 @@ class _Collector:
         hits = [index for index, form in enumerate(forms, block.start) if form and form.telling]
         done: dict[_Form, int] = {}
         for index, form in enumerate(forms, block.start):
-            if form is None:
+            if not form:
                 continue
             if form.suspect and not self.seen.overlooked:
                 self._judge(block, index, form, keys[index - block.start])
@@ -284,20 +277,19 @@ class _Collector:
         small, anchors = shape_of(line), self._sought.search.anchors
         return [(anchor, small.find(anchors[anchor]) if anchor < len(anchors) else 0) for anchor in form.anchors]
 
-    def _with_levels(self, data: bytes, found: AnchorPlaces) -> AnchorPlaces:
+    def _with_levels(
+        self, data: bytes, starts: _Numbers, lines: _Numbers, anchors: _Numbers
+    ) -> tuple[_Numbers, _Numbers]:
         """The pairs of lines and anchors, with one more for each line that begins with a letter of trouble."""
         # Written after a line break, the expression is sought as fast as a word.
-        level = () if self.seen.overlooked else [match.start() for match in _LEVELS.finditer(b"\n" + data)]
-        if not level:
-            return found
-        lines = np.concatenate((found.lines, np.searchsorted(found.starts, level)))
+        level = [] if self.seen.overlooked else [match.start() for match in _LEVELS.finditer(b"\n" + data)]
+        lines = np.concatenate((lines, np.searchsorted(starts, level)))
         order = np.argsort(lines, kind="stable")
-        anchors = np.concatenate((found.anchors, np.full(len(level), len(self._targets) - 1)))
-        return replace(found, lines=lines[order], anchors=anchors[order])
+        return lines[order], np.concatenate((anchors, np.full(len(level), len(self._targets) - 1)))[order]
 
     def _new_form(self, kind: int, anchors: list[int]) -> _Form:
         targets = [self._targets[anchor] for anchor in anchors]
-        telling = tuple(anchor for anchor in anchors if self._sought.telling[anchor])
+        telling = tuple(anchor for anchor in anchors if self._targets[anchor].errors)
         form = _Form(
             anchors=anchors,
             telling=telling,
@@ -305,6 +297,7 @@ class _Collector:
             done=any(target.done for target in targets),
             suspect=bool(self._suspect[anchors].any()),
             settled=not telling,
+            pieces=frozenset(further_pieces(text) for target in targets for _, text, _ in target.errors),
         )
         if len(self._forms) < _MOST_FORMS:
             self._forms[kind] = form
@@ -312,9 +305,9 @@ class _Collector:
 
     def _is_settled(self, form: _Form) -> bool:
         most = _MOST_HITS if self._reads < _MANY_READS else _FEW_HITS
-        if form.read >= (most if form.sightings else _MOST_FOR_NOTHING):
-            return True
-        return self._reads >= _MANY_READS and all(self._asked[anchor] >= _ENOUGH for anchor in form.telling)
+        return form.read >= (most if form.sightings else _MOST_FOR_NOTHING) or (
+            self._reads >= _MANY_READS and all(self._asked[anchor] >= _ENOUGH for anchor in form.telling)
+        )
 
     def _read(self, block: Block, index: int, form: _Form, hits: Sequence[int]) -> None:
         if _is_source(block, index):
@@ -327,9 +320,6 @@ class _Collector:
             for sighting in form.sightings:
                 sighting.count += 1
             return
-        if not form.read:
-            targets = [self._targets[anchor] for anchor in form.telling]
-            form.pieces = frozenset(further_pieces(text) for target in targets for _, text, _ in target.errors)
         form.read += 1
         line = block.lines[index]
         if not form.sightings and len(line) < _REACH and not _may_match(form.pieces, shape_of(line)):

@@ -138,9 +138,9 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
             for mark, tool in marks  # hundreds, and hardly one stands in a line
             if mark in plain and (not tool.foreign or (here and ("'" in mark or "/" in mark or mark in about)))
         ]
-        if not found and index and _KERNEL.match(line):
-            break  # a driver's line says nothing of what follows it
         if not found:
+            if index and _KERNEL.match(line):
+                break  # a driver's line says nothing of what follows it
             continue
         tool = max(found, key=lambda pair: (pair[0], not pair[1].foreign))[1]
         if not tool.foreign and (inner is None or (here and not tool.drives_others)):

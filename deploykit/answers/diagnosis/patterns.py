@@ -9,9 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
-__all__ = ["AnchorPlaces", "AnchorSearch", "Spelled", "anchor_of", "further_pieces", "match_pattern", "shape_of"]
+__all__ = ["AnchorSearch", "Spelled", "anchor_of", "further_pieces", "match_pattern", "shape_of"]
 
 _WIDTHS = (8, 4)  # bytes of a gram, of long anchors and of short ones
 _TABLE_BITS = 20  # some thousand anchors fill less than a hundredth of it, and it stays in the cache
@@ -127,17 +126,6 @@ def _compiled(text: str) -> re.Pattern[bytes]:
     return re.compile(f"{before}{source}{after}".encode())
 
 
-class AnchorPlaces(Struct, frozen=True, kw_only=True):
-    """Which anchors the lines of a block hold: pairs in the order of lines.
-
-    ``starts`` is where each line of the block begins; ``lines`` and ``anchors`` are numbers, from 0.
-    """
-
-    starts: npt.NDArray[np.int64]
-    lines: npt.NDArray[np.int64]
-    anchors: npt.NDArray[np.int64]
-
-
 class _Grams:
     """Where some anchors may stand, by one gram of each."""
 
@@ -200,8 +188,11 @@ class AnchorSearch:
             for width, longer in zip(_WIDTHS, (1 << 16, _WIDTHS[0]), strict=True)
         ]
 
-    def find(self, data: bytes) -> AnchorPlaces:
-        """The anchors in a block of shapes; no anchor goes beyond a line, for none has a line break."""
+    def find(self, data: bytes) -> tuple[_Numbers, _Numbers, _Numbers]:
+        """Where each line of a block of shapes begins, and pairs of a line and an anchor in it, in the order of lines.
+
+        No anchor goes beyond a line, for none has a line break.
+        """
         candidates = [grams.find(data) for grams in self._grams]
         anchors, places = self._compared(data, *(np.concatenate(values) for values in zip(*candidates, strict=True)))
         breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
@@ -209,7 +200,7 @@ class AnchorSearch:
         # One sort of one number orders the pairs by line and anchor.
         pairs = np.sort((np.searchsorted(starts, places, "right") - 1) * len(self.anchors) + anchors)
         lines, anchors = np.divmod(pairs[np.flatnonzero(np.diff(pairs, prepend=-1))], len(self.anchors))
-        return AnchorPlaces(starts=starts, lines=lines, anchors=anchors)
+        return starts, lines, anchors
 
     def _compared(self, data: bytes, anchors: _Numbers, places: _Numbers) -> tuple[_Numbers, _Numbers]:
         """Those candidates that are there: compared word by word, each as long as its anchor is."""
