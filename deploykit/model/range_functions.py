@@ -412,9 +412,9 @@ def _index(case: Case) -> Interval:
 
 SELECTIONS: Mapping[str, Rule] = {
     # What they make lies between the least and the largest of their first operand,
-    **dict.fromkeys(ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES) | {"MaxRoiPool"}, lambda case: case.of(0)),
-    # or is zero, which stands for what is outside.
-    **dict.fromkeys(("AveragePool", "MaxUnpool", "Trilu"), lambda case: hull([case.of(0), ZERO])),
+    **dict.fromkeys(ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES), lambda case: case.of(0)),
+    # or is zero, which stands for what is outside, and for an empty window.
+    **dict.fromkeys(("AveragePool", "MaxRoiPool", "MaxUnpool", "Trilu"), lambda case: hull([case.of(0), ZERO])),
     "ArgMax": _index,
     "ArgMin": _index,
     "Concat": lambda case: hull(case.operands),

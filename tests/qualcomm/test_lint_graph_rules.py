@@ -112,8 +112,8 @@ def test_triggering_and_clean(lint: Lint) -> None:
 
 
 def linted(asked: Asked) -> Iterator[str]:
-    """``lint BACKEND TARGET RELEASE OPTION=VALUE ...``: all that the rules find."""
-    backend, target, sdk, *given = asked.words
+    """``lint BACKEND TARGET RELEASE OPTION=VALUE ...``, or of one that is usual: all that the rules find."""
+    backend, target, sdk, *given = asked.words or ("qnn-htp", "sm8650", "2.47")
     options = tuple((name, value) for name, _, value in (one.partition("=") for one in given))
     has_entries = bool(asked.encodings.entries or asked.encodings.float_tensors)
     situation = Situation(

@@ -38,11 +38,11 @@ def check_float_islands(scope: PrecisionScope) -> Finds:
     Fix: Give every input and output of the node an encoding of one width; see docs/ort-qnn.md.
     """
     # Each float node whose tensor was meant to be an integer, and at once all that nothing was said about.
-    quantized = any(kind.startswith(("int", "uint")) for kind in scope.intended.values())
+    quantized = any("int" in kind for kind in scope.intended.values())
     severity = Severity.ERROR if scope.strict else None
     unmeant = list[FloatNode]()
     for node in float_nodes(scope):
-        meant_float = scope.intended.get(node.tensor, "").startswith(("float", "bfloat"))
+        meant_float = "float" in scope.intended.get(node.tensor, "")
         if not quantized or meant_float or node.block_weights:
             continue
         if not node.wanted:

@@ -70,8 +70,6 @@ RULES: Registry[Situation] = Registry("situation")
         "fuse-gelu",
         "norm-rows",
         "pool-by-taps",
-        "cumulate-forward",
-        "product-by-halves",
         "rank-four",
         "write-out-functions",
         "einsum-to-matmul",

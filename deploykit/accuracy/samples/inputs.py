@@ -47,7 +47,7 @@ class InputSpec(Record):
     @property
     def is_float(self) -> bool:
         """True for floating-point inputs of every width."""
-        return self.dtype.startswith(("float", "bfloat"))
+        return "float" in self.dtype
 
     @property
     def numpy_type(self) -> np.dtype[Any]:

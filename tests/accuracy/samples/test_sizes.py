@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ STORED: dict[str, Any] = {
 
 
 def _answer(question: str) -> list[str]:
-    """``inputs; body``, then ``rows``, or ``dense``, ``metadata …``, ``sampled NAME …``, or what ``--input`` says."""
+    """``inputs; body``, then ``rows``, or ``dense``, ``metadata …``, ``sampled NAME …``, or what ``--input`` says.
+
+    ``tried``: all that is tried where nothing fits.
+    """
     given, body, *more = question.split("; ")
     stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
     model = shape_inference.infer_shapes(text_model(given, body, **stored))
@@ -47,27 +51,34 @@ def _answer(question: str) -> list[str]:
                 for one in input_specs(facts)
             }
             return ["rows meet" if rows_meet(model, sample, sample.keys()) else "rows stand apart"]
-        elif word == "dense":
-            dense = True
+        elif word in ("dense", "tried"):
+            dense |= word == "dense"
         else:
             texts.append(said)
     try:
         declared, others = split_shapes(texts, input_specs(facts))
     except DeploykitError as error:
         return [f"{error.what}; {error.why}"]
+    tried = list[str]()
+
+    def fits(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        tried.append(" ".join("x".join(map(str, shape)) for shape in shapes.values()))
+        return "tried" not in more and not contradiction(model, shapes)
+
     found = decide_sizes(
         facts,
         declared=declared,
         sampled=sampled,
         metadata=metadata,
         runs=runs_with(model, facts, {}),
-        fits=lambda shapes: not contradiction(model, shapes),
+        fits=fits,
         dense=dense,
     )
     lines = [
         f"{one.name} {one.shape}: {one.why}{', by habit' * one.usual}{', typed' * one.is_typed}" for one in found.pinned
     ]
-    return [*lines, *(f"open: {spec}" for spec in found.open), *(f"says no shape: {text}" for text in others)]
+    lines += [*(f"open: {spec}" for spec in found.open), *(f"says no shape: {text}" for text in others)]
+    return [*lines, f"tried: {', '.join(filter(None, tried))}"] if "tried" in more else lines
 
 
 def test_sizes_and_why() -> None:
