@@ -447,6 +447,9 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
     yield "areas, and a row of pixels with nothing in it", mask, [*maps], [*other], {}
     yield "areas that moved", mask, [*maps], [*np.roll(maps, 4, axis=-1)], {}
     yield "areas that are gone", mask, [*maps], [*np.full_like(maps, 0.01)], {}
+    few = np.concatenate([1 - maps, maps], 2)[:, :, :, 8:]  # the second class has few of the cells
+    classed = _one("Softmax", few.shape[1:], axis=1)
+    yield "a class of few cells, moved beside one of nearly all", classed, [*few], [*np.roll(few, 1, axis=-1)], {}
     yield "no areas on either side", mask, [*(maps / 4)], [*(other / 4)], {}
     lines = [[0, letter, letter, 0, letter + 1, 0, 0, 0] for letter in range(1, 25)]
     same = [[letter, letter, 0, 0, letter + 1, letter + 1, 0, 0] for letter in range(1, 25)]

@@ -392,8 +392,15 @@ def _edits(one: Sequence[int], two: Sequence[int]) -> int:
 
 
 def mean_overlap(pairs: Sequence[Pair], background: float | None) -> float:
-    """The mean over labels of intersection over union, pooled over samples; NaN for nothing but the background."""
+    """The mean over labels of intersection over union, pooled over samples; NaN for nothing but the background.
+
+    A label of nearly everything is the background as well, where enough lies elsewhere: it would hide what is lost.
+    """
     left, right = _all_of(pairs)
+    labels, counts = np.unique(left, return_counts=True)
+    most = labels[counts.argmax()]
+    if ((left != most) | (right != most)).sum() >= _LEAST_RARE and counts.max() > (1 - _RARE) * left.size:
+        background = most
     areas = [(left == label, right == label) for label in np.union1d(left, right) if label != background]
     return float(np.mean([(a & b).sum() / (a | b).sum() for a, b in areas])) if areas else math.nan
 
