@@ -89,7 +89,11 @@ def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul:
 
 def node_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
     """Inputs (position) and outputs (-1) that have an integer grid per tensor, but for weights."""
-    for position, name in [*enumerate(node.input), *((-1, name) for name in node.output)]:
+    results = node.output
+    added = look.only_reader(results[0], "Add") if node.op_type == "MatMul" else None
+    if added and look.grid(results[0]) is None:  # the bias, added behind it, is part of the layer
+        results = added.output
+    for position, name in [*enumerate(node.input), *((-1, name) for name in results)]:
         weight = position > 0 and (node.op_type in _KEEPS_WEIGHTS or (has(node, Trait.LINEAR) and name in look.stored))
         value = look.grid(name) if name and not weight else None
         if value is not None:
