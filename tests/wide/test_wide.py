@@ -1,4 +1,4 @@
-"""A wide net: what is told about very many inputs, in short; each table is walked by one test.
+"""A wide net: what is told about very many inputs, in short; each question is a test.
 
     ! DK010 fold-batchnorm                             rules and rewrites that are told of: new ones change nothing
     = a: check m.onnx --target sm8650 --sdk 2.33       a way; every model is asked about some of them
@@ -39,12 +39,24 @@ from rule_cases import module_at
 
 DATA = Path(__file__).parents[1] / "data"
 TABLES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.told"))}
-HEAVY = [pytest.param(name, marks=pytest.mark.heavy) for name in TABLES if name != "quick"]
 ASKED = {
     "model": "blocks bounds choices emptied fused norms parameters patterns pruned shapes sizes tensors",
     "encodings": "carried completed coverage ends float-set grids halves inserted lpbq reach",
 }
 NOISE = {"schema", "source", "sources", "facts", "seconds", "digest", "target", "confidence", "slug", "summary"}
+
+
+def blocks(path: Path) -> list[str]:
+    """What stands before the first, then each question with its answers."""
+    return re.split(r"^# ", path.read_text("utf-8"), flags=re.MULTILINE)
+
+
+CASES = [
+    pytest.param(name, number, id=f"{name} {part[:70]}", marks=[pytest.mark.heavy] * (name != "quick"))
+    for name, path in TABLES.items()
+    for number, part in enumerate(blocks(path))
+    if number
+]
 DECIMAL = re.compile(r"-?\b\d+\.\d*(?:e[-+]?\d+)?|-?\b\d+e-?\d+\b")
 SUMS: dict[str, str] = {}
 
@@ -138,26 +150,25 @@ def of_commands(header: str, known: Set[str]) -> Iterator[str]:
             yield f"{status} {cut(flat(said), 140)}"
 
 
-@pytest.mark.parametrize("name", ["quick", *HEAVY])
-def test_what_is_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_what_is_told(name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, place in {"DATA": DATA, "ZOO": tmp_path, "DEPLOYKIT_TOOLCHAINS": tmp_path / "none"}.items():
         monkeypatch.setenv(variable, str(place))
-    head, *blocks = re.split(r"^# ", TABLES[name].read_text("utf-8"), flags=re.MULTILINE)
-    for one in set(re.findall(r"\$ZOO/(\w+)/", " ".join(blocks))):
+    parts = blocks(TABLES[name])
+    head, (header, *was) = parts[0], (line.strip() for line in parts[number].strip().splitlines())
+    for one in set(re.findall(r"\$ZOO/(\w+)/", header)):
         zipfile.ZipFile(DATA / "zoo" / f"{one}.zip").extractall(tmp_path / one)
     known, ways = set(head.partition("\n")[0].split()), dict(re.findall(r"^= (\w): (.*)", head, flags=re.MULTILINE))
-    bad, texts = list[str](), [head]
-    for number, block in enumerate(blocks):
-        header, *was = (line.strip() for line in block.strip().splitlines())
-        (tmp_path / f"at{number}").mkdir()
-        monkeypatch.chdir(tmp_path / f"at{number}")
-        told = of_commands(header, known) if header[0].islower() else of_model(header, known, ways)
-        now = [line.strip() or "nothing" for line in told]
-        texts.append("\n    ".join([header, *now]) + "\n")
-        for sign, lines, others in (("-", was, now), ("+", now, was)):
-            bad += [f"{sign} {header}: {line}" for line in lines if line not in others]
-        new = set(re.findall("~....", " ".join(now))) - set(re.findall("~....", " ".join(was)))
-        bad += [f"    {total}: {SUMS[total][:600]}" for total in sorted(new & SUMS.keys())]
+    (tmp_path / "at").mkdir()
+    monkeypatch.chdir(tmp_path / "at")
+    told = of_commands(header, known) if header[0].islower() else of_model(header, known, ways)
+    now = [line.strip() or "nothing" for line in told]
     if os.environ.get("DEPLOYKIT_WRITE_GOLDEN"):
-        TABLES[name].write_text("# ".join(texts), "utf-8")
+        parts[number] = "\n    ".join([header, *now]) + "\n"
+        TABLES[name].write_text("# ".join(parts), "utf-8")
+    bad = [
+        f"{sign} {line}" for sign, some, others in (("-", was, now), ("+", now, was)) for line in {*some} - {*others}
+    ]
+    new = set(re.findall("~....", " ".join(now))) - set(re.findall("~....", " ".join(was)))
+    bad += [f"    {total}: {SUMS[total][:600]}" for total in sorted(new & SUMS.keys())]
     assert not bad, "\n".join(bad[:99])
