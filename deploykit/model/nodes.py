@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError
@@ -194,8 +194,10 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
     from onnx import version_converter
 
     others = [entry for entry in model.opset_import if entry.domain not in DEFAULT_DOMAINS]
+    # What ONNX Runtime's optimizer writes into sets that do not have it yet means what it means since 17.
+    early = {node.output[0] for node in model.graph.node if node.op_type == "LayerNormalization"}
     try:
-        converted = version_converter.convert_version(model, version)
+        converted = version_converter.convert_version(_with_domain(model, early, "com.microsoft"), version)
     except Exception as error:  # the converter's C++ code raises bare RuntimeErrors of several kinds
         raise InputError(
             f"the model cannot be raised from operator set {opset_of(model)} to {version}",
@@ -204,4 +206,12 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
         ) from None
     present = {entry.domain for entry in converted.opset_import}
     converted.opset_import.extend(entry for entry in others if entry.domain not in present)
-    return converted
+    return _with_domain(converted, early, "")
+
+
+def _with_domain(model: ModelProto, made: Collection[str], domain: str) -> ModelProto:
+    """The makers of these tensors moved, in place, to a domain that the converter passes over, or back."""
+    for node in model.graph.node:
+        if node.output[0] in made:
+            node.domain = domain
+    return model

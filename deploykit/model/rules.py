@@ -29,7 +29,7 @@ RULES: Registry[GraphFacts] = Registry("graph")
 
 _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
 _SHOWN = 8
-_LEAST_OPSET = 7
+_LEAST_OPSET, _LAYERNORM_SINCE = 7, 17
 _ON_INTEGERS = "ConvInteger", "DynamicQuantize", "MatMulInteger", "QGemm", "QLinear"
 _HOST_TYPES = "string", "complex", "uint64", "float8"
 # What most compilers refuse; whether these tools settle it when they read the graph, only they can tell.
@@ -331,10 +331,11 @@ def check_empty_input(facts: GraphFacts) -> Finds:
     cure="raise-opset",
 )
 def check_old_opset(facts: GraphFacts) -> Finds:
-    """A standard operator set below 7.
+    """A standard operator set below 7, or a LayerNormalization in one below 17.
 
     With set 7 broadcasting changed for all of arithmetic. ONNX Runtime, with which every step here computes, promises
-    set 7 and later; compilers read no older one, or other values out of it.
+    set 7 and later; compilers read no older one, or other values out of it. Its optimizer writes LayerNormalization
+    into any set; for every other tool that is no valid model.
 
     Fix: export it again with operator set 13 or later
     """
@@ -345,6 +346,10 @@ def check_old_opset(facts: GraphFacts) -> Finds:
             f"{facts.model_name} uses operator set {facts.opset}; below {_LEAST_OPSET} nothing here can run it",
             evidence={"opset": facts.opset},
         )
+    early = [node for node in facts.nodes if node.op_type == "LayerNormalization" and is_standard(node)]
+    if early and facts.opset < _LAYERNORM_SINCE:
+        message = f"{early[0].label}: operator set {facts.opset} has no LayerNormalization yet"
+        yield Found("node", early[0].label, message)
 
 
 @RULES.rule(

@@ -5,18 +5,21 @@ What each operator computes stays the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import onnx.inliner
+import onnx.parser
 from msgspec.structs import replace
-from onnx import ModelProto, defs
+from onnx import FunctionProto, ModelProto, NodeProto, defs, helper
 
 from deploykit.encodings.place import share_entry
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
-from deploykit.model.nodes import copy_of, label, opset_of
+from deploykit.model.nodes import attribute, copy_of, label, opset_of
 from deploykit.model.nodes import raise_opset as raised_to
 from deploykit.model.operators import is_standard
 from deploykit.model.pinning import keep_weights_constant
@@ -30,8 +33,8 @@ __all__ = ["raise_opset", "write_out_functions"]
 # and no Cast to bfloat16. It is also the oldest that tools in use are tested with.
 _LEAST = 13
 # Functions of ONNX until set 15: ONNX Runtime then knows no shape of what they make (1.31, and the provider says so).
-_SHAPED_LATER = frozenset({"GreaterOrEqual", "LessOrEqual"})
-_SHAPED_SINCE = 16
+# Its optimizer writes LayerNormalization into older sets too, where no other tool knows it.
+_NEEDS = {"GreaterOrEqual": 16, "LessOrEqual": 16, "LayerNormalization": 17}
 
 # Operators that compilers for devices rarely have. What they mostly have, such as a LayerNormalization, stays one.
 _WRITTEN_OUT = frozenset(
@@ -41,6 +44,23 @@ _WRITTEN_OUT = frozenset(
         *("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"),
     }
 )
+
+
+_BODIES = "bodies"
+
+
+@cache
+def _contributed() -> Mapping[str, FunctionProto]:
+    """Operators of ONNX Runtime's own as functions of ONNX's, by their name and number of inputs."""
+    text = Path(__file__).with_name("contributed.onnxtxt").read_text("utf-8")
+    return {function.name: function for function in onnx.parser.parse_model(text).functions}
+
+
+def _contributed_name(node: NodeProto) -> str:
+    """The function that a node is; "" for one with other outputs, another axis or a place that is left out."""
+    name = f"{node.op_type}{len(node.input)}"
+    plain = all(node.input) and not any(node.output[1:3]) and attribute(node, "axis", -1) == -1
+    return name if plain and node.domain in ("", "com.microsoft") and name in _contributed() else ""
 
 
 def _old_opset(graph: ModelLook) -> MatchResult:
@@ -55,11 +75,9 @@ def _old_opset(graph: ModelLook) -> MatchResult:
 
 
 def _wanted(model: ModelProto) -> int:
-    """The operator set that all tools read: the model's own from 13 on, unless ONNX Runtime shapes its nodes later."""
-    given = opset_of(model)
-    if 0 < given < _SHAPED_SINCE and any(node.op_type in _SHAPED_LATER for node in model.graph.node):
-        return _SHAPED_SINCE
-    return max(given, _LEAST) if given > 0 else given
+    """The operator set that all tools read: the model's own from 13 on, unless a node needs a later one."""
+    given, needs = opset_of(model), [_NEEDS.get(node.op_type, _LEAST) for node in model.graph.node if is_standard(node)]
+    return max([given, _LEAST, *needs]) if given > 0 else given
 
 
 def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
@@ -83,7 +101,7 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
 
 raise_opset = Transform(
     name="raise-opset",
-    summary="Raises an operator set below 13 to 13, one below 16 to 16 where it has GreaterOrEqual or LessOrEqual.",
+    summary="Raises an operator set to 13, to 16 for GreaterOrEqual or LessOrEqual, to 17 for LayerNormalization.",
     find=_old_opset,
     apply=_raise_opset,
     ulps=256.0,  # before is computed by ONNX's reference, which adds in another order
@@ -98,6 +116,8 @@ def _with_bodies(graph: ModelLook) -> MatchResult:
         needed = None
         if node.op_type in _WRITTEN_OUT and is_standard(node):
             needed = _needed_opset(node.op_type, graph.opset)
+        elif _contributed_name(node):
+            needed = max(graph.opset, _NEEDS["LayerNormalization"])
         if needed is None:
             continue
         try:
@@ -137,8 +157,20 @@ def _inlined(model: ModelProto, sites: Sequence[Site]) -> tuple[ModelProto, tupl
     graph = view_of(model)
     kinds = tuple(sorted({graph.makers[site.tensors[0]].op_type for site in sites}))
     raised = raised_to(copy_of(model), max(site.data for site in sites))
-    chosen = [("", kind) for kind in kinds]
-    return onnx.inliner.inline_selected_functions(raised, chosen, inline_schema_functions=True), kinds
+    own = [node for node in raised.graph.node if _contributed_name(node)]
+    for node in own:
+        node.domain, node.op_type = _BODIES, _contributed_name(node)
+    for function in _contributed().values() if own else ():
+        raised.functions.add().CopyFrom(function)
+        # What it holds means the same in all sets from its own on.
+        raised.functions[-1].opset_import[0].version = opset_of(raised)
+    raised.opset_import.append(helper.make_opsetid(_BODIES, 1))
+    chosen = [*(("", kind) for kind in kinds), *((_BODIES, name) for name in _contributed())]
+    written = onnx.inliner.inline_selected_functions(raised, chosen, inline_schema_functions=True)
+    kept = [entry for entry in written.opset_import if entry.domain != _BODIES]
+    del written.opset_import[:]
+    written.opset_import.extend(kept)
+    return written, kinds
 
 
 def _write_out(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:

@@ -244,8 +244,9 @@ def run_quantizer(
         return _taken_up(folder, result)
 
 
-# What stands inside an If, on a sequence, or between integers of the run itself gets no encodings from any quantizer.
-_FOR_ALL = ("resolve-sequences", "both-branches", "dequantize-layers")
+# What stands inside an If, on a sequence, between integers of the run itself, or in an operator that compilers do not
+# have gets no encodings from any quantizer.
+_FOR_ALL = ("resolve-sequences", "both-branches", "dequantize-layers", "write-out-functions")
 
 
 def _key(told: Json, plan: QuantizerJob, model: Model, division: Division) -> str:
