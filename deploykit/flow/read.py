@@ -66,7 +66,7 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     targets = [resolve_target(request) for request in requests]
     requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
     model = load_model(requests[0].model)
-    listed = keep_weights_constant(model.proto)
+    changed = keep_weights_constant(model.proto) or model.reordered
     facts = view_of(model.proto).keep("facts", collect_facts(model))
     request, encodings = requests[0], None
     if request.encodings is not None:
@@ -103,7 +103,7 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
                 facts=pinned.facts,
                 encodings=pinned.encodings,
                 target=target,
-                rewritten=pinned.changed or listed,
+                rewritten=pinned.changed or changed,
                 sizes=pinned.sizes,
                 choices=pinned.choices or {},
             ),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from deploykit.errors import InputError
-from deploykit.model.nodes import bodies, label, names_read, opset_of
+from deploykit.model.nodes import bodies, copy_of, label, names_read, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.values import nested_graphs
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from deploykit.model.facts import NodeFact, TensorFact
 
-__all__ = ["check_attention", "check_graph"]
+__all__ = ["check_attention", "check_graph", "sort_nodes"]
 
 _ONCE = "ONNX graphs assign every name exactly once; with two values under one name nobody can say which is meant"
 _EXPORT = "export the model again"
@@ -58,6 +59,22 @@ def check_graph(path: Path, proto: ModelProto) -> None:
         # A function has operator sets of its own, so the counts of its nodes are not looked at.
         _Checker(path, None).nodes(function.node, set(function.input), f"function {function.name!r}")
     _check_calls(path, proto)
+
+
+def sort_nodes(graph: GraphProto) -> bool:
+    """Put nodes in execution order, in place; True where they were not, as float16 converters append their Casts.
+
+    A cycle stays, and is refused later.
+    """
+    makers = {made: at for at, node in enumerate(graph.node) for made in node.output}
+    reads = [{makers[name] for name in names_read(node) if name in makers} for node in graph.node]
+    astray = any(max(read, default=-1) >= at for at, read in enumerate(reads))
+    with suppress(CycleError):
+        order = TopologicalSorter(dict(enumerate(reads))).static_order() if astray else ()
+        nodes = [copy_of(graph.node[at]) for at in order]
+        del graph.node[: len(nodes)]
+        graph.node.extend(nodes)
+    return astray
 
 
 class _Checker:

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings.records import Record
-from deploykit.model.checks import check_graph
+from deploykit.model.checks import check_graph, sort_nodes
 from deploykit.model.operators import is_standard
 from deploykit.model.values import (
     MAPPED,
@@ -89,12 +91,14 @@ class Model(Record):
     """A model as read. ``proto`` holds no external data; ``external`` are the files that do, in the order met.
 
     ``stored`` are the stored tensors of the main graph by name: initializers and outputs of Constant nodes.
+    ``reordered`` tells that the nodes of the file stood in an order that cannot be run.
     """
 
     path: Path
     proto: ModelProto
     external: tuple[ExternalFile, ...] = ()
     stored: Mapping[str, TensorProto]
+    reordered: bool = False
 
 
 def load_model(path: Path) -> Model:
@@ -125,7 +129,8 @@ def load_model(path: Path) -> Model:
             why=f"the installed onnx reads versions up to {IR_VERSION}, and what it does not know is not judged here",
             next="export the model with an older onnx, or install a newer one",
         )
-    return wrap_proto(proto, path=path)
+    reordered = sort_nodes(proto.graph)
+    return replace(wrap_proto(proto, path=path), reordered=reordered)
 
 
 def _parse(path: Path, data: bytes) -> ModelProto:

@@ -11,7 +11,7 @@ from deploykit.model.operators import DEFAULT_DOMAINS, Trait, is_standard, ops
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-M = TypeVar("M", "ModelProto", "TensorProto")
+M = TypeVar("M", "ModelProto", "NodeProto", "TensorProto")
 
 __all__ = [
     "attribute",

@@ -18,7 +18,7 @@ CURES = (
     *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
     *("clip-to-extremes", "cast-labels", "conv-by-shifts", "usual-activations"),
     # What float16 does not hold, in a form in which it does.
-    *("double-to-float", "log-of-scaled", "sum-to-mean"),
+    *("double-to-float", "half-to-float", "log-of-scaled", "sum-to-mean"),
     "loops-on-host",  # last: what is settled by another form needs no host
 )
 """The rewrites that rules name as cures, in the order in which they are applied."""

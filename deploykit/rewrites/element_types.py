@@ -21,6 +21,7 @@ from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, attributes, bodies, label, operand
 from deploykit.model.operators import Trait, data_outputs, has, is_standard
+from deploykit.model.values import dtype_name
 from deploykit.model.weights import stored_values
 from deploykit.rewrites.contract import (
     Match,
@@ -37,22 +38,21 @@ from deploykit.rewrites.contract import (
 )
 from deploykit.system.aliases import Numbers
 
-__all__ = ["dequantize_layers", "double_to_float", "integers_to_pairs"]
+__all__ = ["dequantize_layers", "double_to_float", "half_to_float", "integers_to_pairs"]
 
 _LAYERS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
-_DOUBLE = TensorProto.DOUBLE
 _CONTRIBUTED = "com.microsoft"  # where ONNX Runtime keeps operators of its own
 
 
 @rewrite_graph(
     name="dequantize-layers",
-    summary="Writes layers with dynamically quantized inputs in float, with the values of their integer weights.",
+    summary="Writes layers that quantize their input, or hold packed integers, in float with the weights' values.",
     none="no layer has a dynamically quantized input",
     note="{} layers compute in float: their inputs are no longer rounded to 8 bits, their weights keep their values",
     ulps=None,
 )
 def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
-    """ConvInteger and MatMulInteger behind DynamicQuantizeLinear, and what quantizes its input by itself.
+    """ConvInteger and MatMulInteger behind DynamicQuantizeLinear, what quantizes its input by itself, and MatMulNBits.
 
     Where nothing is quantized before the model runs, tables that are stored as integers become floats beside them.
     """
@@ -66,6 +66,8 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
                 yield _round_trip(look, node)
             elif node.op_type == "DynamicQuantizeMatMul" and node.domain == _CONTRIBUTED:
                 yield _product(look, node)
+            elif node.op_type == "MatMulNBits" and node.domain == _CONTRIBUTED:
+                yield _blocks(look, node)
             elif node.op_type == "DynamicQuantizeLSTM" and node.domain == _CONTRIBUTED:
                 yield _lstm(look, node)
             elif node.op_type == "DequantizeLinear" and all_at_run_time:
@@ -179,17 +181,42 @@ def _product(look: ModelLook, node: NodeProto) -> Match:
     """ONNX Runtime's MatMul of a float and an integer matrix, with a bias where it has one."""
     if len(node.input) < 3:
         raise NoMatchError("it has too few inputs")
-    source, weight, scale = node.input[:3]
+    weight, scale = node.input[1:3]
     zero = _zero(look, node, 3)
     _check_sizes(node, look.values(weight), -1, look.values(scale), zero)
-    values = _values(look.values(weight), look.values(scale).reshape(-1), zero.reshape(-1))
-    bias = operand(node, 4)
+    return _by_floats(node, _values(look.values(weight), look.values(scale).reshape(-1), zero.reshape(-1)), bias=4)
+
+
+def _blocks(look: ModelLook, node: NodeProto) -> Match:
+    """ONNX Runtime's MatMul by a matrix of few bits, packed by columns in blocks that have a scale each."""
+    if operand(node, 4):
+        raise NoMatchError("its rows are in another order")
+    bits, columns, rows = (int(attribute(node, name, 4)) for name in ("bits", "N", "K"))
+    integers, scale = _unpacked(look.values(node.input[1]), bits), look.values(node.input[2])
+    blocks = (columns, integers.shape[1], -1)
+    zero: Numbers = np.array(1 << bits - 1)
+    if operand(node, 3):
+        zero = look.values(node.input[3]).reshape(columns, -1)
+        zero = (zero if zero.dtype == scale.dtype else _unpacked(zero, bits)[:, : blocks[1]]).reshape(blocks)
+    values = _values(integers, scale.reshape(blocks), zero).reshape(columns, -1)[:, :rows]
+    return _by_floats(node, np.ascontiguousarray(values.T), bias=5)
+
+
+def _unpacked(packed: Numbers, bits: int) -> Numbers:
+    """Integers of some bits out of bytes, the lowest first, along the last axis."""
+    parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+def _by_floats(node: NodeProto, values: npt.NDArray[np.float32], *, bias: int) -> Match:
+    """MatMul by a matrix of floats, and Add of the input at ``bias`` where there is one."""
+    added = operand(node, bias)
 
     def write(to: NodeSteps) -> None:
-        inputs = [source, to.store(f"{weight}_float", values)]
-        if bias:
+        inputs = [node.input[0], to.store(f"{node.input[1]}_float", values)]
+        if added:
             made = to.add("MatMul", inputs, f"{to.made}_product", name=to.node.name)
-            to.end("Add", [made, bias], name=f"{to.made}_bias")
+            to.end("Add", [made, added], name=f"{to.made}_bias")
         else:
             to.end("MatMul", inputs)
 
@@ -237,18 +264,19 @@ def _whole(node: NodeProto, write: Any) -> Match:
     return Match("it quantizes its input at run time", write, output=made, nodes=(label(node),), tensors=(made,))
 
 
-def _doubles(graph: ModelLook) -> MatchResult:
-    """The nodes that make doubles, where nobody feeds them and float32 holds them."""
-    names = [name for name, tensor in graph.stored.items() if tensor.data_type == _DOUBLE]
-    made = [label(node) for node in graph.nodes if "double" in map(graph.dtype, node.output)]
+def _of_type(kind: int, graph: ModelLook) -> MatchResult:
+    """The nodes that make floats of another width, where nobody feeds them and float32 holds them."""
+    dtype = dtype_name(kind)
+    names = [name for name, tensor in graph.stored.items() if tensor.data_type == kind]
+    made = [label(node) for node in graph.nodes if dtype in map(graph.dtype, node.output)]
     if not names and not made:
-        return MatchResult(reason="nothing is a double")
-    fed = [name for name in graph.inputs if graph.dtype(name) == "double"]
+        return MatchResult(reason=f"nothing is a {dtype}")
+    fed = [name for name in graph.inputs if graph.dtype(name) == dtype]
     values = [value for name in names if (value := graph.array(name)) is not None]
     largest = max((float(np.abs(value[np.isfinite(value)]).max(initial=0.0)) for value in values), default=0.0)
     problem = ""
     if fed:
-        problem = f"the input {fed[0]} is a double: whoever feeds it would have to change too"
+        problem = f"the input {fed[0]} is a {dtype}: whoever feeds it would have to change too"
     elif largest > float(np.finfo(np.float32).max) or len(values) < len(names):
         problem = "float32 does not hold what it stores"
     elif any(True for node in graph.nodes for _ in bodies(node)):
@@ -258,34 +286,48 @@ def _doubles(graph: ModelLook) -> MatchResult:
     return MatchResult(sites=(Site(nodes=tuple(made), tensors=tuple(names), why="float32 holds its values"),))
 
 
-def _compute_in_float(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+# What GELU is made of; rounded to float16, no tool knows the operator any more.
+_OF_GELU = np.array([2**0.5, 0.5**0.5, (2 / np.pi) ** 0.5, 0.044715], np.float32)
+
+
+def _widened(values: Numbers) -> npt.NDArray[np.float32]:
+    """In float32; a single number that is one of GELU's, rounded to float16, is that number again."""
+    if values.size == 1 and values.dtype == np.float16:
+        meant = _OF_GELU[_OF_GELU.astype(np.float16) == values.item()]
+        return np.full(values.shape, meant[0] if meant.size else values, np.float32)
+    return values.astype(np.float32)
+
+
+def _compute_in_float(kind: int, model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Stored values, what Casts make, and the declared types."""
     graph = GraphCopy(model)
     for tensor in graph.model.graph.initializer:
-        if tensor.data_type == _DOUBLE:
-            tensor.CopyFrom(numpy_helper.from_array(stored_values(tensor).astype(np.float32), tensor.name))
+        if tensor.data_type == kind:
+            tensor.CopyFrom(numpy_helper.from_array(_widened(stored_values(tensor)), tensor.name))
     for node in graph.nodes:
         for found in node.attribute:
-            if found.HasField("t") and found.t.data_type == _DOUBLE:
-                value = numpy_helper.to_array(found.t).astype(np.float32)
-                found.t.CopyFrom(numpy_helper.from_array(value, found.t.name))
-            elif found.name in ("to", "dtype") and found.i == _DOUBLE:
+            if found.HasField("t") and found.t.data_type == kind:
+                found.t.CopyFrom(numpy_helper.from_array(_widened(numpy_helper.to_array(found.t)), found.t.name))
+            elif found.name in ("to", "dtype") and found.i == kind:
                 found.i = TensorProto.FLOAT
     main = graph.model.graph
     for item in (*main.value_info, *main.output):
-        if item.type.tensor_type.elem_type == _DOUBLE:
+        if item.type.tensor_type.elem_type == kind:
             item.type.tensor_type.elem_type = TensorProto.FLOAT
     graph.reindex()
-    note = f"{len(matched.sites[0].nodes)} nodes compute in float32 instead of double"
+    note = f"{len(matched.sites[0].nodes)} nodes compute in float32 instead of {dtype_name(kind)}"
     return rewritten(graph, encodings, note)
 
 
-double_to_float = Transform(
-    name="double-to-float",
-    summary="Computes in float32 what a graph computes in double.",
-    find=_doubles,
-    apply=_compute_in_float,
-    ulps=64.0,
+double_to_float, half_to_float = (
+    Transform(
+        name=f"{word}-to-float",
+        summary=f"Computes in float32 what a graph computes in {dtype_name(kind)}.",
+        find=partial(_of_type, kind),
+        apply=partial(_compute_in_float, kind),
+        ulps=ulps,
+    )
+    for word, kind, ulps in (("double", TensorProto.DOUBLE, 64.0), ("half", TensorProto.FLOAT16, None))
 )
 
 

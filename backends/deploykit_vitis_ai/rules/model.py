@@ -24,7 +24,7 @@ _PAGE = 'AMD documentation page "Model Quantization", Vitis AI 6.2 (June 2026)'
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 
 
-@RULES.rule("VAI113", "float16-source", "error", sources=[_LAB, _PAGE])
+@RULES.rule("VAI113", "float16-source", "error", sources=[_LAB, _PAGE], cure="half-to-float")
 def check_float16(draft: QuarkDraft) -> Iterator[Found]:
     """The model is stored in float16.
 

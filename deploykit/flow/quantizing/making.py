@@ -51,7 +51,6 @@ from deploykit.flow.samples import about_samples
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, load_model
-from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
 from deploykit.rewrites.contract import load_transform
@@ -246,7 +245,7 @@ def run_quantizer(
 
 # What stands inside an If, on a sequence, between integers of the run itself, or in an operator that compilers do not
 # have gets no encodings from any quantizer.
-_FOR_ALL = ("resolve-sequences", "both-branches", "dequantize-layers", "write-out-functions")
+_FOR_ALL = ("resolve-sequences", "both-branches", "dequantize-layers", "write-out-functions", "half-to-float")
 
 
 def _key(told: Json, plan: QuantizerJob, model: Model, division: Division) -> str:
@@ -473,14 +472,6 @@ class Making(Record, eq=False):
         request, model, facts = self.request, self.model, self.facts
         if facts.is_qdq:
             raise InputError(f"{model.path}: holds Q/DQ nodes already", next="give the float model")
-        # Only layers that would be integers: a corner in float16, or weights that are widened, stay as they are.
-        linear = {node.inputs[0] for node in facts.nodes if node.inputs and has(node, Trait.LINEAR)}
-        if any(facts.tensors[name].dtype == "float16" for name in linear if name in facts.tensors):
-            raise InputError(
-                f"{model.path.name}: computes in float16, and quantizers start from float32",
-                why="ONNX writes no bias of an integer layer in float16, and the weights are rounded already",
-                next="export the model in float32, or package it as it is, without --precision",
-            )
         calibration = request.calibration
         if calibration is None:
             raise UsageError(
