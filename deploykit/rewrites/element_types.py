@@ -275,7 +275,7 @@ def _of_type(kind: int, graph: ModelLook) -> MatchResult:
     values = [value for name in names if (value := graph.array(name)) is not None]
     largest = max((float(np.abs(value[np.isfinite(value)]).max(initial=0.0)) for value in values), default=0.0)
     problem = ""
-    if fed:
+    if fed and kind == TensorProto.DOUBLE:
         problem = f"the input {fed[0]} is a {dtype}: whoever feeds it would have to change too"
     elif largest > float(np.finfo(np.float32).max) or len(values) < len(names):
         problem = "float32 does not hold what it stores"
@@ -314,7 +314,12 @@ def _compute_in_float(kind: int, model: ModelProto, encodings: EncodingSet | Non
     for item in (*main.value_info, *main.output):
         if item.type.tensor_type.elem_type == kind:
             item.type.tensor_type.elem_type = TensorProto.FLOAT
-    graph.reindex()
+    fed = [item.name for item in main.input if item.type.tensor_type.elem_type == kind]
+    casts = [helper.make_node("Cast", [name], [graph.fresh(f"{name}_float")], to=TensorProto.FLOAT) for name in fed]
+    for name, cast in zip(fed, casts, strict=True):
+        for node, at in graph.uses(name):
+            node.input[at] = cast.output[0]
+    graph.set_nodes([*casts, *graph.nodes])
     note = f"{len(matched.sites[0].nodes)} nodes compute in float32 instead of {dtype_name(kind)}"
     return rewritten(graph, encodings, note)
 

@@ -472,6 +472,12 @@ class Making(Record, eq=False):
         request, model, facts = self.request, self.model, self.facts
         if facts.is_qdq:
             raise InputError(f"{model.path}: holds Q/DQ nodes already", next="give the float model")
+        halves = [name for name in facts.inputs if facts.tensors[name].dtype == "float16"]
+        if halves:
+            raise InputError(
+                f"{model.path.name}: its input {halves[0]} is float16, and quantizers start from float32",
+                next="export it with float32 inputs, or package it as it is, without --precision",
+            )
         calibration = request.calibration
         if calibration is None:
             raise UsageError(
