@@ -190,14 +190,19 @@ def raise_opset(model: ModelProto, version: int) -> ModelProto:
     return model
 
 
+_ELSEWHERE = "com.microsoft"
+
+
 def _convert(model: ModelProto, version: int) -> ModelProto:
     from onnx import version_converter
 
     others = [entry for entry in model.opset_import if entry.domain not in DEFAULT_DOMAINS]
     # What ONNX Runtime's optimizer writes into sets that do not have it yet means what it means since 17.
     early = {node.output[0] for node in model.graph.node if node.op_type == "LayerNormalization"}
+    if early and not opset_of(model, _ELSEWHERE):
+        model.opset_import.add(domain=_ELSEWHERE, version=1)
     try:
-        converted = version_converter.convert_version(_with_domain(model, early, "com.microsoft"), version)
+        converted = version_converter.convert_version(_with_domain(model, early, _ELSEWHERE), version)
     except Exception as error:  # the converter's C++ code raises bare RuntimeErrors of several kinds
         raise InputError(
             f"the model cannot be raised from operator set {opset_of(model)} to {version}",
@@ -210,7 +215,7 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
 
 
 def _with_domain(model: ModelProto, made: Collection[str], domain: str) -> ModelProto:
-    """The makers of these tensors moved, in place, to a domain that the converter passes over, or back."""
+    """The makers of these tensors moved, in place, to a domain of which the converter knows nothing, or back."""
     for node in model.graph.node:
         if node.output[0] in made:
             node.domain = domain
