@@ -371,7 +371,8 @@ def check_integer_operators(facts: GraphFacts) -> Finds:
     found = [node for node in facts.nodes if node.op_type.startswith(_ON_INTEGERS)]
     if found:
         kinds = listed(sorted({node.op_type for node in found}), most=_SHOWN)
-        yield Found("node", found[0].label, f"{len(found)} operators compute on integers: {kinds}")
+        message = f"{len(found)} operators compute on integers: {kinds}"
+        yield Found("node", found[0].label, message, evidence={"count": len(found)})
 
 
 @RULES.rule(
