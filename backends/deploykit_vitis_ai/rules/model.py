@@ -29,7 +29,7 @@ def check_float16(draft: QuarkDraft) -> Iterator[Found]:
     """The model is stored in float16.
 
     Quark's modes for float16 models mostly write a file that ONNX Runtime rejects, or no file; the compiler is
-    documented for float32 models.
+    documented for float32 models. Such a model is written in float32, unless --keep-float16 is asked for.
 
     Fix: Export the model in float32.
     """
@@ -41,9 +41,9 @@ def check_float16(draft: QuarkDraft) -> Iterator[Found]:
     if draft.needs_quark and way is not None:
         what = "what is quantized" if draft.keep_float16 else "it"
         handled = f"quantize.py turns {what} into float32 first ({way.way} of {draft.toolchain})"
-    yield Found(
-        "model", draft.facts.model_name, f"float16 source for {draft.precision or 'no precision'}", handled=handled
-    )
+    message = f"float16 source for {draft.precision or 'no precision'}"
+    cure = () if draft.keep_float16 else None
+    yield Found("model", draft.facts.model_name, message, handled=handled, cure=cure)
 
 
 @RULES.rule("VAI284", "bundled-quark-and-float16", "warning", sources=[_PAGE, _LAB])
