@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MOST = {"modules": 151, "functions": 1480, "depth": 28, "first_prepare": 9}
+MOST = {"modules": 151, "functions": 1484, "depth": 28, "first_prepare": 9}
 """What is reached; the way is down: 150 modules, 950 functions."""
 
 # Bodies of classes count as functions: what is imported for nothing is read for nothing.
