@@ -353,9 +353,8 @@ class _Collector:
         if key not in self._troubles:
             plain = hash(_LENGTH.sub(b"0", key))  # a number takes less room than a long line
             if plain not in self._judged:
-                places = self._places(block.lines[index], form)
-                first = min(place for anchor, place in places if self._suspect[anchor])
-                self._judged[plain] = self._take_trouble(block, index, first)
+                places = [at for anchor, at in self._places(block.lines[index], form) if self._suspect[anchor]]
+                self._judged[plain] = self._take_trouble(block, index, min(places))
                 self.seen.overlooked |= len(self._judged) > _MOST_UNLIKE
             self._troubles[key] = self._judged[plain]
         if known := self._troubles[key]:
@@ -380,7 +379,6 @@ class _Collector:
     def _take_errors(self, block: Block, index: int, form: _Form, hits: Sequence[int]) -> Iterable[Sighting]:
         """The known errors that one line shows, each noted once."""
         line, found, context = Spelled.of(block.lines[index]), dict[str, Sighting](), Spelled(b"", b"")
-        shape = shape_of(line.plain)
         for anchor, position in self._places(line.plain, form):
             for error, text, strength in self._targets[anchor].errors:
                 beside = " && " in text or any(" && " in word for word in error.unless)
@@ -389,7 +387,10 @@ class _Collector:
                     context = Spelled.of(b"\n".join(line[:_LONGEST_BESIDE] for line in around))
                 kept = match_pattern(text, line, position, context)
                 # The line, or with ``&&`` one beside it, may say by another word that it means something else.
-                others = (match_pattern(word, line, shape.find(anchor_of(word)), context) for word in error.unless)
+                others = (
+                    match_pattern(word, line, shape_of(line.plain).find(anchor_of(word)), context)
+                    for word in error.unless
+                )
                 if kept is None or any(other is not None for other in others):
                     continue
                 sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))

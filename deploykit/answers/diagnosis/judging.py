@@ -37,6 +37,7 @@ _COLLECT = (
 )
 _CUT = "the end of the Python stack: the log stops before the line that says why"
 _FRAME = re.compile(r'File "|-*>? ?\d+ ')
+_PROCESS = re.compile(r"^(?:\d+-)?\d\d-\d\d [\d:.]+ +(\d+)[ -]")
 
 
 def diagnose(
@@ -128,6 +129,9 @@ def _by_structure(
         for line in seen.error_lines.values()
         if line.line not in harmless and not ((roots or aside) and TOLD.search(line.text))
     ]
+    # What is logged of a whole phone is asked only as far as the process wrote it of which something is known.
+    ours = {process for cause in shown for hit in cause.hits for process in _PROCESS.findall(hit.text)}
+    lines = [line for line in lines if not ours or ours.issuperset(_PROCESS.findall(line.text))]
     failing = [line for line in lines if line.trouble == "failure"]
     if seen.finishes:
         lines = failing

@@ -27,7 +27,6 @@ _CRASHED = re.compile(
     r"core dumped|\bKilled\b|^\S*sh: (?:(?:line )?\d+: )?(?!warning)\S+: .*(?:ot found|No such|denied|cannot execute)"
 )
 _DIED = re.compile(r"\W{0,4}(?:Segmentation fault|Bus error|Illegal instruction|Aborted|Killed)\b")
-_LONG_BEFORE = 50  # lines
 _NAMES_ITSELF = re.compile(  # a package before its exception, or a program before its message
     r"(?:\[\w+\]: |\S*[/\\])?(?!(?:error|fatal|panic|warning|failed|info|note|reason|\w{0,2}sh)\b)"
     r"([a-z_]\w*(?:\.\w+)*?(?=\.[A-Z]\w*(?:Error|Exception|Refused|Timeout)\b)|[a-z][a-z\d+-]+(?=(?:\[\d+\])?: \S))"
@@ -160,12 +159,11 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
     log, above it.
     """
     tools = {tool.id: tool for tool in catalog.tools if tool.foreign}
-    failed = [pair for pair in pairs if pair[0].trouble == "failure"]
     # A run that goes on after a doubt, or long after a failure, was not stopped by it.
-    crash = next((line.line for line, _ in failed if _DIED.match(line.text)), 0)
-    failed = [pair for pair in failed if crash - pair[0].line < _LONG_BEFORE]
-    doubts = [pair for pair in pairs if pair[0].trouble == "doubt"]
-    ordered = [*failed, *(pair for pair in doubts if not failed or pair[0].line >= failed[0][0].line)]
+    crash = next((line.line for line, _ in pairs if _DIED.match(line.text)), 0)
+    first = next((line.line for line, _ in pairs if line.trouble == "failure" and crash - line.line < 50), 0)
+    asked = [pair for pair in pairs if pair[0].line >= first]
+    ordered = sorted(asked, key=lambda pair: pair[0].trouble != "failure")
     for line, event in ordered:
         if event.tool in tools:
             return _beside(line, tools[event.tool])
