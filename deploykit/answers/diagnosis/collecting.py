@@ -222,9 +222,8 @@ class _Collector:
         keys = _NOTHING.sub(b"\1", b"\n".join(block.lines[block.start : block.stop])).translate(_DIGITS).split(b"\n")
         if self._held > _MOST_SHAPES:
             self._shapes, self._troubles, self._held = {}, {}, 0
-        if fresh := [key for key in dict.fromkeys(keys) if key not in self._shapes]:
-            self._learn(fresh)
-        self._take_lines(block, keys, [self._shapes[key] for key in keys])
+        self._learn([key for key in dict.fromkeys(keys) if key not in self._shapes])
+        self._take_lines(block, keys)
         if self.seen.overlooked and self._suspect[:-1].any():
             self._seek(trouble=False)  # nobody asks for them any more, and a flood of them is what takes the time
         self.seen.lines = block.number(block.stop) - 1
@@ -252,8 +251,9 @@ class _Collector:
         for kind, line, begin, end in zip(kinds, lines, begins, begins[1:], strict=False):
             self._shapes[fresh[line]] = self._forms.get(kind) or self._new_form(kind, anchors[begin:end])
 
-    def _take_lines(self, block: Block, keys: list[bytes], forms: list[_Form | None]) -> None:
+    def _take_lines(self, block: Block, keys: list[bytes]) -> None:
         """Read those lines with anchors that may tell something new, and count the others."""
+        forms = [self._shapes[key] for key in keys]
         hits = [index for index, form in enumerate(forms, block.start) if form and form.telling]
         done: dict[_Form, int] = {}
         for index, form in enumerate(forms, block.start):
@@ -322,7 +322,8 @@ class _Collector:
             return
         form.read += 1
         line = block.lines[index]
-        if not form.sightings and len(line) < _REACH and not _may_match(form.pieces, shape_of(line)):
+        holds = shape_of(line).__contains__
+        if not form.sightings and len(line) < _REACH and not any(all(map(holds, wanted)) for wanted in form.pieces):
             return
         self._reads += 1
         for anchor in form.telling:
@@ -371,18 +372,17 @@ class _Collector:
         if len(self.seen.error_lines) >= _MOST_ERROR_LINES:
             self.seen.overlooked |= trouble == "failure"
             return None
-        self.seen.error_lines[key] = ErrorLine(
+        known = self.seen.error_lines[key] = ErrorLine(
             line=block.number(index), text=text, before=block.before(index), trouble=trouble, count=0
         )
-        return self.seen.error_lines[key]
+        return known
 
     def _take_errors(self, block: Block, index: int, form: _Form, hits: Sequence[int]) -> Iterable[Sighting]:
         """The known errors that one line shows, each noted once."""
-        line, found, context = Spelled.of(block.lines[index]), dict[str, Sighting](), Spelled(b"", b"")
+        line, found, context = Spelled.of(block.lines[index]), dict[str, Sighting](), Spelled.of(b"")
         for anchor, position in self._places(line.plain, form):
             for error, text, strength in self._targets[anchor].errors:
-                beside = " && " in text or any(" && " in word for word in error.unless)
-                if beside and not context.plain:
+                if not context.plain and " && " in "".join((text, *error.unless)):
                     around = block.lines[max(0, index - CONTEXT_LINES) : index + CONTEXT_LINES + 1]
                     context = Spelled.of(b"\n".join(line[:_LONGEST_BESIDE] for line in around))
                 kept = match_pattern(text, line, position, context)
@@ -412,17 +412,6 @@ def _is_source(block: Block, index: int) -> bool:
     """Whether a line is one of a program and no part of a Python stack, whose frames show where it stopped."""
     line = block.lines[index][:_LONGEST_BESIDE].decode("utf-8", "replace")
     return bool(SOURCE.match(line)) and b'", line ' not in block.lines[index - 1]
-
-
-def _may_match(pieces: Iterable[tuple[bytes, ...]], shape: bytes) -> bool:
-    """Whether a line holds all further pieces of one pattern; written out, for it is asked of every line."""
-    for wanted in pieces:
-        for piece in wanted:
-            if piece not in shape:
-                break
-        else:
-            return True
-    return False
 
 
 def _until_next(block: Block, index: int, hits: Sequence[int]) -> tuple[str, ...]:

@@ -94,9 +94,8 @@ def _fields(text: str, part: Spelled) -> dict[str, str] | None:
     found = all(piece in part.small for piece in _pieces(text)) and _compiled(text).search(part.small)
     if not found:
         return None
-    plain = ((name, part.plain[slice(*found.span(name))]) for name in found.re.groupindex)
-    kept = {name: value.decode("utf-8", "replace").strip() for name, value in plain}
-    return {name: value for name, value in kept.items() if value}
+    kept = {name: part.plain[slice(*found.span(name))].strip() for name in found.re.groupindex}
+    return {name: value.decode("utf-8", "replace") for name, value in kept.items() if value}
 
 
 @cache
