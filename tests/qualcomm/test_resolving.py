@@ -1,6 +1,9 @@
 """Which target and release a request means, and what rules say about them."""
 
+import re
 import shutil
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.devices import qualcomm_device, qualcomm_devices
 from deploykit_qualcomm.resolving import RULES as SDK_RULES
 from deploykit_qualcomm.resolving import TARGET_RULES, SdkChoice, SdkMatch, resolve_sdk, resolve_target
-from deploykit_qualcomm.tables import Tables, load_sdk_table
+from deploykit_qualcomm.tables import Tables, load_sdk_table, row_key
 from rule_cases import check_pairs
 from told import check_file
 
@@ -40,6 +43,40 @@ def answered(typed: str) -> list[str]:
 
 def test_a_version_as_typed() -> None:
     check_file(Path(__file__).with_name("versions.told"), answered)
+
+
+def rows_of(shelf: Tables) -> Iterator[str]:
+    """Of every release the rows that are not as before, in short."""
+    known = dict[object, str]()
+    for table in shelf.all():
+        for row in (*table.flags, *table.features, *table.config_keys):
+            more = f"; {row.confidence_note}" if row.confidence_note else ""
+            sure = f"{row.status} since {row.since}, {row.confidence}{more}"
+            if known.get(row_key(row)) != sure:
+                yield f"{table.version} {row_key(row)}: {sure}"
+            known[row_key(row)] = sure
+
+
+def shelved(folder: Path, edits: str) -> Iterator[str]:
+    """What edits change of the tables of a folder, ``FILE: OLD -> NEW`` or ``FILE + TEXT``, or what is wrong then."""
+    before = [] if edits == "none" else [*rows_of(SHELF)]
+    for edit in edits.split("; ") if before else ():
+        name, sign, old, new = re.fullmatch(r"(\S+)(:| \+) (.*?)(?: -> (.*))?", edit).groups()  # type: ignore[union-attr]
+        text = (folder / name).read_text("utf-8")
+        made = text.replace(old, new, 1) if sign == ":" else text + old
+        (folder / name).write_text(made.replace("|", "\n"), "utf-8")
+    try:
+        yield from (row for row in rows_of(Tables(folder)) if row not in before)
+    except InputError as error:
+        yield from str(error).replace(f"{folder}/", "").splitlines()
+
+
+def test_tables_as_written_and_wrong(tmp_path: Path) -> None:
+    number = count()
+    check_file(
+        Path(__file__).with_name("shelves.told"),
+        lambda edits: shelved(shutil.copytree(FROZEN, tmp_path / str(next(number))), edits),
+    )
     for digits in ("9" * 5000 + ".1", "9" * 61):
         assert len("".join(answered(digits))) < 400 and "looks like" in "".join(answered(digits))
 

@@ -78,7 +78,7 @@ def _answer(question: str) -> list[str]:
         f"{one.name} {one.shape}: {one.why}{', by habit' * one.usual}{', typed' * one.is_typed}" for one in found.pinned
     ]
     lines += [*(f"open: {spec}" for spec in found.open), *(f"says no shape: {text}" for text in others)]
-    return [*lines, f"tried: {', '.join(filter(None, tried))}"] if "tried" in more else lines
+    return [*lines, f"tried: {', '.join(dict.fromkeys(filter(None, tried)))}"] if "tried" in more else lines
 
 
 def test_sizes_and_why() -> None:
