@@ -49,7 +49,8 @@ def rows_of(shelf: Tables) -> Iterator[str]:
     """Of every release the rows that are not as before, in short."""
     known = dict[object, str]()
     for table in shelf.all():
-        for row in (*table.flags, *table.features, *table.config_keys):
+        rows: list[Any] = [*table.flags, *table.features, *table.config_keys]
+        for row in rows:
             more = f"; {row.confidence_note}" if row.confidence_note else ""
             sure = f"{row.status} since {row.since}, {row.confidence}{more}"
             if known.get(row_key(row)) != sure:
