@@ -57,9 +57,13 @@ class Refused(SourcedRow):
 
 
 class Untranslated(SourcedRow):
-    """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route."""
+    """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route.
 
-    ops: tuple[str, ...]
+    ``ops`` are these, or ``all_but`` those that are not meant.
+    """
+
+    ops: tuple[str, ...] = ()
+    all_but: tuple[str, ...] = ()
     why: str
     domain: str = ""
     backend: str = ""

@@ -90,7 +90,8 @@ def check_untranslated(situation: Situation) -> Finds:
     for row in constraints().untranslated:
         if row.backend not in ("", situation.target.backend):
             continue
-        for op_type in row.ops:
+        of_domain = {node.op_type for node in situation.facts.nodes if node.domain == row.domain}
+        for op_type in row.ops or sorted(of_domain.difference(row.all_but)):
             of_type = nodes(situation, op_type)
             found = [node for node in of_type if (node.domain or "") == row.domain]
             if found:
