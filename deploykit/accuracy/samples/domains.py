@@ -206,7 +206,7 @@ class _Readings:
                 yield replace(limit, low=low, high=high, why=f"it is clipped to {low:g}..{high:g}")
         elif op != "Where":
             other = self._beside(node, name)
-            is_sign = op == "Less" and other == (0.0, 0.0)
+            is_sign = op in ("Less", "GreaterOrEqual") and other == (0.0, 0.0)
             if other is not None and 0 <= other[0] == other[1] <= 1 and not is_sign:
                 yield replace(limit, rank=_Rank.LOOKS_LIKE, why=f"it is compared with {other[0]:g}")
             else:
