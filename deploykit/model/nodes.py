@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError
@@ -198,7 +198,8 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
 
     others = [entry for entry in model.opset_import if entry.domain not in DEFAULT_DOMAINS]
     # What ONNX Runtime's optimizer writes into sets that do not have it yet means what it means since 17.
-    early = {node.output[0] for node in model.graph.node if node.op_type == "LayerNormalization"}
+    norms = (node for node in model.graph.node if is_standard(node) and node.op_type.endswith("LayerNormalization"))
+    early = {node.output[0] for node in norms}
     if early and not opset_of(model, _ELSEWHERE):
         model.opset_import.add(domain=_ELSEWHERE, version=1)
     try:
@@ -214,9 +215,9 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
     return _with_domain(converted, early, "")
 
 
-def _with_domain(model: ModelProto, made: Collection[str], domain: str) -> ModelProto:
+def _with_domain(model: ModelProto, made: set[str], domain: str) -> ModelProto:
     """The makers of these tensors moved, in place, to a domain of which the converter knows nothing, or back."""
     for node in model.graph.node:
-        if node.output[0] in made:
+        if made.intersection(node.output):
             node.domain = domain
     return model

@@ -51,14 +51,14 @@ _BODIES = "bodies"
 
 @cache
 def _contributed() -> Mapping[str, FunctionProto]:
-    """Operators of ONNX Runtime's own as functions of ONNX's, by their name and number of inputs."""
+    """Operators of ONNX Runtime's own as functions of ONNX's, by name, activation and number of inputs."""
     text = Path(__file__).with_name("contributed.onnxtxt").read_text("utf-8")
     return {function.name: function for function in onnx.parser.parse_model(text).functions}
 
 
 def _contributed_name(node: NodeProto) -> str:
     """The function that a node is; "" for one with other outputs, another axis or a place that is left out."""
-    name = f"{node.op_type}{len(node.input)}"
+    name = f"{node.op_type}{attribute(node, 'activation', '')}{len(node.input)}"
     plain = all(node.input) and not any(node.output[1:3]) and attribute(node, "axis", -1) == -1
     return name if plain and node.domain in ("", "com.microsoft") and name in _contributed() else ""
 
