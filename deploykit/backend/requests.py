@@ -20,6 +20,7 @@ from deploykit.system.aliases import Json
 
 __all__ = [
     "CORE_OPTIONS",
+    "FLOATS",
     "RESERVED_NAMES",
     "AnyPath",
     "Mixed",
@@ -189,6 +190,8 @@ RESERVED_NAMES = frozenset(spec.name for spec in CORE_OPTIONS) | {
 
 # Precisions by the name of their element type.
 _SPELLINGS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+FLOATS = frozenset(_SPELLINGS.values())
+"""The precisions that no integers belong to."""
 
 
 def make_request(model: AnyPath, target: str, **given: Unpack[RequestOptions]) -> Request:

@@ -18,7 +18,7 @@ from deploykit.accuracy.samples.images import fed_by_images
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
-from deploykit.backend.requests import bits_of
+from deploykit.backend.requests import FLOATS, bits_of
 from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
 
 __all__ = ["Pinned", "pin", "read_situation", "read_situations", "resolve_target", "turned"]
-
-_FLOATS = ("fp32", "fp16", "bf16")
 
 
 def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
@@ -144,7 +142,7 @@ def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: Gra
             held["weights" if fact.is_weight else "activations"].add(entry.value.bits)
     widths = bits_of(asked or "")
     if widths is None:
-        differs = asked in _FLOATS and any(held.values())
+        differs = asked in FLOATS and any(held.values())
     else:
         wanted = dict(zip(("weights", "activations"), widths, strict=True))
         differs = any(bits and wanted[kind] not in bits for kind, bits in held.items())

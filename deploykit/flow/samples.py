@@ -19,6 +19,7 @@ from deploykit.accuracy.samples.images import can_decode
 from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.backend.backend import Request, Same, SharedWork, Situation
+from deploykit.backend.requests import FLOATS
 from deploykit.encodings.backward import Evidence
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, sort_findings
@@ -39,7 +40,6 @@ __all__ = [
 
 _MEANINGFUL = frozenset({Label.GIVEN, Label.RECORDED, Label.DECLARED})
 """Labels of inputs whose values say what a model really sees; derived ones only say what a grid could hold."""
-_FLOATS = (None, "fp32", "fp16", "bf16")
 _FEW = "DK621"
 """The guideline that a measurement stands for where there is one."""
 
@@ -135,7 +135,7 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
         calibration = load_calibration(source, input_specs(facts))
         if calibration.kind == "reader":
             return ()
-        gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in _FLOATS
+        gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in (None, *FLOATS)
         feeds: Sequence[Feed] = ()
         available = 0
         # Data that does not fit is told by the survey; an input that would have to be made up tells nothing.
