@@ -12,7 +12,6 @@ from enum import StrEnum
 
 import numpy as np
 from msgspec import field
-from msgspec.structs import replace
 from onnx import NodeProto
 
 from deploykit.encodings.values import Affine, EncodingSet
@@ -142,8 +141,7 @@ _SPREAD = 256.0
 class Clue(Record):
     """A range for an operand. ``encloses`` tells an enclosure from a need; ``copies`` a tensor of the same grid.
 
-    ``exact`` ranges are as narrow as the ones they follow from; others hold whatever two operands do together. It is
-    ``wide`` where one of those is.
+    ``exact`` ranges are as narrow as the ones they follow from; others hold whatever two operands do together.
     """
 
     interval: Interval
@@ -151,24 +149,12 @@ class Clue(Record):
     encloses: bool
     copies: str = ""
     exact: bool = True
-    wide: bool = False
 
 
 def clue_from(
     graph: GraphCopy, node: NodeProto, name: str, known: Mapping[str, InferredRange], encodings: EncodingSet
 ) -> Clue | None:
     """What a reader of ``name`` tells about it, given what is known about the reader's result and other operands."""
-    clue = _clue(graph, node, name, known, encodings)
-    if clue is None:
-        return None
-    beside = [known[used] for used in (*node.input, *node.output) if used in known]
-    whole = clue.encloses and not any(conclusion.partial for conclusion in beside)
-    return replace(clue, encloses=whole, wide=any(conclusion.wide for conclusion in beside))
-
-
-def _clue(
-    graph: GraphCopy, node: NodeProto, name: str, known: Mapping[str, InferredRange], encodings: EncodingSet
-) -> Clue | None:
     result = known.get(node.output[0])
     if result is None:
         return None

@@ -6,11 +6,9 @@ invented.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -25,7 +23,6 @@ from deploykit.model.patterns import find_blocks
 
 __all__ = [
     "CompletedEncodings",
-    "DerivedBiases",
     "complete",
     "complete_encodings",
     "copy_over_movement",
@@ -70,45 +67,29 @@ def copy_over_movement(
     moving = [node for node in copying if not _is_masked_minimum(facts, node, read_values)]
     found: dict[str, Value] = {}
     for node in (*moving, *reversed(moving)):
-        for name, value in _derived(facts, node, known, floats):
-            found[name] = known[name] = value
+        positions = _DATA_INPUTS.get(node.op_type, (0,))
+        inputs = tuple(n for i, n in enumerate(node.inputs) if n and (i in positions or _ALL in positions))
+        outputs = data_outputs(node, node.outputs)
+        if not inputs or not outputs:
+            continue
+        takers = [name for name in inputs if name not in known and facts.only_reader(name)]
+        given: dict[str, Value | None] = dict.fromkeys(takers, _shared(outputs, known))
+        # A padded tensor takes its input's entry whatever the padding is quantized to.
+        given |= dict.fromkeys(outputs, _shared(inputs[:1] if node.op_type == "Pad" else inputs, known))
+        for name, value in given.items():
+            if value is not None and name not in known and name not in floats:
+                found[name] = known[name] = value
     params = parameter_uses(facts)
     return tuple(Encoding(name=name, value=value, is_param=name in params) for name, value in found.items())
 
 
-def _derived(
-    facts: GraphFacts, node: NodeFact, known: Mapping[str, Value], floats: Iterable[str]
-) -> Iterable[tuple[str, Value]]:
-    """What one op gives: first from its outputs to its inputs, then from its inputs to its outputs."""
-    positions = _DATA_INPUTS.get(node.op_type, (0,))
-    inputs = tuple(n for i, n in enumerate(node.inputs) if n and (i in positions or _ALL in positions))
-    outputs = data_outputs(node, node.outputs)
-    if not inputs or not outputs:
-        return []
-    given: dict[str, Value] = {}
-    if _agree(outputs, known):
-        value = known.get(outputs[0])
-        takers = [name for name in inputs if name not in known and facts.only_reader(name)]
-        given.update((name, value) for name in takers if value is not None and _travels(value))
-    # A padded tensor takes its input's entry whatever the padding is quantized to.
-    if node.op_type == "Pad" or _agree(inputs, known):
-        value = known.get(inputs[0])
-        given.update((name, value) for name in outputs if value is not None and _travels(value) and name not in known)
-    return [(name, value) for name, value in given.items() if name not in floats]
-
-
-def _travels(value: Value) -> bool:
-    return value.granularity == "per-tensor"
-
-
-def _agree(names: tuple[str, ...], known: Mapping[str, Value]) -> bool:
-    """True for one name, and for several that all have the same entry."""
-    first = known.get(names[0])
-    others = [known.get(name) for name in names[1:]]
-    return all(
-        first is not None and other is not None and (first is other or not compare_values(first, other))
-        for other in others
-    )
+def _shared(names: tuple[str, ...], known: Mapping[str, Value]) -> Value | None:
+    """The per-tensor entry that all of some tensors have."""
+    first, *others = map(known.get, names)
+    if first is None or first.granularity != "per-tensor":
+        return None
+    same = all(other is not None and (first is other or not compare_values(first, other)) for other in others)
+    return first if same else None
 
 
 def _is_masked_minimum(facts: GraphFacts, node: NodeFact, read_values: ReadValues | None) -> bool:
@@ -140,69 +121,20 @@ _LARGEST_SCALE = 1e298
 _FINEST_FLOAT16 = 2.0**-14
 
 
-class DerivedBiases(Record):
-    """New entries in graph order, and for every other bias without an entry the reason why it gets none."""
-
-    entries: tuple[Encoding, ...]
-    skipped: Mapping[str, str]
-
-
-Made: TypeAlias = "Affine | str"
-"""A value, or the reason why there is none."""
-
-
-def _derive_biases(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues) -> DerivedBiases:
-    """Int32 entries for all biases that have none; place the encodings first.
-
-    ``read_values`` is asked for the biases of norms only (and of weights whose channels run along an unusual axis),
-    since their scale comes from their values.
-    """
+def _biases(facts: GraphFacts) -> Iterator[tuple[ParameterUse, ParameterUse | None, str]]:
+    """Every bias in graph order, with the weight beside it and the data that both belong to."""
     uses = parameter_uses(facts)
     weights = {use.node.index: use for found in uses.values() for use in found if use.role == WEIGHT}
-    entries: list[Encoding] = []
-    skipped: dict[str, str] = {}
-    # The first use of every bias, in graph order.
     firsts = (next((use for use in found if use.role == BIAS), None) for found in uses.values())
-    biases = sorted((use for use in firsts if use is not None), key=lambda use: use.node.index)
-    cases = [
-        _Case(encodings, facts, use, weights.get(use.node.index), read_values, use.node.inputs[0]) for use in biases
-    ]
-    for case in (*cases, *_written_out(encodings, facts, read_values)):
-        use = case.use
-        if use.name in encodings or use.name in encodings.float_tensors or use.name in skipped:
-            continue
-        made = _derive(case)
-        if isinstance(made, str):
-            skipped[use.name] = made
-        else:
-            entries.append(Encoding(name=use.name, value=made, is_param=use.name in uses))
-    return DerivedBiases(entries=tuple(entries), skipped=skipped)
-
-
-def _written_out(encodings: EncodingSet, facts: GraphFacts, read_values: ReadValues) -> Iterator[_Case]:
-    """The biases of norms that the graph writes out node by node."""
+    for use in sorted((use for use in firsts if use is not None), key=lambda use: use.node.index):
+        yield use, weights.get(use.node.index), use.node.inputs[0]
+    # Those of norms that the graph writes out node by node.
     for block in find_blocks(facts):
         bias, scale = (stored_behind(facts, name) if name else None for name in (block.bias, block.scale))
         if block.kind == "LayerNormalization" and bias is not None and scale is not None:
             node = facts.nodes[block.nodes[-1]]
-            use = ParameterUse(name=bias, role=BIAS, node=node)
-            weight = ParameterUse(name=scale, role=WEIGHT, node=node)
-            yield _Case(encodings, facts, use, weight, read_values, block.source)
-
-
-class _Case(Struct, frozen=True):
-    """One bias with everything its scale may depend on."""
-
-    encodings: EncodingSet
-    facts: GraphFacts
-    use: ParameterUse
-    weight: ParameterUse | None
-    read_values: ReadValues
-    source: str
-
-    @property
-    def node(self) -> NodeFact:
-        return self.use.node
+            beside = ParameterUse(name=scale, role=WEIGHT, node=node)
+            yield ParameterUse(name=bias, role=BIAS, node=node), beside, block.source
 
 
 def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Encoding | None:
@@ -224,67 +156,66 @@ def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Enc
     return None
 
 
-def _derive(case: _Case) -> Made:
-    data = effective_entry(case.encodings, case.facts, case.source)
+def _int32_scale(
+    encodings: EncodingSet,
+    facts: GraphFacts,
+    bias: ParameterUse,
+    stored: ParameterUse | None,
+    source: str,
+    read_values: ReadValues,
+) -> Array | str:
+    """The scale of a bias, or the reason why it gets none; ``stored`` is the weight beside it, ``source`` the data."""
+    node, name = bias.node, bias.name
+    data = effective_entry(encodings, facts, source)
     # The stored weight's own entry, or what a computed second input is quantized to.
-    if case.weight is not None:
-        weight = case.encodings.get(case.weight.name)
-    else:
-        weight = effective_entry(case.encodings, case.facts, case.node.inputs[1])
-    for entry, what in ((data, "input"), (weight, "weight")):
+    beside = encodings.get(stored.name) if stored else effective_entry(encodings, facts, node.inputs[1])
+    for entry, what in ((data, "input"), (beside, "weight")):
         if entry is None:
-            return f"the {what} of {case.node.label} is not quantized"
+            return f"the {what} of {node.label} is not quantized"
         if not isinstance(entry.value, Affine | Lpbq):
-            return f"the {what} of {case.node.label} is {entry.dtype}"
-    assert data is not None and weight is not None
-    if not getattr(weight.value, "placed", True):
-        return f"the weight of {case.node.label} is not placed on the graph"
-    if has(case.node, Trait.RECURRENT) and weight.value.granularity != "per-tensor":
-        return f"{case.node.op_type} joins the biases of all its gates, and their weights do not share a scale"
-    if has(case.node, Trait.LINEAR) and _channels_fit(case, weight.value):
+            return f"the {what} of {node.label} is {entry.dtype}"
+    assert data is not None and beside is not None and isinstance(beside.value, Affine | Lpbq)
+    weight, per_tensor = beside.value, beside.value.granularity == "per-tensor"
+    if not weight.placed:
+        return f"the weight of {node.label} is not placed on the graph"
+    if has(node, Trait.RECURRENT) and not per_tensor:
+        return f"{node.op_type} joins the biases of all its gates, and their weights do not share a scale"
+    # Where the weight's scales run along the output channels, these are the bias's elements.
+    if has(node, Trait.LINEAR) and (
+        per_tensor
+        or stored is None
+        or (weight.axis == stored.channel_axis and weight.block_axis in (None, stored.block_axis))
+    ):
         # Input scale times weight scale: per channel, of the largest block, and of the channel scale of LPBQ.
-        if len(parameter_uses(case.facts)[case.use.name]) > 1:
-            return f"several ops add it, {case.node.label} among them, and each would need another scale"
+        if len(parameter_uses(facts)[name]) > 1:
+            return f"several ops add it, {node.label} among them, and each would need another scale"
         if not isinstance(data.value, Affine) or data.value.granularity != "per-tensor":
-            return f"the input of {case.node.label} is not quantized per tensor"
-        assert isinstance(weight.value, Affine | Lpbq)
-        if isinstance(weight.value, Lpbq):
-            # Observed: AIMET keeps the channel scales of LPBQ in double, and only the input's in float32.
-            with np.errstate(over="ignore", under="ignore"):
-                scale = np.asarray(data.value.scale.astype(np.float32).astype(np.float64) * weight.value.channel_scale)
-        else:
-            # The product in float32, as AIMET computes it; in double where float32 would underflow or overflow.
-            with np.errstate(over="ignore", under="ignore"):
-                single = data.value.scale.astype(np.float32) * weight.value.scale.astype(np.float32)
-                exact = np.asarray(data.value.scale * weight.value.scale)
-            scale = np.where(
-                np.isfinite(single) & (single >= np.finfo(np.float32).tiny), single.astype(np.float64), exact
-            )
-        if weight.value.block_axis is not None:
-            scale = scale.max(axis=weight.value.block_axis)
-        return _int32(scale.reshape(-1) if scale.ndim else scale)
+            return f"the input of {node.label} is not quantized per tensor"
+        given = data.value.scale
+        with np.errstate(over="ignore", under="ignore"):
+            if isinstance(weight, Lpbq):
+                # Observed: AIMET keeps the channel scales of LPBQ in double, and only the input's in float32.
+                scale = np.asarray(given.astype(np.float32).astype(np.float64) * weight.channel_scale)
+            else:
+                # The product in float32, as AIMET computes it; in double where float32 would underflow or overflow.
+                single = given.astype(np.float32) * weight.scale.astype(np.float32)
+                fits = np.isfinite(single) & (single >= np.finfo(np.float32).tiny)
+                scale = np.where(fits, single.astype(np.float64), np.asarray(given * weight.scale))
+        if weight.block_axis is not None:
+            scale = scale.max(axis=weight.block_axis)
+        return scale.reshape(-1) if scale.ndim else scale
     # The finest scale that holds the bias: of all its values, or of each where the weight is per channel.
-    values = case.read_values(case.use.name)
+    values = read_values(name)
     if values is None:
-        return f"the scale comes from its values, and {case.use.name!r} cannot be read"
-    fact = case.facts.tensors[case.use.name]
-    floor = max(_FINEST_SCALE, _FINEST_FLOAT16 if fact.dtype == "float16" else 0.0)
+        return f"the scale comes from its values, and {name!r} cannot be read"
+    floor = max(_FINEST_SCALE, _FINEST_FLOAT16 if facts.tensors[name].dtype == "float16" else 0.0)
     scale = np.maximum(np.abs(values.astype(np.float64)) / 2**31, floor)
     if not np.isfinite(scale).all():
-        return f"{case.use.name!r} holds values that are not finite"
-    return _int32(np.asarray(scale.max()) if weight.value.granularity == "per-tensor" else scale.reshape(-1))
+        return f"{name!r} holds values that are not finite"
+    return np.asarray(scale.max()) if per_tensor else scale.reshape(-1)
 
 
-def _channels_fit(case: _Case, weight: Value) -> bool:
-    """True when the weight's scales run along the output channels, which are the bias's elements."""
-    if weight.granularity == "per-tensor" or case.weight is None:
-        return True
-    assert isinstance(weight, Affine | Lpbq)
-    blocks_fit = weight.block_axis is None or weight.block_axis == case.weight.block_axis
-    return weight.axis == case.weight.channel_axis and blocks_fit
-
-
-def _int32(scale: Array) -> Made:
+def _int32(scale: Array) -> Affine | str:
     if not ((scale > 0) & (scale < _LARGEST_SCALE)).all():
         return f"the product of the scales, {float(scale.flat[0]):g}, is no usable scale"
     axis = 0 if scale.ndim else None
@@ -303,16 +234,27 @@ class CompletedEncodings(Record):
 def complete(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues) -> CompletedEncodings:
     """Placed encodings with int32 biases, then with copies over data movement.
 
-    ``read_values`` gives the values of stored tensors; it is asked for norm biases and for scalars only.
+    ``read_values`` gives the values of stored tensors; it is asked for scalars and for the biases of norms only (and of
+    weights whose channels run along an unusual axis), since their scale comes from their values.
     """
-    derived = _derive_biases(encodings, facts, read_values=read_values)
-    with_biases = encodings.with_entries(derived.entries)
+    uses, entries, skipped = parameter_uses(facts), list[Encoding](), dict[str, str]()
+    for bias, weight, source in _biases(facts):
+        name = bias.name
+        if name in encodings or name in encodings.float_tensors or name in skipped:
+            continue
+        scale = _int32_scale(encodings, facts, bias, weight, source, read_values)
+        made = scale if isinstance(scale, str) else _int32(scale)
+        if isinstance(made, str):
+            skipped[name] = made
+        else:
+            entries.append(Encoding(name=name, value=made, is_param=name in uses))
+    with_biases = encodings.with_entries(entries)
     moved = copy_over_movement(with_biases, facts, read_values=read_values)
     return CompletedEncodings(
         encodings=with_biases.with_entries(moved),
-        biases=tuple(entry.name for entry in derived.entries),
+        biases=tuple(entry.name for entry in entries),
         copies=tuple(entry.name for entry in moved),
-        skipped=derived.skipped,
+        skipped=skipped,
     )
 
 

@@ -9,7 +9,7 @@ is float. It changes no set by itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from deploykit.encodings.complete import copy_over_movement
@@ -68,9 +68,8 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     found: dict[str, Fusion] = {}
     settings: dict[str, set[int]] = {}
     for fusion in fusions(facts):
-        if not (
-            fusion.certain or (fusion.result in encodings and not any(name in encodings for name in fusion.inside))
-        ):
+        explained = fusion.result in encodings and fusion.inside.isdisjoint(encodings.entries)
+        if not (fusion.certain or explained):
             continue
         found.update((name, fusion) for name in sorted(fusion.inside) if name not in encodings and name not in stated)
         for name in sorted(fusion.settings - stated):
@@ -112,15 +111,13 @@ def find_borders(
     ``ignored`` are tensors without a type of their own (inside fused pairs).
     """
     facts = with_static(facts)
-    found = []
-    for node in map(facts.nodes.__getitem__, sorted(float_nodes(facts, floats))):
-        for names, direction in ((node.inputs, "to-float"), (node.outputs, "to-quantized")):
-            found += [
-                Border(tensor=name, node=node.label, direction=direction)
-                for name in dict.fromkeys(names)
-                if _is_quantized(facts, name, floats) and name not in ignored
-            ]
-    return tuple(found)
+    return tuple(
+        Border(tensor=name, node=node.label, direction=direction)
+        for node in map(facts.nodes.__getitem__, sorted(float_nodes(facts, floats)))
+        for names, direction in ((node.inputs, "to-float"), (node.outputs, "to-quantized"))
+        for name in dict.fromkeys(names)
+        if _is_quantized(facts, name, floats) and name not in ignored
+    )
 
 
 def _is_quantized(facts: GraphFacts, name: str, floats: Collection[str]) -> bool:
@@ -263,13 +260,14 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
 
 def _movement(facts: GraphFacts, trait: Trait = Trait.CARRIES_GRID) -> tuple[tuple[str, str], ...]:
     """Every (source, copy) pair of activations that a data-movement op ties together, in graph order."""
-
-    def pairs() -> Iterator[tuple[str, str]]:
-        for node in facts.nodes:
-            if has(node, trait) and node.inputs and facts.is_data(node.inputs[0]):
-                yield from ((node.inputs[0], out) for out in data_outputs(node, node.outputs) if facts.is_data(out))
-
-    return facts.once(("movement", trait), lambda: tuple(pairs()))
+    pairs = (
+        (node.inputs[0], out)
+        for node in facts.nodes
+        if has(node, trait) and node.inputs and facts.is_data(node.inputs[0])
+        for out in data_outputs(node, node.outputs)
+        if facts.is_data(out)
+    )
+    return facts.once(("movement", trait), lambda: tuple(pairs))
 
 
 def _spread(

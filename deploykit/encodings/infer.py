@@ -32,7 +32,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.operators import RANGES, Trait, ops
 from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, SUMS, Interval, hull
-from deploykit.model.ranges import Arithmetic
+from deploykit.model.ranges import Arithmetic, stored_range
 
 __all__ = ["infer_entries"]
 
@@ -148,7 +148,7 @@ class _RangeSearch:
             readers = self.graph.readers(name)
             worth = name in self.wanted or any(n.op_type in FUNCTIONS or n.op_type in SELECTIONS for n in readers)
             if worth and name not in self.known and name in self.facts.tensors:
-                self.conclude(name, self.arithmetic.stored(name), Origin.CONSTANT, "its stored values")
+                self.conclude(name, stored_range(self.graph, name), Origin.CONSTANT, "its stored values")
         for _ in range(_MOST_ROUNDS):
             forward = [self._forward(node, width) for node in self.graph.nodes]
             names = (name for node in reversed(self.graph.nodes) for name in node.input if name)
@@ -206,22 +206,22 @@ class _RangeSearch:
         if name in self.known or fact is None or name in self.graph.stored:
             return False
         readers = self.graph.readers(name)
-        found = [clue_from(self.graph, node, name, self.known, self.given) for node in readers if name in node.input]
-        clues = [clue if clue is not None and (clue.exact or width > _Width.EXACT) else None for clue in found]
-        sure = [clue for clue in clues if clue is not None and clue.encloses]
-        if sure:
-            return self._conclude_backward(name, sure, partial=False)
-        heard = [clue for clue in clues if clue is not None]
-        return (
-            not fact.is_output and len(heard) == len(readers) > 0 and self._conclude_backward(name, heard, partial=True)
-        )
-
-    def _conclude_backward(self, name: str, clues: list[Clue], *, partial: bool) -> bool:
+        # What each reader tells, whether that encloses all values, and whether it follows from something wide.
+        heard: list[tuple[Clue, bool, bool]] = []
+        for node in readers:
+            clue = clue_from(self.graph, node, name, self.known, self.given) if name in node.input else None
+            if clue is not None and (clue.exact or width > _Width.EXACT):
+                beside = [self.known[used] for used in (*node.input, *node.output) if used in self.known]
+                encloses = clue.encloses and not any(conclusion.partial for conclusion in beside)
+                heard.append((clue, encloses, any(conclusion.wide for conclusion in beside)))
+        sure = [told for told in heard if told[1]]
+        if not sure and (fact.is_output or not len(heard) == len(readers) > 0):
+            return False
+        clues, _, wide = zip(*(sure or heard), strict=True)
         words = "; ".join(dict.fromkeys(clue.words for clue in clues))
         copies = clues[0].copies if len({clue.copies for clue in clues}) == 1 else ""
         ends = hull(clue.interval for clue in clues)
-        wide = any(clue.wide for clue in clues)
-        return self.conclude(name, ends, Origin.NEIGHBOURS, words, copies=copies, wide=wide, partial=partial)
+        return self.conclude(name, ends, Origin.NEIGHBOURS, words, copies=copies, wide=any(wide), partial=not sure)
 
     def observe(self) -> None:
         """Look at what is still missing on the user's data, where it hangs on nothing else."""

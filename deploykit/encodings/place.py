@@ -18,6 +18,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
 from deploykit.model.parameters import parameter_uses
 from deploykit.model.ranges import Interval
+from deploykit.system.store import made_once
 
 __all__ = [
     "Layout",
@@ -97,12 +98,9 @@ def place(encodings: EncodingSet, facts: GraphFacts, *, infer_blocks: bool = Fal
     )
 
 
+@made_once
 def layouts(facts: GraphFacts) -> Mapping[str, Layout]:
     """The layout of every tensor of a graph."""
-    return facts.once("layouts", lambda: _collect_layouts(facts))
-
-
-def _collect_layouts(facts: GraphFacts) -> Mapping[str, Layout]:
     uses, found = parameter_uses(facts), dict[str, Layout]()
     for name, fact in facts.tensors.items():
         weights = [use for use in uses.get(name, ()) if use.channel_axis is not None]

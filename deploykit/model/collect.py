@@ -28,6 +28,7 @@ from deploykit.model.values import (
 )
 from deploykit.model.weights import is_outside, weight
 from deploykit.system.aliases import Numbers
+from deploykit.system.store import made_once
 
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "plain", "read_of"]
 
@@ -78,16 +79,13 @@ def collect_facts(model: Model) -> GraphFacts:
     )
 
 
-def read_of(model: ModelProto) -> Model:
+@made_once
+def read_of(view: GraphView) -> Model:
     """A model that exists in memory only, made of one that was checked when it was read; once while it stays the same.
 
     No file is looked for.
     """
-    return _read(view_of(model))
-
-
-def _read(view: GraphView) -> Model:
-    return view.once("read", lambda: Model(path=_NOWHERE, proto=view.model, stored=named_tensors(view.model)))
+    return Model(path=Path("model.onnx"), proto=view.model, stored=named_tensors(view.model))
 
 
 def facts_of(model: ModelProto) -> GraphFacts:
@@ -97,10 +95,7 @@ def facts_of(model: ModelProto) -> GraphFacts:
 
 def facts_seen(view: GraphView) -> GraphFacts:
     """The facts of a model that is looked through, once for all who do so."""
-    return view.once("facts", lambda: collect_facts(_read(view)))
-
-
-_NOWHERE = Path("model.onnx")
+    return view.once("facts", lambda: collect_facts(read_of(view)))
 
 
 def constant_value(model: Model, name: str, *, limit: int = 1024) -> Numbers | None:

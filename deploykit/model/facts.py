@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from deploykit.findings.records import Record
 from deploykit.model.operators import BITS, FLOATS, QUANTIZERS, Trait, has, settings, static_from
 from deploykit.system.aliases import Json
-from deploykit.system.store import Kept
+from deploykit.system.store import Kept, made_once
 
 __all__ = [
     "LAYOUT",
@@ -196,22 +196,19 @@ class GraphFacts(Record, Kept, dict=True):
         return readers[0] if len(readers) == 1 and (not op_types or readers[0].op_type in op_types) else None
 
 
+@made_once
 def static_tensors(facts: GraphFacts) -> frozenset[str]:
     """Stored tensors and everything that deterministic ops make of nothing but those."""
     stored = (name for name, fact in facts.tensors.items() if fact.is_weight)
-    nodes = ((node, node.inputs, node.outputs) for node in facts.nodes)
-    return facts.once("static tensors", lambda: static_from(stored, nodes))
+    return static_from(stored, ((node, node.inputs, node.outputs) for node in facts.nodes))
 
 
+@made_once
 def with_static(facts: GraphFacts) -> GraphFacts:
     """The same facts with static tensors in the role of constants; the facts themselves when there are none."""
-
-    def make() -> GraphFacts:
-        computed = [name for name in static_tensors(facts) if not facts.tensors[name].is_weight]
-        constants = {name: replace(facts.tensors[name], role=TensorRole.CONSTANT) for name in computed}
-        return replace(facts, tensors={**facts.tensors, **constants}) if computed else facts
-
-    return facts.once("with static", make)
+    computed = [name for name in static_tensors(facts) if not facts.tensors[name].is_weight]
+    constants = {name: replace(facts.tensors[name], role=TensorRole.CONSTANT) for name in computed}
+    return replace(facts, tensors={**facts.tensors, **constants}) if computed else facts
 
 
 def channel_first(facts: GraphFacts) -> GraphFacts:

@@ -21,7 +21,7 @@ from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import constant_tensor, dtype_name
 from deploykit.model.weights import is_outside, stored_values
 from deploykit.system.aliases import Numbers
-from deploykit.system.store import Kept
+from deploykit.system.store import Kept, made_once
 
 __all__ = ["GraphCopy", "GraphView", "view_of"]
 
@@ -96,10 +96,10 @@ class GraphCopy(Kept):
             name = node.input[0]
         return name
 
+    @made_once
     def static(self) -> frozenset[str]:
         """Stored tensors and what is computed from nothing else."""
-        nodes = ((node, node.input, node.output) for node in self.nodes)
-        return self.once("static", lambda: static_from(self.stored, nodes))
+        return static_from(self.stored, ((node, node.input, node.output) for node in self.nodes))
 
     def scalar(self, name: str) -> float | None:
         """A stored value of one element as a number, or None; nothing larger is looked at."""
@@ -190,9 +190,10 @@ class GraphCopy(Kept):
             self._names = None
 
     @property
+    @made_once
     def types(self) -> Mapping[str, tuple[str, Shape]]:
         """Element type and shape of what is fed or computed, as far as onnx can infer them."""
-        return self.once("types", lambda: infer(self.model).types)
+        return infer(self.model).types
 
     def type_of(self, name: str) -> tuple[str, Shape]:
         """Element type and shape of any tensor, "" and None where they are not known; open sizes are no numbers."""

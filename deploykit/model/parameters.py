@@ -10,6 +10,7 @@ from collections.abc import Container, Mapping
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import BIAS, QUANTIZERS, ROLES, WEIGHT, is_standard
+from deploykit.system.store import made_once
 
 __all__ = [
     "ParameterUse",
@@ -32,12 +33,9 @@ class ParameterUse(Record):
     block_axis: int | None = None
 
 
+@made_once
 def parameter_uses(facts: GraphFacts) -> Mapping[str, tuple[ParameterUse, ...]]:
     """Every stored tensor that is read as a parameter, with all its uses in graph order."""
-    return facts.once("parameter uses", lambda: _collect_uses(facts))
-
-
-def _collect_uses(facts: GraphFacts) -> Mapping[str, tuple[ParameterUse, ...]]:
     found: dict[str, list[ParameterUse]] = {}
     for node in facts.nodes:
         if not is_standard(node):

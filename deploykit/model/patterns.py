@@ -16,6 +16,7 @@ from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.model.operators import QUANTIZERS, Trait, has, is_standard, ops
 from deploykit.model.parameters import bias_after_matmul, stored_behind
+from deploykit.system.store import made_once
 
 __all__ = [
     "BLOCKS",
@@ -51,11 +52,9 @@ class FusedBlock(Record):
     bias: str
 
 
+@made_once
 def find_blocks(facts: GraphFacts) -> tuple[FusedBlock, ...]:
     """Every block, in the order of their last nodes; no two share a node, and the longer one wins."""
-    known: tuple[FusedBlock, ...] | None = facts.known("blocks")
-    if known is not None:
-        return known
     finder, found = _Finder(facts), list[FusedBlock]()
     for node in facts.nodes:
         for match in _ENDS_OR_GATES.get(node.op_type, ()) if is_standard(node) else ():
@@ -67,7 +66,7 @@ def find_blocks(facts: GraphFacts) -> tuple[FusedBlock, ...]:
         if taken.isdisjoint(block.nodes):
             taken.update(block.nodes)
             kept.append(block)
-    return facts.keep("blocks", tuple(sorted(kept, key=lambda block: block.nodes[-1])))
+    return tuple(sorted(kept, key=lambda block: block.nodes[-1]))
 
 
 def written_layer_norms(facts: GraphFacts) -> Iterator[FusedBlock]:
@@ -431,14 +430,11 @@ class Fusion(Record):
     words: str
 
 
+@made_once
 def fusions(facts: GraphFacts) -> tuple[Fusion, ...]:
     """Every fused pair and every written-out block of a graph; linear in its size."""
-    known: tuple[Fusion, ...] | None = facts.known("fusions")
-    if known is not None:
-        return known
-    blocks = find_blocks(facts)
     pairs = (found for tensor in facts.tensors.values() if (found := _fused_pair(facts, tensor)) is not None)
-    return facts.keep("fusions", (*pairs, *(made for block in blocks for made in _fused_block(facts, block))))
+    return (*pairs, *(made for block in find_blocks(facts) for made in _fused_block(facts, block)))
 
 
 def _fused_pair(facts: GraphFacts, tensor: TensorFact) -> Fusion | None:

@@ -29,7 +29,6 @@ __all__ = [
     "INTEGER_RANGES",
     "SELECTIONS",
     "SUMS",
-    "WORTH_READING",
     "ZERO",
     "Case",
     "Interval",
@@ -37,6 +36,7 @@ __all__ = [
     "both",
     "clip_bounds",
     "hull",
+    "numbers_in",
     "product",
     "total",
 ]
@@ -45,8 +45,17 @@ Interval: TypeAlias = tuple[float, float]
 ANYTHING: Interval = (-math.inf, math.inf)
 ZERO: Interval = (0.0, 0.0)
 
-WORTH_READING = 1 << 22
-"""Stored tensors with more elements are not read: 16 MB in float32."""
+# Stored tensors with more elements are not read: 16 MB in float32.
+_WORTH_READING = 1 << 22
+
+
+def numbers_in(graph: GraphCopy, name: str) -> Numbers | None:
+    """The stored numbers of a tensor; None where there are none or too many to read."""
+    tensor = graph.stored.get(graph.origin(name)) if name else None
+    if tensor is None or element_count(tensor, name) > _WORTH_READING:
+        return None
+    value = graph.array(name)
+    return None if value is None or not value.size or value.dtype.kind not in "fiub" else value
 
 
 class Case(Struct, frozen=True):
@@ -75,15 +84,9 @@ class Case(Struct, frozen=True):
 
     def array(self, index: int) -> Numbers | None:
         """The finite stored values of an operand in double precision; None where there are none or too many to read."""
-        name = self.name(index)
-        tensor = self.graph.stored.get(self.graph.origin(name)) if name else None
-        if tensor is None or element_count(tensor, name) > WORTH_READING:
-            return None
-        value = self.graph.array(name)
-        if value is None or not value.size or value.dtype.kind not in "fiub":
-            return None
-        wide = value.astype(np.float64)
-        return wide if bool(np.isfinite(wide).all()) else None
+        value = numbers_in(self.graph, self.name(index))
+        wide = None if value is None else value.astype(np.float64)
+        return wide if wide is not None and np.isfinite(wide).all() else None
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute of the node, or the default."""
@@ -256,17 +259,10 @@ def _mod(case: Case) -> Interval:
     return (0.0 if low >= 0 else -most), (0.0 if high <= 0 else most)
 
 
-def _leaky(case: Case) -> Interval:
-    low, high = case.of(0)
-    slope = float(case.get("alpha", 0.01))
-    ends = [value if value >= 0 else slope * value for value in (low, high)]
-    return hull([(end, end) for end in (*ends, *([0.0] if low < 0 < high else []))])
-
-
-def _prelu(case: Case) -> Interval:
+def _bent(case: Case, slope: Interval) -> Interval:
     """max(x, 0) + slope * min(x, 0)."""
     low, high = case.of(0)
-    return total((max(low, 0.0), max(high, 0.0)), product(case.of(1), (min(low, 0.0), min(high, 0.0))))
+    return total((max(low, 0.0), max(high, 0.0)), product(slope, (min(low, 0.0), min(high, 0.0))))
 
 
 def _log_softmax(case: Case) -> Interval:
@@ -363,7 +359,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _dipping(-0.375),
     "LSTM": _recurrent,
-    "LeakyRelu": _leaky,
+    "LeakyRelu": lambda case: _bent(case, (float(case.get("alpha", 0.01)),) * 2),
     "LogSoftmax": _log_softmax,
     "LpNormalization": lambda _case: (-1.0, 1.0),
     "Max": lambda case: (max(low for low, _ in case.operands), max(high for _, high in case.operands)),
@@ -373,7 +369,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "Mod": _mod,
     "Mul": _mul,
     "Neg": lambda case: _negative(case.of(0)),
-    "PRelu": _prelu,
+    "PRelu": lambda case: _bent(case, case.of(1)),
     "Pow": _pow,
     "QuantizeLinear": _quantize,
     "RNN": _recurrent,
@@ -530,10 +526,6 @@ def _reduce_l2(case: Case) -> Interval:
     return 0.0, math.inf if count is None else math.sqrt(count) * _largest(case)
 
 
-def _reduce_sum(case: Case) -> Interval:
-    return _of_count(case.of(0), case.reduced())
-
-
 def _log_sum_exp(case: Case) -> Interval:
     (low, high), count = case.of(0), case.reduced()
     return low, math.inf if count is None else high + math.log(max(count, 1))
@@ -599,7 +591,7 @@ SUMS: Mapping[str, Rule] = {
     "ReduceL1": lambda case: _of_count((0.0, _largest(case)), case.reduced()),
     "ReduceL2": _reduce_l2,
     "ReduceLogSumExp": _log_sum_exp,
-    "ReduceSum": _reduce_sum,
+    "ReduceSum": lambda case: _of_count(case.of(0), case.reduced()),
     "ReduceSumSquare": lambda case: _of_count((0.0, _largest(case) * _largest(case)), case.reduced()),
 }
 """Operators that add many products, or normalize.

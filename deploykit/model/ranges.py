@@ -27,17 +27,25 @@ from deploykit.model.range_functions import (
     FUNCTIONS,
     SELECTIONS,
     SUMS,
-    WORTH_READING,
     ZERO,
     Case,
     Interval,
     both,
     clip_bounds,
     hull,
+    numbers_in,
 )
-from deploykit.model.values import element_count
 
-__all__ = ["ANYTHING", "Arithmetic", "Interval", "JointFacts", "LateBounds", "clip_bounds", "graph_bounds"]
+__all__ = [
+    "ANYTHING",
+    "Arithmetic",
+    "Interval",
+    "JointFacts",
+    "LateBounds",
+    "clip_bounds",
+    "graph_bounds",
+    "stored_range",
+]
 
 
 # How many operators a fact is followed through; what real exports write is shorter.
@@ -247,7 +255,7 @@ def graph_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) 
     bounds = _Bounds(graph, {name: narrow.get(name, ANYTHING) for name in graph.inputs})
     for node in graph.nodes:
         if node.op_type != "Constant":
-            made = zip(node.output, list(arithmetic.outputs(node, bounds)), strict=False)
+            made = zip(node.output, arithmetic.outputs(node, bounds), strict=False)
             bounds.update({name: both(bound, narrow.get(name, ANYTHING)) for name, bound in made if name})
     return dict(bounds)
 
@@ -278,10 +286,6 @@ class Arithmetic:
     def __init__(self, graph: GraphCopy) -> None:
         self.graph = graph
         self._joint = JointFacts(graph)
-
-    def stored(self, name: str) -> Interval:
-        """The least and largest stored value; anything where they are too many to read."""
-        return _stored(self.graph, name)
 
     def outputs(self, node: NodeProto, bounds: Mapping[str, Interval]) -> Iterator[Interval]:
         """The bounds of each output, from those of the operands."""
@@ -333,15 +337,14 @@ class _Bounds(dict[str, Interval]):
     def get(self, name: str, default: Interval = ANYTHING) -> Interval:  # type: ignore[override]
         """The bounds of a tensor, ``default`` where it has none."""
         if name not in self and name in self._graph.stored:
-            self[name] = _stored(self._graph, name)
+            self[name] = stored_range(self._graph, name)
         return super().get(name, default)
 
 
-def _stored(graph: GraphCopy, name: str) -> Interval:
-    if element_count(graph.stored[name], name) > WORTH_READING:
-        return ANYTHING
-    value = graph.array(name)
-    if value is None or not value.size or value.dtype.kind not in "fiub":
+def stored_range(graph: GraphCopy, name: str) -> Interval:
+    """The least and largest stored value; anything where there are none or too many to read."""
+    value = numbers_in(graph, name)
+    if value is None:
         return ANYTHING
     low, high = float(value.min()), float(value.max())
     return ANYTHING if np.isnan(low) else (low, high)

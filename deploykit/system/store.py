@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
@@ -32,6 +32,7 @@ __all__ = [
     "is_off",
     "key_of",
     "limit",
+    "made_once",
     "rooms",
     "user_cache",
     "user_home",
@@ -112,6 +113,21 @@ class Kept:
         """The same value, found again by ``known`` and ``once``."""
         self._derived[key] = made
         return made
+
+
+K = TypeVar("K", bound=Kept)
+
+
+def made_once(make: Callable[[K], T]) -> Callable[[K], T]:
+    """A function of one such thing alone, which makes its answer once."""
+
+    @wraps(make)
+    def found(kept: K) -> T:
+        if make not in kept._derived:
+            kept._derived[make] = make(kept)
+        return cast("T", kept._derived[make])
+
+    return found
 
 
 class Store:

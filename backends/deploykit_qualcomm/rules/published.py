@@ -17,6 +17,7 @@ from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import QUANTIZERS, Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
+from deploykit.system.store import made_once
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["RULES", "published_networks", "structure_of"]
@@ -53,6 +54,8 @@ def published_networks() -> PublishedTable:
     return structure(PublishedTable, read_toml(path, shipped=True), where=f"{path.name}:")
 
 
+@made_once
+@made_once
 def structure_of(facts: GraphFacts) -> str:
     """A digest of the inputs and of all operators that compute, each with the shapes of its weight and its output.
 
@@ -84,7 +87,7 @@ def check_published(situation: Situation) -> Finds:
     Fix: deploykit run measures your own
     """
     table, chip = published_networks(), situation.target.device.id
-    own = situation.facts.once("structure", lambda: structure_of(situation.facts))
+    own = structure_of(situation.facts)
     network = next((row for row in table.network if own in row.structure and chip in row.times), None)
     if network is None:
         return
