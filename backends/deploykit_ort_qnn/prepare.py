@@ -109,7 +109,12 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     soc = device.fact("soc_model")
     source: Source = "encodings" if situation.encodings is not None else "qdq" if situation.facts.is_qdq else "float"
     if request.adapter_options.get("dlc"):
-        _refuse_dlc(wheel)
+        # UsageError for a wheel that writes none, or does so on another machine only, where nothing is written now.
+        name = f"--dlc: onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk})"
+        if not has_option("dump_qnn_ir_dlc", wheel.version):
+            raise UsageError(f"{name} writes none", next="leave it out, or use --sdk 2.47 or later")
+        if wheel.runs_on(LINUX) is None:
+            raise UsageError(f"{name} does not run here", next="leave it out, or use --sdk 2.47 or later")
     limit = read_time(str(request.adapter_options.get(MAX_TIME.name) or ""))
     prepared = None if source == "float" else prepared_model(situation, shared, wheel)
     given, prepared = _repaired(situation, prepared) if request.adapter_options.get("repair") else (situation, prepared)
@@ -124,13 +129,19 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     insisted = request.sdk == wheel.version
     carried = Carried(wheel=wheel, device=device, insisted=insisted, ask="" if insisted else f"--sdk {wheel.version}")
     lint = (*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(halves), *CARRIER_RULES.run(carried))
+    # The precision by name; UsageError for one that the provider's compiler cannot be asked for.
+    if request.precision not in (None, "fp16", *_INTEGER):
+        known = ", ".join(("fp16", *_INTEGER))
+        raise UsageError(f"--precision {request.precision}: not a precision of ort-qnn", next=f"one of {known}")
+    if request.precision == "fp16" and source == "qdq":
+        raise UsageError("--precision fp16: the model holds Q/DQ nodes", next="give the float model, or no --precision")
     return ProviderDraft(
         situation=given,
         wheel=wheel,
         soc_model=soc if isinstance(soc, int) else None,
         fp16=None if fp16 is None else bool(fp16.value),
         source=source,
-        precision=_precision(request.precision, source),
+        precision=request.precision or "",
         chosen=choose_options(request.options, wheel.version, {node.op_type for node in situation.facts.nodes}),
         prepared=prepared,
         lint=lint,
@@ -171,25 +182,6 @@ def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, shared: Sh
         return left - suspects_in(model, verdicts=_SUSPECT, only=left)
 
     return shared.once(("cleared", Same(model), found), look)
-
-
-def _refuse_dlc(wheel: Wheel) -> None:
-    """UsageError for a wheel that writes none, or does so on another machine only, where nothing is written now."""
-    name = f"--dlc: onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk})"
-    if not has_option("dump_qnn_ir_dlc", wheel.version):
-        raise UsageError(f"{name} writes none", next="leave it out, or use --sdk 2.47 or later")
-    if wheel.runs_on(LINUX) is None:
-        raise UsageError(f"{name} does not run here", next="leave it out, or use --sdk 2.47 or later")
-
-
-def _precision(asked: str | None, source: Source) -> str:
-    """The precision by name; UsageError for one that the provider's compiler cannot be asked for."""
-    if asked not in (None, "fp16", *_INTEGER):
-        known = ", ".join(("fp16", *_INTEGER))
-        raise UsageError(f"--precision {asked}: not a precision of ort-qnn", next=f"one of {known}")
-    if asked == "fp16" and source == "qdq":
-        raise UsageError("--precision fp16: the model holds Q/DQ nodes", next="give the float model, or no --precision")
-    return asked or ""
 
 
 def prepared_model(situation: Situation, shared: SharedWork, wheel: Wheel | None) -> ProviderModel:

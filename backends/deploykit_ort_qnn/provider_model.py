@@ -214,10 +214,20 @@ class _Preparation(Struct, kw_only=True):
         self.note("int16-matmul", conversions.int16)
         requantize = {**apart, **moved, **conversions.requantize}
         made = insert_qdq(self.model, self.encodings, bias="int32", requantize=requantize, first=conversions.first)
+        # What the user's entries say, and what follows from them for tensors that the rewrites made.
+
+        def same_width(a: str, b: str) -> bool:
+            return "int" in a and "int" in b and a.lstrip("u") == b.lstrip("u")
+
+        wanted = {
+            name: made.placed[name] if same_width(entry.dtype, made.placed.get(name, "")) else entry.dtype
+            for name, entry in self.encodings.entries.items()
+            if name in made.placed or name not in given
+        }
         return ProviderModel(
             model=made.model,
             encodings=self.encodings,
-            intended=_intended(given, self.encodings, made.placed),
+            intended={**wanted, **dict.fromkeys(given.floats, "float16")},
             placed=made.placed,
             steps=tuple(self.steps),
             stored=made.stored,
@@ -227,20 +237,3 @@ class _Preparation(Struct, kw_only=True):
             narrowed=conversions.narrowed,
             float8=tuple(entry.name for entry in self.encodings if isinstance(entry.value, Float8)),
         )
-
-
-def _intended(given: EncodingSet, final: EncodingSet, placed: Mapping[str, str]) -> dict[str, str]:
-    """What the user's entries say, and what follows from them for tensors that the rewrites made.
-
-    A signed activation grid is written as the same unsigned one: that is no other intention.
-    """
-
-    def same_width(a: str, b: str) -> bool:
-        return "int" in a and "int" in b and a.lstrip("u") == b.lstrip("u")
-
-    wanted = {
-        name: placed[name] if same_width(entry.dtype, placed.get(name, "")) else entry.dtype
-        for name, entry in final.entries.items()
-        if name in placed or name not in given
-    }
-    return {**wanted, **dict.fromkeys(given.floats, "float16")}

@@ -48,7 +48,24 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
         text = render(f"ort_qnn/scripts/{script}.j2", values, templates=templates)
         yield TextFile(path=f"scripts/{script}", text=text, executable=True)
     if draft.options.get("emit") == "github-actions":
-        text = render("ort_qnn/scripts/compile.yml.j2", {**values, **_runner(draft)}, templates=templates)
+        # A hosted machine that can execute the compiler, and what is installed there.
+        wheel = draft.wheel
+        if wheel.runs_on(LINUX) is not None:
+            loads = [pair.version for pair in wheel.onnxruntime if pair.status is Status.SUPPORTED]
+            packages = [f"onnxruntime-qnn=={wheel.version}", f"onnxruntime=={loads[-1]}"]
+            where = {"runner": "ubuntu-24.04", "python": "3.11", "requirement": ""}
+        else:
+            host = next(host for host in wheel.host if host.system == "windows")
+            packages = [f"onnxruntime-qnn=={wheel.version}"]
+            runner = "windows-11-arm" if host.machine == "aarch64" else "windows-2022"
+            # The one file whose libraries were read: its Python is an x64 one, also on ARM.
+            requirement = f"onnxruntime-qnn=={wheel.version} --hash=sha256:{host.sha256}" if host.sha256 else ""
+            where = {"runner": runner, "python": "3.11", "requirement": requirement}
+        text = render(
+            "ort_qnn/scripts/compile.yml.j2",
+            {**values, **where, "packages": packages, "soc_model": draft.soc_model},
+            templates=templates,
+        )
         yield TextFile(path=WORKFLOW, text=text)
 
 
@@ -83,20 +100,3 @@ def _values(draft: ProviderDraft) -> Json:
         # The folder of the toolchain that has this wheel in a Python of its own.
         "other_python": folder if runs_here else "",
     }
-
-
-def _runner(draft: ProviderDraft) -> Json:
-    """A hosted machine that can execute the compiler, and what is installed there."""
-    wheel = draft.wheel
-    if wheel.runs_on(LINUX) is not None:
-        loads = [pair.version for pair in wheel.onnxruntime if pair.status is Status.SUPPORTED]
-        packages = [f"onnxruntime-qnn=={wheel.version}", f"onnxruntime=={loads[-1]}"]
-        where = {"runner": "ubuntu-24.04", "python": "3.11", "requirement": ""}
-    else:
-        host = next(host for host in wheel.host if host.system == "windows")
-        packages = [f"onnxruntime-qnn=={wheel.version}"]
-        runner = "windows-11-arm" if host.machine == "aarch64" else "windows-2022"
-        # The one file whose libraries were read: its Python is an x64 one, also on ARM.
-        requirement = f"onnxruntime-qnn=={wheel.version} --hash=sha256:{host.sha256}" if host.sha256 else ""
-        where = {"runner": runner, "python": "3.11", "requirement": requirement}
-    return {**where, "packages": packages, "soc_model": draft.soc_model}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploykit.backend.options import OptionSpec, OptionValue
+from deploykit.backend.options import OptionSpec
 from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, WeightMethod
 from deploykit.backend.requests import bits_of
 from deploykit.errors import UsageError
-from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 
 if TYPE_CHECKING:
@@ -108,7 +106,21 @@ class Aimet(Quantizer):
             raise UsageError("adaround and seq_mse at once", why="both choose the weights' integers", next="take one")
         if given["seq_mse"] and given["scheme"] != "min_max":
             raise UsageError("seq_mse without scheme=min_max", why="AIMET searches from that one only", next="min_max")
-        mixed = _mixed(given, asked.precision, widths)
+        # What the two ways to mix precisions are told; UsageError where there is nothing to raise, or both are asked.
+        lite, amp = given["lite_mp"], given["amp"]
+        if lite is not None and amp is not None:
+            raise UsageError("lite_mp and amp at once", why="both choose which layers are raised", next="take one")
+        to_int16 = amp is not None or (lite is not None and given["lite_mp_to"] == "int16")
+        if to_int16 and widths[1] > 8:
+            raise UsageError(
+                f"{'amp' if amp is not None else 'lite_mp'} with {asked.precision}",
+                why="activations have 16 bits already",
+                next="w8a8, or lite_mp_to=float16",
+            )
+        mixed = {
+            "lite_mp": None if lite is None else {"percent": lite, "to": given["lite_mp_to"]},
+            "amp": None if amp is None else {"decibels": amp},
+        }
         version = given["encoding_version"] or encodings_version(asked.target, lpbq=bool(given["lpbq"]))
         return QuantizerJob(
             script=Path(__file__).with_name("aimet_job.py"),
@@ -129,24 +141,6 @@ class Aimet(Quantizer):
                 **mixed,
             },
         )
-
-
-def _mixed(given: Mapping[str, OptionValue], precision: str, widths: tuple[int, int]) -> Json:
-    """What the two ways to mix precisions are told; UsageError where there is nothing to raise, or both are asked."""
-    lite, amp = given["lite_mp"], given["amp"]
-    if lite is not None and amp is not None:
-        raise UsageError("lite_mp and amp at once", why="both choose which layers are raised", next="take one")
-    to_int16 = amp is not None or (lite is not None and given["lite_mp_to"] == "int16")
-    if to_int16 and widths[1] > 8:
-        raise UsageError(
-            f"{'amp' if amp is not None else 'lite_mp'} with {precision}",
-            why="activations have 16 bits already",
-            next="w8a8, or lite_mp_to=float16",
-        )
-    return {
-        "lite_mp": None if lite is None else {"percent": lite, "to": given["lite_mp_to"]},
-        "amp": None if amp is None else {"decibels": amp},
-    }
 
 
 # The quantizer of the toolchain aimet.

@@ -37,16 +37,12 @@ def _explain_types(line: str) -> Iterator[tuple[str, str]]:
     {'QuantUint16_5D_TCM': '16-bit unsigned quantized, rank-5 layout, in TCM'}
     """
     for match in _TYPE_NAME.finditer(line):
-        yield match[0], _type_name(match)
+        word = _WORDS[match["kind"].lower()]
+        quantized = word if match["how"] == "Plain" else f"{word} quantized"
+        bits = match["bits"] or ("32" if word == "float" else "")
+        more = {"rank": f"rank-{match['rank']} layout", "tiled": "tiled layout", "place": "in TCM"}
+        said = (text for part, text in more.items() if match[part])
+        yield match[0], ", ".join([f"{bits}-bit {quantized}" if bits else quantized, *said])
     if "datatype" in line.lower().replace(" ", ""):
         for match in _DATA_TYPE.finditer(line):
             yield match[0], f"{int(match['bits'])}-bit {_KINDS[int(match['kind'])]}"
-
-
-def _type_name(match: re.Match[str]) -> str:
-    word = _WORDS[match["kind"].lower()]
-    quantized = word if match["how"] == "Plain" else f"{word} quantized"
-    bits = match["bits"] or ("32" if word == "float" else "")
-    more = {"rank": f"rank-{match['rank']} layout", "tiled": "tiled layout", "place": "in TCM"}
-    said = (text for part, text in more.items() if match[part])
-    return ", ".join([f"{bits}-bit {quantized}" if bits else quantized, *said])

@@ -162,7 +162,23 @@ def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
     present = [tool for tool in _TOOLS if (folder / tool).is_file()]
     broken = {}
     for tool in present:
-        ended = start(around, str(folder / tool), "--help", env=_tool_environment(around, root))
+        # What envsetup.sh sets, as far as starting a tool for its help needs it.
+
+        def joined(name: str, first: Path) -> str:
+            rest = around.env.get(name, "")
+            return f"{first}:{rest}" if rest else str(first)
+
+        ended = start(
+            around,
+            str(folder / tool),
+            "--help",
+            env={
+                "QNN_SDK_ROOT": str(root),
+                "QAIRT_SDK_ROOT": str(root),
+                "PYTHONPATH": joined("PYTHONPATH", root / "lib" / "python"),
+                "LD_LIBRARY_PATH": joined("LD_LIBRARY_PATH", root / "lib" / "x86_64-linux-clang"),
+            },
+        )
         # A tool may call a request for help an error; it did not start when the loader or Python says so.
         text = "\n".join(ended.tail)
         refused = any(mark in text for mark in _REFUSALS)
@@ -180,21 +196,6 @@ def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
         next="source the SDK's bin/envsetup.sh in that shell, with the Python it needs" if broken else "",
         facts={"present": present, "missing": missing, "broken": broken},
     )
-
-
-def _tool_environment(around: Surroundings, root: Path) -> dict[str, str]:
-    """What envsetup.sh sets, as far as starting a tool for its help needs it."""
-
-    def joined(name: str, first: Path) -> str:
-        rest = around.env.get(name, "")
-        return f"{first}:{rest}" if rest else str(first)
-
-    return {
-        "QNN_SDK_ROOT": str(root),
-        "QAIRT_SDK_ROOT": str(root),
-        "PYTHONPATH": joined("PYTHONPATH", root / "lib" / "python"),
-        "LD_LIBRARY_PATH": joined("LD_LIBRARY_PATH", root / "lib" / "x86_64-linux-clang"),
-    }
 
 
 def _python(around: Surroundings, version: str, table: SdkTable) -> CheckLine:

@@ -172,15 +172,6 @@ def vitisai_config(draft: QuarkDraft) -> Json | None:
         return None
     wanted = [row for row in rows(Pass) if draft.options.cpu_partition or row.name in ("init", "vaiml_partition")]
     listed: list[dict[str, Any]] = [{"name": row.name, "plugin": row.plugin} for row in wanted]
-    next(entry for entry in listed if entry["name"] == "vaiml_partition")["vaiml_config"] = _vaiml(draft)
-    return {
-        "passes": listed,
-        "target": "VAIML",
-        "targets": [{"name": "VAIML", "pass": [row.name for row in wanted]}],
-    }
-
-
-def _vaiml(draft: QuarkDraft) -> Json:
     # What the float parts become: the bf16 key is on by default, so it is switched off where it must not act.
     conversions: dict[str, Any] = {}
     asked = draft.options.vaiml.get("enable_f32_to_f16_conversion") is True
@@ -194,7 +185,12 @@ def _vaiml(draft: QuarkDraft) -> Json:
     if draft.precision == "mixed":
         given, needed = values.get("fe_args", ""), "match-power-of-two-quant-kernel=1"
         values["fe_args"] = given if needed in given.split() else f"{given} {needed}".strip()
-    return values
+    next(entry for entry in listed if entry["name"] == "vaiml_partition")["vaiml_config"] = values
+    return {
+        "passes": listed,
+        "target": "VAIML",
+        "targets": [{"name": "VAIML", "pass": [row.name for row in wanted]}],
+    }
 
 
 def session_config(draft: QuarkDraft) -> Json:

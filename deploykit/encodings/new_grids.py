@@ -61,17 +61,6 @@ def affine_for_range(low: float, high: float, kind: GridKind) -> Affine:
     )
 
 
-def usual_grid(encodings: EncodingSet, *, least_bits: int) -> GridKind:
-    """The kind most per-tensor entries have, widened to ``least_bits``; 16 bits unsigned when there is none."""
-    kinds = Counter(
-        (e.value.bits, e.value.signed)
-        for e in encodings
-        if isinstance(e.value, Affine) and e.value.granularity == "per-tensor" and e.value.bits <= 16 and not e.is_param
-    )
-    bits, signed = kinds.most_common(1)[0][0] if kinds else (16, False)
-    return GridKind(bits=max(bits, least_bits), signed=signed)
-
-
 def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:
     """The kind of the entry that a tensor has, else the usual one: 16 bits where the tensor was meant to be float."""
     old = encodings.get(name)
@@ -85,7 +74,14 @@ def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:
             or (value.signed and value.symmetric is None and not np.any(value.zero_point)),
         )
     was_float = name in encodings.float_tensors or (old is not None and isinstance(old.value, Float))
-    return usual_grid(encodings, least_bits=16 if was_float else 0)
+    # The kind most per-tensor entries have; 16 bits unsigned when there is none.
+    kinds = Counter(
+        (e.value.bits, e.value.signed)
+        for e in encodings
+        if isinstance(e.value, Affine) and e.value.granularity == "per-tensor" and e.value.bits <= 16 and not e.is_param
+    )
+    bits, signed = kinds.most_common(1)[0][0] if kinds else (16, False)
+    return GridKind(bits=max(bits, 16 if was_float else 0), signed=signed)
 
 
 def entry_for_range(name: str, encodings: EncodingSet, low: float, high: float) -> Encoding:

@@ -58,7 +58,23 @@ def check_graph(path: Path, proto: ModelProto) -> None:
             checker.fail("a function of the model has no valid name")
         # A function has operator sets of its own, so the counts of its nodes are not looked at.
         _Checker(path, None).nodes(function.node, set(function.input), f"function {function.name!r}")
-    _check_calls(path, proto)
+    # InputError where functions of the model call each other in a circle, or expand beyond measure.
+    functions = {(function.domain, function.name): _called(function.node) for function in proto.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    order = TopologicalSorter({key: functions.keys() & set(calls) for key, calls in functions.items()})
+    try:
+        for key in order.static_order():
+            sizes[key] = sum(1 + sizes.get(call, 0) for call in functions[key])
+            if sizes[key] > _MOST_EXPANDED:
+                break  # whoever calls it only has more
+    except CycleError as error:
+        name = error.args[1][0][1]
+        raise InputError(f"{path}: its function {name!r} calls itself", why="ONNX functions must not recurse") from None
+    if max((*sizes.values(), sum(sizes.get(call, 0) for call in _called(proto.graph.node)))) > _MOST_EXPANDED:
+        raise InputError(
+            f"{path}: its functions expand to more than {_MOST_EXPANDED:,} nodes",
+            why="no real model has that many; the file is damaged or hostile",
+        )
 
 
 def sort_nodes(graph: GraphProto) -> bool:
@@ -225,26 +241,6 @@ def _signature(op_type: str, opset: int) -> tuple[range, range, int] | None:
     single = [parameter.option == defs.OpSchema.FormalParameterOption.Single for parameter in schema.inputs]
     required = single.index(False) if False in single else len(single)
     return range(schema.min_input, schema.max_input + 1), range(schema.min_output, schema.max_output + 1), required
-
-
-def _check_calls(path: Path, proto: ModelProto) -> None:
-    """InputError where functions of the model call each other in a circle, or expand beyond measure."""
-    functions = {(function.domain, function.name): _called(function.node) for function in proto.functions}
-    sizes: dict[tuple[str, str], int] = {}
-    order = TopologicalSorter({key: functions.keys() & set(calls) for key, calls in functions.items()})
-    try:
-        for key in order.static_order():
-            sizes[key] = sum(1 + sizes.get(call, 0) for call in functions[key])
-            if sizes[key] > _MOST_EXPANDED:
-                break  # whoever calls it only has more
-    except CycleError as error:
-        name = error.args[1][0][1]
-        raise InputError(f"{path}: its function {name!r} calls itself", why="ONNX functions must not recurse") from None
-    if max((*sizes.values(), sum(sizes.get(call, 0) for call in _called(proto.graph.node)))) > _MOST_EXPANDED:
-        raise InputError(
-            f"{path}: its functions expand to more than {_MOST_EXPANDED:,} nodes",
-            why="no real model has that many; the file is damaged or hostile",
-        )
 
 
 def _called(nodes: Iterable[NodeProto]) -> list[tuple[str, str]]:

@@ -159,7 +159,9 @@ def changed_operators(model: ModelProto, version: int) -> tuple[str, ...]:
 
     current, changed = opset_of(model), set()
     for node in model.graph.node:
-        if not is_standard(node) or (current >= 13 and _keeps_meaning(node, current)):
+        # Since 18, a Split without sizes must say into how many parts.
+        keeps_meaning = node.op_type != "Split" or len(node.input) > 1 or current >= 18
+        if not is_standard(node) or (current >= 13 and node.op_type in _ONLY_MORE_TYPES and keeps_meaning):
             continue
         try:
             schemas = [defs.get_schema(node.op_type, v, "") for v in (current, version)]
@@ -169,11 +171,6 @@ def changed_operators(model: ModelProto, version: int) -> tuple[str, ...]:
         if schemas[0].since_version != schemas[1].since_version:
             changed.add(node.op_type)
     return tuple(sorted(changed))
-
-
-def _keeps_meaning(node: NodeProto, current: int) -> bool:
-    """Since 18, a Split without sizes must say into how many parts."""
-    return node.op_type in _ONLY_MORE_TYPES and (node.op_type != "Split" or len(node.input) > 1 or current >= 18)
 
 
 def raise_opset(model: ModelProto, version: int) -> ModelProto:

@@ -259,10 +259,17 @@ def _mod(case: Case) -> Interval:
     return (0.0 if low >= 0 else -most), (0.0 if high <= 0 else most)
 
 
-def _bent(case: Case, slope: Interval) -> Interval:
+def _leaky(case: Case) -> Interval:
+    low, high = case.of(0)
+    slope = float(case.get("alpha", 0.01))
+    ends = [value if value >= 0 else slope * value for value in (low, high)]
+    return hull([(end, end) for end in (*ends, *([0.0] if low < 0 < high else []))])
+
+
+def _prelu(case: Case) -> Interval:
     """max(x, 0) + slope * min(x, 0)."""
     low, high = case.of(0)
-    return total((max(low, 0.0), max(high, 0.0)), product(slope, (min(low, 0.0), min(high, 0.0))))
+    return total((max(low, 0.0), max(high, 0.0)), product(case.of(1), (min(low, 0.0), min(high, 0.0))))
 
 
 def _log_softmax(case: Case) -> Interval:
@@ -359,7 +366,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _dipping(-0.375),
     "LSTM": _recurrent,
-    "LeakyRelu": lambda case: _bent(case, (float(case.get("alpha", 0.01)),) * 2),
+    "LeakyRelu": _leaky,
     "LogSoftmax": _log_softmax,
     "LpNormalization": lambda _case: (-1.0, 1.0),
     "Max": lambda case: (max(low for low, _ in case.operands), max(high for _, high in case.operands)),
@@ -369,7 +376,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "Mod": _mod,
     "Mul": _mul,
     "Neg": lambda case: _negative(case.of(0)),
-    "PRelu": lambda case: _bent(case, case.of(1)),
+    "PRelu": _prelu,
     "Pow": _pow,
     "QuantizeLinear": _quantize,
     "RNN": _recurrent,

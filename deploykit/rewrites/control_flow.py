@@ -139,10 +139,7 @@ def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> 
         return
     rounds = _rounds(node, known)
     assert rounds is not None
-    yield from _unrolled(graph, node, next(bodies(node)), rounds)
-
-
-def _unrolled(graph: GraphCopy, node: NodeProto, body: GraphProto, rounds: int) -> Iterator[NodeProto]:
+    body = next(bodies(node))
     carried = len(node.input) - 2
     values = list(node.input[2:])
     stacked: list[list[str]] = [[] for _ in body.output[1 + carried :]]

@@ -177,7 +177,18 @@ class _KernelGraph:
         """The sets of one input; none where it is not known what it may hold."""
         kind, shape, name = value.type.tensor_type.elem_type, _dims(value), value.name
         if kind in (TensorProto.FLOAT, TensorProto.FLOAT16):
-            made = covering(shape, self._span(name), number, dense=dense, turned=bool(number % 2))
+            # The range of the input's grid; above zero where the operator that reads it is not defined below.
+            is_paired = any(node.op_type == PAIR[0] for node in self.graph.readers(name))
+            low, high, step = _FLOAT_SPAN.low, _FLOAT_SPAN.high, 2.0**-6
+            scale, zero = self._grid(name) if is_paired else (None, None)
+            if scale is not None and zero is not None:
+                info, step, point = np.iinfo(zero.dtype), float(scale.reshape(())), float(zero.reshape(-1)[0])
+                low, high = (info.min - point) * step, (info.max - point) * step
+            if self._is_read_at(name, _ABOVE_ZERO) and high > 0:
+                low = max(low, step)
+            if not is_paired and self._is_read_at(name, _CORNERS):
+                low = 0.0
+            made = covering(shape, Span(low=low, high=max(low, high)), number, dense=dense, turned=bool(number % 2))
             if self._is_read_at(name, _CORNERS) and shape[-1] == 4:
                 pairs = [np.sort(one.reshape(*shape[:-1], 2, 2), axis=-2) for one in made]  # the lesser corner first
                 made = [np.asarray(one.reshape(shape), np.float32) for one in pairs]
@@ -194,20 +205,6 @@ class _KernelGraph:
         if not size:
             return []
         return [random.integers(0 if forward else -size, size, shape).astype(_WHOLE[kind]) for _ in range(count)]
-
-    def _span(self, name: str) -> Span:
-        """The range of the input's grid; above zero where the operator that reads it is not defined below."""
-        is_paired = any(node.op_type == PAIR[0] for node in self.graph.readers(name))
-        low, high, step = _FLOAT_SPAN.low, _FLOAT_SPAN.high, 2.0**-6
-        scale, zero = self._grid(name) if is_paired else (None, None)
-        if scale is not None and zero is not None:
-            info, step, point = np.iinfo(zero.dtype), float(scale.reshape(())), float(zero.reshape(-1)[0])
-            low, high = (info.min - point) * step, (info.max - point) * step
-        if self._is_read_at(name, _ABOVE_ZERO) and high > 0:
-            low = max(low, step)
-        if not is_paired and self._is_read_at(name, _CORNERS):
-            low = 0.0
-        return Span(low=low, high=max(low, high))
 
     def _is_read_at(self, name: str, positions: Mapping[str, int]) -> bool:
         """Whether a tensor, by itself or through pairs and conversions, is that input of such an operator."""

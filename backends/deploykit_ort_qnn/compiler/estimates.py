@@ -225,30 +225,26 @@ def read_trace(path: Path, labels: Mapping[int, str]) -> _Trace:
             if row.ph == "M":
                 threads[row.tid] = row.args.name.rstrip(": ")
             else:
-                events.append(_event(row, threads.get(row.tid, "") or _usual_thread(row.tid), labels))
+                thread = threads.get(row.tid, "") or (
+                    "FG" if row.tid == 0 else "DMA" if row.tid >= 5 else f"HVX {row.tid}"
+                )
+                unit: Unit = "scalar"
+                if "uses_hmx" in row.args.flags:
+                    unit = "matrix"
+                elif thread.startswith("DMA") or "_DMA" in thread:
+                    unit = "dma"
+                elif thread.startswith("HVX"):
+                    unit = "vector"
+                moved = row.args.bw_info
+                events.append(
+                    TraceEvent(
+                        node=labels.get(int(row.args.id, 16) & _ORIGIN, "(unnamed)"),
+                        thread=thread,
+                        start=row.ts,
+                        duration=row.dur,
+                        unit=unit,
+                        ddr_bytes=moved.dram_read + moved.dram_write if unit == "dma" else 0,
+                        kernel=sys.intern(row.name),
+                    )
+                )
     return _Trace(events=tuple(events), clock_mhz=clock, whole=whole)
-
-
-def _usual_thread(number: int) -> str:
-    """What thread names say further down in the file: the foreground, four vector threads, and the transfers."""
-    return "FG" if number == 0 else "DMA" if number >= 5 else f"HVX {number}"
-
-
-def _event(row: _TraceRow, thread: str, labels: Mapping[int, str]) -> TraceEvent:
-    unit: Unit = "scalar"
-    if "uses_hmx" in row.args.flags:
-        unit = "matrix"
-    elif thread.startswith("DMA") or "_DMA" in thread:
-        unit = "dma"
-    elif thread.startswith("HVX"):
-        unit = "vector"
-    moved = row.args.bw_info
-    return TraceEvent(
-        node=labels.get(int(row.args.id, 16) & _ORIGIN, "(unnamed)"),
-        thread=thread,
-        start=row.ts,
-        duration=row.dur,
-        unit=unit,
-        ddr_bytes=moved.dram_read + moved.dram_write if unit == "dma" else 0,
-        kernel=sys.intern(row.name),
-    )

@@ -69,7 +69,16 @@ def known_work(
     """
     if is_off():
         return run()
-    store, key = Store(kind), _key(kind, asked, inputs, host)
+    who = who_compiles(host)
+    rest = {"python": sys.version, "code": code_digest(Path(__file__).parent)}
+    digest = sha256(json.dumps([kind, asked, who, rest], sort_keys=True).encode())
+    for given in inputs:
+        for path in sorted(given.iterdir()) if given.is_dir() else [given]:
+            if path.is_file():
+                size, content = hash_file(path)
+                digest.update(f"{path.name} {size} {content}\n".encode())
+        digest.update(b"\n")
+    store, key = Store(kind), digest.hexdigest()
     if store.take(key, scratch):
         kept = json.loads((scratch / _ANSWER).read_text("utf-8"))
         if tell is not None:
@@ -85,20 +94,6 @@ def known_work(
 
 def _files(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-
-
-def _key(kind: str, asked: Json, inputs: Iterable[Path], host: Host | None) -> str:
-    """The digest of the question, of every file it is about, and of everything that answers it."""
-    who = who_compiles(host)
-    rest = {"python": sys.version, "code": code_digest(Path(__file__).parent)}
-    digest = sha256(json.dumps([kind, asked, who, rest], sort_keys=True).encode())
-    for given in inputs:
-        for path in sorted(given.iterdir()) if given.is_dir() else [given]:
-            if path.is_file():
-                size, content = hash_file(path)
-                digest.update(f"{path.name} {size} {content}\n".encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
 
 
 """Arrays by the names of inputs or outputs."""
@@ -359,7 +354,14 @@ def _outcome(
         message = f"{len(cpu)} nodes stayed outside of the compiled graph"
         return CompileOutcome(status="refused", message=message, refused=cpu, **common)
     asked = sorted(path for path in (scratch / "graphs").glob("*.json") if not path.stem.endswith("_tensor_log"))
-    graphs, schematics = tuple(map(read_graph, asked)), tuple(_schematics(scratch / "traces"))
+    found = []
+    for path in sorted((scratch / "traces").glob("*_schematic.bin")):
+        try:
+            found.append(read_schematic(path))
+        except InputError:
+            # An unknown form means that the types after optimization are unknown, which the caller sees and says.
+            continue
+    graphs, schematics = tuple(map(read_graph, asked)), tuple(found)
     chip = job.options.get("soc_model", "")
     return CompileOutcome(
         status="compiled",
@@ -381,17 +383,6 @@ def _publish(outcome: CompileOutcome, made: Path, target: Path, root: Path) -> C
         path.replace(final)
         files.append(final.relative_to(root).as_posix())
     return replace(outcome, files=tuple(sorted(files)))
-
-
-def _schematics(folder: Path) -> list[Schematic]:
-    found = []
-    for path in sorted(folder.glob("*_schematic.bin")):
-        try:
-            found.append(read_schematic(path))
-        except InputError:
-            # An unknown form means that the types after optimization are unknown, which the caller sees and says.
-            continue
-    return found
 
 
 LATE = "the time limit"

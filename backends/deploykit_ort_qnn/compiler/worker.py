@@ -54,15 +54,6 @@ def npu_session(model: str, *, options: Mapping[str, str], entries: Mapping[str,
     return session
 
 
-def cpu_session(model: str) -> Any:
-    """A session on the CPU provider; without optimizations every operator is computed as the model says."""
-    import onnxruntime as ort
-
-    settings = _settings()
-    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model, sess_options=settings, providers=["CPUExecutionProvider"])
-
-
 def _settings() -> Any:
     """Quiet, and without threads that spin while they wait for the compiler or the emulator."""
     import onnxruntime as ort
@@ -128,7 +119,11 @@ def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
             if provider == "npu":
                 session = npu_session(run["model"], options=run["options"], entries={})
             else:
-                session = cpu_session(run["model"])
+                import onnxruntime as ort
+
+                settings = _settings()
+                settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+                session = ort.InferenceSession(run["model"], sess_options=settings, providers=["CPUExecutionProvider"])
             names, started = [output.name for output in session.get_outputs()], time.monotonic()
             for number, (index, feed) in enumerate(sorted(feeds.items(), key=lambda item: int(item[0])), 1):
                 _say(f"running input {number} of {len(feeds)} on {provider}")

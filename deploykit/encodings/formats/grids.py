@@ -163,7 +163,18 @@ def checked(where: str, value: Grid) -> Grid:
         if not bool((bound & (zero >= low) & (zero <= high)).all()):
             _refuse_affine(where, value)
     elif isinstance(value, Lpbq):
-        _check_lpbq(where, value)
+        _check_scales(where, value.channel_scale)
+        _check_reach(where, value.channel_scale, WIDEST)
+        if not value.bits < value.decompressed_bits <= WIDEST:
+            raise InputError(f"{where}: {value.bits} bits cannot be decompressed to {value.decompressed_bits}")
+        blocks, largest = value.block_scale, 1 << (value.decompressed_bits - value.bits)
+        wrong = ~((blocks >= 1) & (blocks <= largest)) | (np.floor(blocks) != blocks)
+        if wrong.any():
+            worst = float(blocks[wrong].flat[0])
+            raise InputError(
+                f"{where}: the integer block scale {worst:g} is not a whole number in 1 .. {largest}",
+                why=f"that is the range for {value.bits} bits decompressed to {value.decompressed_bits}",
+            )
     else:
         _check_scales(where, value.scale)
     return value
@@ -183,21 +194,6 @@ def _refuse_affine(where: str, value: Affine) -> None:
             f"{where}: zero point {worst:g} does not lie on the grid of {value.dtype}",
             why=f"{value.dtype} holds {value.lowest} .. {value.highest}; a zero point outside would wrap around",
             next="export the encodings again",
-        )
-
-
-def _check_lpbq(where: str, value: Lpbq) -> None:
-    _check_scales(where, value.channel_scale)
-    _check_reach(where, value.channel_scale, WIDEST)
-    if not value.bits < value.decompressed_bits <= WIDEST:
-        raise InputError(f"{where}: {value.bits} bits cannot be decompressed to {value.decompressed_bits}")
-    blocks, largest = value.block_scale, 1 << (value.decompressed_bits - value.bits)
-    wrong = ~((blocks >= 1) & (blocks <= largest)) | (np.floor(blocks) != blocks)
-    if wrong.any():
-        worst = float(blocks[wrong].flat[0])
-        raise InputError(
-            f"{where}: the integer block scale {worst:g} is not a whole number in 1 .. {largest}",
-            why=f"that is the range for {value.bits} bits decompressed to {value.decompressed_bits}",
         )
 
 
