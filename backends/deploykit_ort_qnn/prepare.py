@@ -26,7 +26,7 @@ from deploykit_qualcomm.carriers import Carried, forms_of
 from deploykit_qualcomm.devices import capability, has
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES, Float16Plan
 from deploykit_qualcomm.rules.registries import PROVIDER, run_lint
-from deploykit_qualcomm.tables import LINUX, Wheel, tables
+from deploykit_qualcomm.tables import Wheel, tables
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -113,7 +113,7 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
         name = f"--dlc: onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk})"
         if not has_option("dump_qnn_ir_dlc", wheel.version):
             raise UsageError(f"{name} writes none", next="leave it out, or use --sdk 2.47 or later")
-        if wheel.runs_on(LINUX) is None:
+        if not wheel.runs_on_linux:
             raise UsageError(f"{name} does not run here", next="leave it out, or use --sdk 2.47 or later")
     limit = read_time(str(request.adapter_options.get(MAX_TIME.name) or ""))
     prepared = None if source == "float" else prepared_model(situation, shared, wheel)

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from onnx import ModelProto
 
 from deploykit.encodings.complete import complete_encodings
-from deploykit.encodings.insert_qdq import Skipped, insert_qdq
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq import LpbqLoss, lpbq_encodings
 from deploykit.encodings.new_grids import symmetric_blocks
 from deploykit.encodings.qdq import extract_qdq
@@ -90,7 +90,7 @@ class ProviderModel(Record):
     steps: tuple[PreparationStep, ...]
     stored: Mapping[str, str]
     activations: frozenset[str]
-    skipped: tuple[Skipped, ...]
+    skipped: Mapping[str, str]
     refusals: tuple[str, ...]
     float8: tuple[str, ...]
     narrowed: tuple[str, ...]

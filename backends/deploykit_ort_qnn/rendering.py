@@ -18,7 +18,6 @@ from deploykit_ort_qnn.provider_keys import has_option
 from deploykit_qualcomm.backend import WORKFLOW
 from deploykit_qualcomm.carriers import Carried, host_toolchain, machines, obeys
 from deploykit_qualcomm.qnn_types import TYPE_CODES
-from deploykit_qualcomm.tables import LINUX
 
 __all__ = ["package_files"]
 
@@ -50,7 +49,7 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
     if draft.options.get("emit") == "github-actions":
         # A hosted machine that can execute the compiler, and what is installed there.
         wheel = draft.wheel
-        if wheel.runs_on(LINUX) is not None:
+        if wheel.runs_on_linux:
             loads = [pair.version for pair in wheel.onnxruntime if pair.status is Status.SUPPORTED]
             packages = [f"onnxruntime-qnn=={wheel.version}", f"onnxruntime=={loads[-1]}"]
             where = {"runner": "ubuntu-24.04", "python": "3.11", "requirement": ""}
@@ -73,7 +72,7 @@ def _values(draft: ProviderDraft) -> Json:
     """What every template is told."""
     situation, wheel = draft.situation, draft.wheel
     carried, spec = Carried(wheel=wheel, device=situation.target.device), host_toolchain(wheel.sdk)
-    runs_here, folder = wheel.runs_on(LINUX) is not None, "" if spec is None else f"{spec.name}-{spec.version}"
+    runs_here, folder = wheel.runs_on_linux, "" if spec is None else f"{spec.name}-{spec.version}"
     # What compile.py needs to know of the toolchain that runs this wheel; nothing where the wheel runs by itself.
     toolchain = None
     if spec is not None and not runs_here:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
+from typing import Any
 
 from deploykit.backend.plans import Step
 from deploykit.errors import DefectError
@@ -52,10 +53,10 @@ class Argv:
         """Append a flag only where the table lists it as supported; used for mere conveniences."""
         return self.add(flag, *values) if self._sdk.has_flag(self.tool, flag) else self
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The argv."""
-        return tuple(self._words)
+    def step(self, step_id: str, inputs: Sequence[str], outputs: Sequence[str], **more: Any) -> Step:
+        """What was built, with the files that it reads and makes."""
+        argv = tuple(self._words)
+        return Step(id=step_id, tool=self.tool, argv=argv, inputs=tuple(inputs), outputs=tuple(outputs), **more)
 
 
 class Paths:
@@ -132,21 +133,13 @@ def steps(candidate: RouteCandidate, paths: Paths) -> tuple[Step, ...]:
     library = Argv("qnn-model-lib-generator", draft.sdk)
     library.add("-c", paths.cpp).add("-b", paths.weights).add("-o", "artifacts/lib").add("-t", HOST)
     return (
-        Step(
-            id=f"convert{paths.suffix}",
-            tool=route.tool,
-            argv=argv.words,
-            inputs=tuple(inputs),
-            outputs=(paths.cpp, paths.weights, paths.net_json),
+        argv.step(
+            f"convert{paths.suffix}",
+            inputs,
+            (paths.cpp, paths.weights, paths.net_json),
             note="writes .cpp, .bin and _net.json; build.sh compares the types in _net.json with the intended ones",
         ),
-        Step(
-            id=f"model-lib{paths.suffix}",
-            tool=library.tool,
-            argv=library.words,
-            inputs=(paths.cpp, paths.weights),
-            outputs=(paths.library,),
-        ),
+        library.step(f"model-lib{paths.suffix}", (paths.cpp, paths.weights), (paths.library,)),
         _context(draft.sdk, paths, model=paths.library),
         net_run(draft.sdk, paths),
     )
@@ -161,14 +154,8 @@ def _dlc(candidate: RouteCandidate, paths: Paths) -> Iterator[Step]:
         inputs.append(paths.encodings)
     argv.add("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16")
     argv.add_if_listed("--target_backend", "HTP")
-    yield Step(
-        id=f"convert{paths.suffix}",
-        tool=route.tool,
-        argv=argv.words,
-        inputs=tuple(inputs),
-        outputs=(paths.dlc,),
-        note="no public tool lists the types inside a DLC by known flags: compare with qairt-dlc-info by hand",
-    )
+    note = "no public tool lists the types inside a DLC by known flags: compare with qairt-dlc-info by hand"
+    yield argv.step(f"convert{paths.suffix}", inputs, (paths.dlc,), note=note)
     yield from from_dlc(draft.sdk, paths)
 
 
@@ -184,13 +171,8 @@ def _context(sdk: SdkTable, paths: Paths, *, model: str, dlcs: Sequence[str] = (
         argv.add("--dlc_path", ",".join(dlcs))  # several are composed into one context: the tool's own help
     argv.add("--binary_file", paths.binary).add("--output_dir", "artifacts")
     argv.add("--config_file", paths.outer)
-    return Step(
-        id=f"context-binary{paths.group}",
-        tool=argv.tool,
-        argv=argv.words,
-        inputs=(*(dlcs or [model]), paths.outer, paths.inner),
-        outputs=(paths.context,),
-    )
+    read = (*(dlcs or [model]), paths.outer, paths.inner)
+    return argv.step(f"context-binary{paths.group}", read, (paths.context,))
 
 
 def net_run(sdk: SdkTable, paths: Paths) -> Step:
@@ -198,14 +180,8 @@ def net_run(sdk: SdkTable, paths: Paths) -> Step:
     argv = Argv("qnn-net-run", sdk).add("--backend", "libQnnHtp.so").add("--retrieve_context", paths.context)
     argv.add("--input_list", paths.device_list).add("--output_dir", paths.device_output)
     argv.add("--config_file", paths.outer_run)
-    return Step(
-        id=f"net-run{paths.group}",
-        tool=argv.tool,
-        argv=argv.words,
-        inputs=(paths.context, paths.outer_run, paths.inner_run),
-        outputs=(paths.device_output,),
-        where="device",
-    )
+    read = (paths.context, paths.outer_run, paths.inner_run)
+    return argv.step(f"net-run{paths.group}", read, (paths.device_output,), where="device")
 
 
 def graph_name(model: Path) -> str:

@@ -15,7 +15,8 @@ from deploykit.backend.backend import Situation
 from deploykit.backend.requests import bits_of
 from deploykit.encodings.complete import complete as complete_set
 from deploykit.encodings.float_sets import FloatPrediction, predict_float_set
-from deploykit.encodings.formats.conversion import Conversion, convert, is_writable
+from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS
+from deploykit.encodings.formats.conversion import Conversion, convert, writable_versions
 from deploykit.encodings.place import layouts
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import UsageError
@@ -226,13 +227,10 @@ class ConversionDraft(Record, dict=True):
     @property
     def writable(self) -> frozenset[str]:
         """The encodings versions that can say every entry; all of them where there are no entries."""
-        from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS
-
         completed = self.completed
         if completed is None:
             return frozenset(WRITTEN_VERSIONS)
-        writes = partial(is_writable, completed)
-        return self.situation.facts.once(("writable", completed), lambda: frozenset(filter(writes, WRITTEN_VERSIONS)))
+        return self.situation.facts.once(("writable", completed), lambda: writable_versions(completed))
 
     def status(self, feature: str, *, tool: str = "") -> Status:
         """What the SDK table says of a feature for this architecture."""

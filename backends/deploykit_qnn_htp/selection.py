@@ -32,7 +32,6 @@ from deploykit_qnn_htp.rules import routes
 from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.carriers import Fit
 from deploykit_qualcomm.devices import lacks
-from deploykit_qualcomm.tables import LINUX
 
 __all__ = ["Selection", "alternatives", "mixed_support", "select_route"]
 
@@ -99,7 +98,7 @@ def _is_open(row: ConverterRoute, draft: ConversionDraft) -> bool:
     """False for a route that this request cannot take: no data to calibrate with, or no wheel's compiler for it."""
     if row.by_provider:
         carried = None if draft.is_segment else draft.carried
-        return carried is not None and (not row.dlc or carried.wheel.runs_on(LINUX) is not None)
+        return carried is not None and (not row.dlc or carried.wheel.runs_on_linux)
     return not (row.input_list and draft.calibration is None)
 
 

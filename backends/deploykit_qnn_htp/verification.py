@@ -35,25 +35,21 @@ def verify(package: Path, manifest: Json) -> Verification:
     route = manifest.get("route") or {}
     if any(row.id == route.get("id") and row.by_provider for row in load_routes().route):
         provider = verify_provider(package, manifest)
-        return replace(provider, checks=(*provider.checks, *_flags(manifest), *_configs(package, manifest)))
+        return replace(provider, checks=(*provider.checks, *_listed(package, manifest)))
     # A tensor that crosses a cut has a type on either side; the one that is wrong counts.
     ordered = sorted(_compared(package, manifest), key=lambda row: row[1] != row[2])
     wrong = sum(intended != actual for _, intended, actual in ordered)
     words = f"{len(ordered)} tensors compared, {wrong} differ"
     types = words if ordered else "not built yet: the converter's types are not known"
     return Verification(
-        checks=(
-            *_flags(manifest),
-            *_configs(package, manifest),
-            Check(id="converter-types", ok=not wrong, detail=types),
-        ),
+        checks=(*_listed(package, manifest), Check(id="converter-types", ok=not wrong, detail=types)),
         intended={tensor: intended for tensor, intended, _ in ordered},
         actual={tensor: actual for tensor, _, actual in ordered},
     )
 
 
-def _flags(manifest: Json) -> Iterator[Check]:
-    """Every flag of every recorded command is listed for that tool and version."""
+def _listed(package: Path, manifest: Json) -> Iterator[Check]:
+    """The table of the version lists every flag of every recorded command, and every key of every configuration."""
     table = str(manifest.get("sdk", {}).get("table", ""))
     sdk = load_sdk_table(table)
     unlisted = [
@@ -65,11 +61,7 @@ def _flags(manifest: Json) -> Iterator[Check]:
     ]
     words = f"not in the table of {table}: {', '.join(unlisted)}" if unlisted else f"all flags are listed for {table}"
     yield Check(id="flags-listed", ok=not unlisted, detail=words)
-
-
-def _configs(package: Path, manifest: Json) -> Iterator[Check]:
-    """Every key of every configuration file is listed for that version."""
-    known = {key.path for key in load_sdk_table(str(manifest.get("sdk", {}).get("table", ""))).config_keys}
+    known = {key.path for key in sdk.config_keys}
     for path in sorted((package / "config").glob("*.json")):
         if path.name.startswith((_TYPES, *_OF_THE_PROVIDER)):
             continue

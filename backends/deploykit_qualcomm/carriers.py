@@ -24,7 +24,7 @@ from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit.tables.devices import Device
 from deploykit_qualcomm.compat import FAMILY
 from deploykit_qualcomm.devices import arch_number, arch_of, known_archs, qualcomm_device
-from deploykit_qualcomm.tables import LINUX, MACHINES, WINE, Wheel, tables
+from deploykit_qualcomm.tables import MACHINES, WINE, Wheel, tables
 
 if TYPE_CHECKING:
     from deploykit.backend.probes import CheckLine, Surroundings
@@ -64,7 +64,7 @@ def host_toolchain(sdk: str) -> ToolchainSpec | None:
 
 def compilable(wheel: Wheel) -> bool:
     """True when a Linux x86-64 machine can compile with this wheel's own provider, as it is or by a toolchain."""
-    return wheel.runs_on(LINUX) is not None or host_toolchain(wheel.sdk) is not None
+    return wheel.runs_on_linux or host_toolchain(wheel.sdk) is not None
 
 
 def machines(wheel: Wheel) -> str:

@@ -207,9 +207,10 @@ class Wheel(SourcedRow):
         limits = [(pair.opset, pair.ir) for pair in self.onnxruntime if pair.status is Status.SUPPORTED]
         return max(limits, default=None)
 
-    def runs_on(self, place: str) -> WheelHost | None:
-        """The build of the compiler that can be executed at ``place``, such as ``wine-x86-64``."""
-        return next((host for host in self.host if place in host.runs), None)
+    @property
+    def runs_on_linux(self) -> bool:
+        """Whether some build of the compiler can be executed by Linux x86-64 as it is."""
+        return any(LINUX in host.runs for host in self.host)
 
 
 class Arch(Record):

@@ -164,9 +164,8 @@ def apply_encodings(
         placed = read_placed(encodings, facts)
         made = insert_qdq(copy_of(load_weights(given)), placed, bias=bias, unsigned_activations=not signed)
         _write(made.model, output)
-        skipped = {entry.tensor: entry.reason for entry in made.skipped}
         unknown = (name for name in placed.entries if name not in facts.tensors)
-        skipped |= dict.fromkeys(unknown, "the model has no such tensor")
+        skipped = {**made.skipped, **dict.fromkeys(unknown, "the model has no such tensor")}
         return Applied(output=output, placed=made.placed, skipped=skipped)
 
 

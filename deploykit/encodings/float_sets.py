@@ -147,21 +147,7 @@ def suggest_extensions(
     facts, base = with_static(facts), frozenset(floats)
     running = float_nodes(facts, base)
     borders = find_borders(facts, base, ignored=ignored)
-    found = []
-    for island in _islands(facts, base, running, borders, most_nodes):
-        grown = base | island
-        removed = len(borders) - len(find_borders(facts, grown, ignored=ignored))
-        if removed > 0:
-            turned = sorted(float_nodes(facts, grown) - running)
-            labels = tuple(facts.nodes[index].label for index in turned)
-            found.append(Extension(tensors=tuple(sorted(island)), nodes=labels, removed=removed))
-    return tuple(sorted(found, key=lambda e: (-e.removed / (len(e.nodes) + 1), e.tensors)))
-
-
-def _islands(
-    facts: GraphFacts, floats: frozenset[str], running: frozenset[int], borders: Iterable[Border], most: int
-) -> list[frozenset[str]]:
-    """Groups of quantized tensors around every border, one per step of their growth."""
+    # Quantized tensors around every border, one island per step of their growth.
     islands: dict[frozenset[str], None] = {}
     for start in dict.fromkeys(border.tensor for border in borders):
         island, frontier, turned = {start}, {start}, set(running)
@@ -171,12 +157,19 @@ def _islands(
             nodes = {index for fact in touched for index in fact.consumers} - turned
             nodes |= {fact.producer for fact in touched if fact.producer is not None} - turned
             turned |= nodes
-            if len(turned) - len(running) > most:
+            if len(turned) - len(running) > most_nodes:
                 break
             names = {name for i in nodes for name in (*facts.nodes[i].inputs, *facts.nodes[i].outputs) if name}
-            frontier = {name for name in names - island if _is_quantized(facts, name, floats)}
+            frontier = {name for name in names - island if _is_quantized(facts, name, base)}
             island |= frontier
-    return list(islands)
+    found = []
+    for tensors in islands:
+        removed = len(borders) - len(find_borders(facts, base | tensors, ignored=ignored))
+        if removed > 0:
+            more = sorted(float_nodes(facts, base | tensors) - running)
+            labels = tuple(facts.nodes[index].label for index in more)
+            found.append(Extension(tensors=tuple(sorted(tensors)), nodes=labels, removed=removed))
+    return tuple(sorted(found, key=lambda e: (-e.removed / (len(e.nodes) + 1), e.tensors)))
 
 
 _ACTIVATIONS = ops(Trait.CLAMPS, Trait.RECTIFIES) | {"HardSwish"}

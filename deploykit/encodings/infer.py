@@ -166,24 +166,23 @@ class _RangeSearch:
         if not moved and self._width(node) > width:
             return False
         made = zip(node.output, self.arithmetic.outputs(node, self.intervals), strict=False)
-        kept = [self._conclude_forward(node, name, ends, moved=moved) for name, ends in made if name]
-        return any(kept)
-
-    def _conclude_forward(self, node: NodeProto, name: str, ends: Interval, *, moved: bool) -> bool:
         others = [used for used in dict.fromkeys(node.input) if used in self.known]
         wide = node.op_type in SUMS or any(self.known[used].wide for used in others)
-        if moved and (name == node.output[0] or node.op_type == "Split"):
-            source = node.input[0]
-            words = f"{node.op_type} moves the values of {source}"
-            return self.conclude(name, ends, Origin.OPERATOR, words, copies=source, wide=self.known[source].wide)
-        if node.op_type == "Clip":
-            return self.conclude(name, ends, Origin.OPERATOR, "the limits of its Clip")
-        if not others:
-            return self.conclude(name, ends, Origin.OPERATOR, f"what {node.op_type} makes")
-        if self._width(node) > _Width.EXACT and max(map(abs, ends)) > TELLING:
-            return False
-        words = f"{'at most what' if wide else 'what'} {node.op_type} makes of {', '.join(others)}"
-        return self.conclude(name, ends, Origin.NEIGHBOURS, words, wide=wide)
+        kept = False
+        for name, ends in made:
+            origin, words, copies, is_wide = Origin.OPERATOR, f"what {node.op_type} makes", "", False
+            if moved and (name == node.output[0] or node.op_type == "Split"):
+                copies, is_wide = node.input[0], self.known[node.input[0]].wide
+                words = f"{node.op_type} moves the values of {copies}"
+            elif node.op_type == "Clip":
+                words = "the limits of its Clip"
+            elif others:
+                if self._width(node) > _Width.EXACT and max(map(abs, ends)) > TELLING:
+                    continue
+                origin, is_wide = Origin.NEIGHBOURS, wide
+                words = f"{'at most ' if wide else ''}{words} of {', '.join(others)}"
+            kept |= bool(name) and self.conclude(name, ends, origin, words, copies=copies, wide=is_wide)
+        return kept
 
     def _width(self, node: NodeProto) -> float:
         """How wide the bounds of a node are beside what calibration would see; infinite where they are of no use."""

@@ -25,7 +25,7 @@ from deploykit.model.operators import QUANTIZERS, Trait, has, ops, settings
 from deploykit.model.weights import element_type, integer_tensor, stored_values
 from deploykit.system.aliases import Numbers
 
-__all__ = ["Bias", "QdqModel", "QuantizedConstant", "Skipped", "dequantized", "insert_qdq", "quantize_constant"]
+__all__ = ["Bias", "QdqModel", "QuantizedConstant", "dequantized", "insert_qdq", "quantize_constant"]
 
 
 class QuantizedConstant(Record, eq=False):
@@ -134,23 +134,16 @@ _BIASED = ops(Trait.TAKES_BATCHNORM) | {"LayerNormalization"}
 _MS = "com.microsoft"
 
 
-class Skipped(Record):
-    """An encoding that could not be written, and why."""
-
-    tensor: str
-    reason: str
-
-
 class QdqModel(Record):
     """The quantized model. ``placed`` maps each quantized tensor to its type, ``stored`` to the name of its integers,
-    ``activations`` are those computed at run time, and ``skipped`` says what was left float.
+    ``activations`` are those computed at run time, and ``skipped`` says of what was left float why that is.
     """
 
     model: ModelProto
     placed: dict[str, str]
     stored: dict[str, str]
     activations: frozenset[str]
-    skipped: tuple[Skipped, ...]
+    skipped: Mapping[str, str]
 
 
 def insert_qdq(
@@ -227,7 +220,7 @@ class _Insertion(Struct, kw_only=True):
                 name: made.input[0] for name, made in makers.items() if made and made.op_type == "DequantizeLinear"
             },
             activations=frozenset(self.placed) - constants.keys(),
-            skipped=tuple(Skipped(tensor=name, reason=reason) for name, reason in self.skipped.items()),
+            skipped=self.skipped,
         )
 
     def _copy_node(self, node: NodeProto) -> None:

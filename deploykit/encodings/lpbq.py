@@ -23,8 +23,7 @@ __all__ = [
     "LpbqLoss",
     "lpbq_encodings",
     "lpbq_scales",
-    "measure_loss",
-    "refine",
+    "requantized",
     "scale_error",
 ]
 
@@ -81,42 +80,47 @@ def lpbq_scales(scale: Numbers, channel_axis: int) -> tuple[Numbers, Numbers]:
     return channel.reshape(-1), blocks
 
 
-def _new_scale(weight: BlockWeight) -> Numbers:
+def requantized(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLoss]:
+    """The integers, packed, and the loss: as they are or, ``refined``, re-rounded to the new scales.
+
+    Only sums of products per block are needed.
+    """
     channel, blocks = lpbq_scales(weight.scale, weight.channel_axis)
     shape = tuple(-1 if axis == weight.channel_axis else 1 for axis in range(weight.scale.ndim))
-    return np.asarray(blocks * channel.astype(np.float32).reshape(shape), np.float32)
-
-
-def measure_loss(weight: BlockWeight) -> LpbqLoss:
-    """The loss with the integers kept: only the sums of their squares per block are needed."""
-    new, old = _new_scale(weight), weight.scale.astype(np.float32)
-    squares = np.zeros(old.shape, np.float64)
-
-    def work(rows: slice) -> None:
-        values = _blocked(weight, _unpack(weight, rows))
-        squares[_scale_rows(weight, rows)] = _dots(weight, values, values)
-
-    list(_parallel(weight, work))
-    signal, noise = float((squares * old**2).sum()), float((squares * (new - old) ** 2).sum())
-    return LpbqLoss(scale_error=scale_error(old, new), sqnr_db=_db(signal, noise))
-
-
-def refine(weight: BlockWeight) -> tuple[Numbers, LpbqLoss]:
-    """The integers re-rounded to the new scales, packed, with the loss of both ways."""
-    new, old = _new_scale(weight), weight.scale.astype(np.float32)
+    new = np.asarray(blocks * channel.astype(np.float32).reshape(shape), np.float32)
+    old = weight.scale.astype(np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(new > 0, old / new, 1.0).astype(np.float32)
-    packed = np.empty_like(weight.packed)
+    packed = np.empty_like(weight.packed) if refined else weight.packed
     sums = np.zeros((3, *old.shape), np.float64)
-    list(_parallel(weight, lambda rows: _refine_rows(weight, rows, ratio, packed, sums)))
+
+    def work(rows: slice) -> None:
+        here = _scale_rows(weight, rows)
+        values = _blocked(weight, _unpack(weight, rows))
+        sums[0, here] = _dots(weight, values, values)
+        if not refined:
+            return
+        axis = len(weight.shape) if _along_last(weight) else weight.block_axis + 1
+        rounded = values * np.expand_dims(ratio[here], axis)
+        np.rint(rounded, out=rounded)
+        np.clip(rounded, -8, 7, out=rounded)
+        after = rounded.astype(np.int8)
+        flat = after.reshape(-1)
+        if flat.size % 2:
+            flat = np.append(flat, np.int8(0))
+        wide = flat.view("<u2")
+        packed[_bytes(weight, rows)] = (wide & 0x0F) | ((wide >> 4) & 0xF0)
+        sums[1, here] = _dots(weight, values, after)
+        sums[2, here] = _dots(weight, after, after)
+
+    list(_parallel(weight, work))
     before, mixed, after = sums
     new, old = new.astype(np.float64), old.astype(np.float64)  # squares of nearly equal numbers are subtracted below
     signal, kept = float((before * old**2).sum()), float((before * (new - old) ** 2).sum())
     # The square of q' * new - q * old, summed per block; rounding may take a tiny sum below 0.
-    refined = max(0.0, float((after * new**2 - 2 * mixed * new * old + before * old**2).sum()))
-    return packed, LpbqLoss(
-        scale_error=scale_error(old, new), sqnr_db=_db(signal, kept), refined_sqnr_db=_db(signal, refined)
-    )
+    rest = max(0.0, float((after * new**2 - 2 * mixed * new * old + before * old**2).sum()))
+    loss = LpbqLoss(scale_error=scale_error(old, new), sqnr_db=_db(signal, kept))
+    return packed, replace(loss, refined_sqnr_db=_db(signal, rest)) if refined else loss
 
 
 def scale_error(old: Numbers, new: Numbers) -> float:
@@ -157,24 +161,6 @@ def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]
             ),
         )
     return replace(encodings, entries=entries), left
-
-
-def _refine_rows(weight: BlockWeight, rows: slice, ratio: Numbers, packed: Numbers, sums: Numbers) -> None:
-    here = _scale_rows(weight, rows)
-    values = _blocked(weight, _unpack(weight, rows))
-    axis = len(weight.shape) if _along_last(weight) else weight.block_axis + 1
-    rounded = values * np.expand_dims(ratio[here], axis)
-    np.rint(rounded, out=rounded)
-    np.clip(rounded, -8, 7, out=rounded)
-    after = rounded.astype(np.int8)
-    flat = after.reshape(-1)
-    if flat.size % 2:
-        flat = np.append(flat, np.int8(0))
-    wide = flat.view("<u2")
-    packed[_bytes(weight, rows)] = (wide & 0x0F) | ((wide >> 4) & 0xF0)
-    sums[0, here] = _dots(weight, values, values)
-    sums[1, here] = _dots(weight, values, after)
-    sums[2, here] = _dots(weight, after, after)
 
 
 def _blocked(weight: BlockWeight, values: Numbers) -> Numbers:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.files import data_of
-from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_scales, measure_loss, refine
+from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_scales, requantized
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
@@ -142,13 +142,11 @@ def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
         try:
             given = _block_weight(work, node, _layer(work, node, layers))
             channel, blocks = lpbq_scales(given.scale, given.channel_axis)
+            packed, loss = requantized(given, refined=work.refined)
             if work.refined:
-                packed, loss = refine(given)
                 file = work.scratch / f"r{len(work.replaced)}.bin"
                 packed.tofile(file)
                 work.replaced[node.input[0]] = file
-            else:
-                loss = measure_loss(given)
             _use_scales(work, node, channel.astype(np.float32), blocks.astype(np.int64), given.channel_axis)
             yield WeightReport(loss=loss, **common)
         except _LeftError as reason:
@@ -218,16 +216,12 @@ def _block_weight(work: _ModelWork, node: NodeProto, layer: NodeProto) -> BlockW
 
 def _source(work: _ModelWork, node: NodeProto) -> TensorProto:
     """The stored integers, or the stored float weight that a QuantizeLinear in front turns into them."""
-    stored = work.model.stored.get(node.input[0])
-    if stored is not None:
-        return stored
-    maker = work.graph.maker(node.input[0])
-    if maker is None or maker.op_type != "QuantizeLinear" or list(maker.input[1:]) != list(node.input[1:]):
+    stored, maker = work.model.stored.get(node.input[0]), work.graph.maker(node.input[0])
+    if maker is not None and maker.op_type == "QuantizeLinear" and maker.input[1:] == node.input[1:]:
+        stored = work.model.stored.get(maker.input[0])
+    if stored is None:
         raise _LeftError("its integers are computed at run time")
-    floats = work.model.stored.get(maker.input[0])
-    if floats is None:
-        raise _LeftError("its integers are computed at run time")
-    return floats
+    return stored
 
 
 def _quantized(work: _ModelWork, node: NodeProto, floats: TensorProto, scale: Any, size: int) -> Any:
@@ -253,15 +247,10 @@ def _quantized(work: _ModelWork, node: NodeProto, floats: TensorProto, scale: An
 
 def _axes(layer: NodeProto, rank: int) -> tuple[int, int]:
     """Channel and block axis of a layer's weight."""
-    if layer.op_type == "Conv":
-        if rank < 3:
-            raise _LeftError(f"the weight of a Conv has rank {rank}")
-        return 0, 1
-    if rank != 2:
+    is_kernel = layer.op_type == "Conv"
+    if (rank < 3) if is_kernel else (rank != 2):
         raise _LeftError(f"the weight of a {layer.op_type} has rank {rank}")
-    if attribute(layer, "transB", 0):
-        return 0, 1
-    return 1, 0
+    return (0, 1) if is_kernel or attribute(layer, "transB", 0) else (1, 0)
 
 
 def _packed(work: _ModelWork, stored: TensorProto) -> Any:

@@ -124,7 +124,7 @@ class QdqGraph(Record):
         maker = self.graph.maker(node.input[0])
         if maker is None or maker.op_type != QUANTIZE:
             return None
-        if compare_values(self._value(node, maker.input[0]), self._value(maker, maker.input[0])):
+        if compare_values(self.value(node, maker.input[0]), self.value(maker)):
             self.fail(node, f"has another grid than {label(maker)!r} it reads from")
         return maker
 
@@ -132,10 +132,6 @@ class QdqGraph(Record):
         """True for a DequantizeLinear whose result only serves other quantizers as their scale, as in LPBQ."""
         uses = self.graph.uses(node.output[0])
         return bool(uses) and all(reader.op_type in QUANTIZERS and position == 1 for reader, position in uses)
-
-    def value(self, node: NodeProto) -> Value:
-        """The grid of one node."""
-        return self._value(node, node.input[0])
 
     def plain_name(self, node: NodeProto) -> str:
         """The name that the integers a node reads would have as floats: without the usual suffix, else its output's."""
@@ -156,7 +152,9 @@ class QdqGraph(Record):
         named = any(position in ROLES.get(reader.op_type, {}) for reader, position in ends)
         return named or stored.data_type == element_type("int32")
 
-    def _value(self, node: NodeProto, tensor: str) -> Value:
+    def value(self, node: NodeProto, tensor: str = "") -> Value:
+        """The grid of one node, by default for what it reads."""
+        tensor = tensor or node.input[0]
         where = f"{self.source}: {tensor!r}"
         dtype = self._dtype(node)
         blocked = int(attribute(node, "block_size", 0))
@@ -175,7 +173,7 @@ class QdqGraph(Record):
         grid = grids.INTEGER_TYPES.get(dtype)
         if grid is None:
             self.fail(node, f"makes {dtype or 'a type that is not stated'}, which is no grid that encodings know")
-        zeros = self._numbers(node, node.input[2]) if _has_zero_point(node) else np.zeros(scale.shape)
+        zeros = self._numbers(node, node.input[2]) if operand(node, 2) else np.zeros(scale.shape)
         value = Affine(
             bits=grid[0],
             signed=grid[1],
@@ -209,7 +207,7 @@ class QdqGraph(Record):
         grid, size = grids.INTEGER_TYPES.get(dtype), int(attribute(node, "block_size", 0))
         blocks = self._numbers(scale_node, scale_node.input[0])
         channels = self._numbers(scale_node, scale_node.input[1])
-        zeros = [self._numbers(owner, owner.input[2]) for owner in (node, scale_node) if _has_zero_point(owner)]
+        zeros = [self._numbers(owner, owner.input[2]) for owner in (node, scale_node) if operand(owner, 2)]
         if grid is None or not grid[1] or not size or any(zero.any() for zero in zeros) or blocks.ndim < 2:
             self.fail(node, "has quantized scales, but is not a symmetric blockwise weight", why="only LPBQ is known")
         axis = grids.normal_axis(int(attribute(scale_node, "axis", 1)), blocks.ndim, where)
@@ -228,7 +226,7 @@ class QdqGraph(Record):
 
     def _dtype(self, node: NodeProto) -> str:
         """The integers' type, in ONNX's lower case: of the zero point, the attribute, or the stored integers."""
-        zero = self.graph.stored.get(node.input[2]) if _has_zero_point(node) else None
+        zero = self.graph.stored.get(operand(node, 2))
         if zero is not None:
             return dtype_name(zero.data_type)
         if node.op_type == QUANTIZE:
@@ -257,10 +255,6 @@ class QdqGraph(Record):
         except (ValueError, TypeError) as error:
             self.fail(node, f"reads {name!r}, which cannot be decoded", why=str(error))
         return self.arrays[name]
-
-
-def _has_zero_point(node: NodeProto) -> bool:
-    return bool(operand(node, 2))
 
 
 QDQ_VERSION = "qdq"

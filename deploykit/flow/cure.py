@@ -463,7 +463,7 @@ def rewrite_quantized(
     else:
         assert made.encodings is not None
         quantized = insert_qdq(made.model, made.encodings, bias="encoded", unsigned_activations=False)
-        problem = "; ".join(f"{entry.tensor}: {entry.reason}" for entry in quantized.skipped[:3])
+        problem = "; ".join(f"{name}: {why}" for name, why in [*quantized.skipped.items()][:3])
         problem = problem or _loss(taken.model, model, quantized.model, feeds)
     if quantized is None or problem:
         why = f"undone: {problem}"

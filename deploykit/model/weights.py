@@ -7,9 +7,11 @@ A model with gigabytes of weights can be copied, searched and rewritten while th
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
@@ -49,6 +51,7 @@ __all__ = [
     "taken_in",
     "unmapped",
     "weight",
+    "weight_files",
     "whole_model",
 ]
 
@@ -103,7 +106,7 @@ def stored_values(tensor: TensorProto, files: WeightFiles | None = None) -> Numb
     if not place:
         raise InputError(f"tensor {tensor.name!r}: its values lie in a file that was never located")
     if files is not None:
-        return _values(files.open(place), tensor, place)
+        return _values(files(place), tensor, place)
     with open_regular(Path(place)) as opened:
         return _values(opened, tensor, place)
 
@@ -130,24 +133,15 @@ def _entry(tensor: TensorProto, key: str) -> str:
     return next((entry.value for entry in tensor.external_data if entry.key == key), "")
 
 
-class WeightFiles:
-    """Files of weights, each opened once and closed at the end; what was mapped of them stays."""
+WeightFiles: TypeAlias = Callable[[str], BinaryIO]
+"""Gives the open file at a path; InputError where it is none any more."""
 
-    def __init__(self) -> None:
-        self._opened: dict[str, BinaryIO] = {}
 
-    def __enter__(self) -> WeightFiles:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for opened in self._opened.values():
-            opened.close()
-
-    def open(self, path: str) -> BinaryIO:
-        """The file; InputError where it is none any more."""
-        if path not in self._opened:
-            self._opened[path] = open_regular(Path(path))
-        return self._opened[path]
+@contextmanager
+def weight_files() -> Iterator[WeightFiles]:
+    """Opens files of weights, each once, and closes them at the end; what was mapped of them stays."""
+    with ExitStack() as opened:
+        yield cache(lambda path: opened.enter_context(open_regular(Path(path))))
 
 
 def is_native(tensor: TensorProto) -> bool:

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, captured_names, label
+from deploykit.model.nodes import attribute, captured_names, label, operand
 from deploykit.model.operators import BITS, QUANTIZERS, Trait, is_standard, ops
 from deploykit.model.running import CpuSession
 from deploykit.model.shape_inference import Shape
@@ -155,61 +155,51 @@ def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Arrays) -> _Values
     return dict(zip(names, CpuSession(part.SerializeToString(), options).run(names, {}), strict=True))
 
 
-def _idle_nodes(graph: GraphCopy, named: Collection[str]) -> list[NodeProto]:
-    """Nodes whose output is their first input; those whose output the model, a subgraph or an entry names stay."""
+def _idle_nodes(graph: GraphCopy, named: Collection[str]) -> list[tuple[NodeProto, str]]:
+    """Nodes that hand on an operand, with that; those whose output the model, a subgraph or an entry names stay."""
     bound = _bound(graph, named)
-    return [
-        node
+    found = (
+        (node, _handed_on(graph, node))
         for node in graph.nodes
-        if is_standard(node)
-        and len([name for name in node.output if name]) == 1
-        and node.output[0] not in bound
-        and (_is_idle(graph, node) or _is_neutral(graph, node))
-    ]
+        if is_standard(node) and len([name for name in node.output if name]) == 1 and node.output[0] not in bound
+    )
+    return [(node, given) for node, given in found if given is not None]
 
 
 # JAX guards a softmax by Max(-inf, logits): it lifts an empty maximum, and changes no number.
 _NEUTRAL = {"Max": -np.inf, "Min": np.inf}
+_SHAPING = ("Reshape", "Expand", "Tile", "Flatten", "Squeeze", "Unsqueeze")
 
 
-def _is_neutral(graph: GraphCopy, node: NodeProto) -> bool:
-    """A Max with -inf, a Min with inf (a NaN passes both), or a Concat with nothing: it hands on its other operand."""
-    matters = _operands_that_matter(graph, node)
-    if node.op_type not in (*_NEUTRAL, "Concat") or len(matters) != 1:
-        return False
-    shape = _static(graph.types.get(matters[0]))
-    return shape is not None and shape == _static(graph.types.get(node.output[0]))
-
-
-def _operands_that_matter(graph: GraphCopy, node: NodeProto) -> list[str]:
-    """Of a node that hands on one operand: that one."""
-    if node.op_type == "Concat":
-        return [name for name in node.input if 0 not in (_static(graph.types.get(name)) or ())]
-    if node.op_type in _NEUTRAL:
-        return [name for name in node.input if graph.scalar(name) != _NEUTRAL[node.op_type]]
-    return [*node.input[:1]]
-
-
-def _is_idle(graph: GraphCopy, node: NodeProto) -> bool:
-    given, made = graph.types.get(node.input[0]) if node.input else None, graph.types.get(node.output[0])
-    if node.op_type == "Identity":
-        return True
-    if node.op_type == "Cast":
-        return given is not None and given[0] == dtype_name(attribute(node, "to", 0)) != ""
-    if node.op_type == "Dropout":
-        return len(node.input) < 3 or not node.input[2]
-    if node.op_type in ("Reshape", "Expand", "Tile", "Flatten", "Squeeze", "Unsqueeze"):
+def _handed_on(graph: GraphCopy, node: NodeProto) -> str | None:
+    """The operand that a node gives as it is; None for a node that does something."""
+    op_type, matters = node.op_type, [*node.input[:1]]
+    if op_type == "Concat":  # with nothing
+        matters = [name for name in node.input if 0 not in (_static(graph.types.get(name)) or ())]
+    elif op_type in _NEUTRAL:  # a Max with -inf, a Min with inf: a NaN passes both
+        matters = [name for name in node.input if graph.scalar(name) != _NEUTRAL[op_type]]
+    if len(matters) != 1:
+        return None
+    given = graph.types.get(matters[0])
+    idle = op_type == "Identity"
+    if op_type in (*_NEUTRAL, *_SHAPING, "Concat"):
         shape = _static(given)
-        return shape is not None and shape == _static(made)
-    order = attribute(node, "perm", ()) if node.op_type == "Transpose" else ()
-    return bool(order) and list(order) == sorted(order)
+        idle = shape is not None and shape == _static(graph.types.get(node.output[0]))
+    elif op_type == "Cast":
+        idle = given is not None and given[0] == dtype_name(attribute(node, "to", 0)) != ""
+    elif op_type == "Dropout":
+        idle = not operand(node, 2)
+    elif op_type == "Transpose":
+        order = list(attribute(node, "perm", ()))
+        idle = bool(order) and order == sorted(order)
+    return str(matters[0]) if idle else None
 
 
 def _find_settled(graph: ModelLook) -> MatchResult:
     """What stored values and static shapes settle, and the nodes that hand on what they get."""
     found = (
         (_ready(graph, ()), "stored values and static shapes settle them"),
-        (_idle_nodes(graph, ()), "they change nothing"),
+        ([node for node, _ in _idle_nodes(graph, ())], "they change nothing"),
     )
     sites = [
         Site(nodes=tuple(map(label, nodes)), tensors=tuple(node.output[0] for node in nodes), why=why)
@@ -230,12 +220,11 @@ def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchRe
     while True:
         idle = _idle_nodes(graph, named)
         source: dict[str, str] = {}
-        for node in idle:  # in graph order: what it reads may be a copy itself
-            (given,) = _operands_that_matter(graph, node)
+        for node, given in idle:  # in graph order: what it reads may be a copy itself
             source[node.output[0]] = source.get(given, given)
         for node in graph.nodes:
             node.input[:] = [source.get(name, name) for name in node.input]
-        graph.replace_nodes(idle, {})
+        graph.replace_nodes([node for node, _ in idle], {})
         # Results without an entry that only rearrange stored values with one: folding would lose the grid. What
         # arithmetic makes of a grid lies on it no longer, so there is nothing to lose.
         told = {

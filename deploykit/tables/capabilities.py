@@ -73,11 +73,6 @@ class Flag(_Setting):
     present_in: tuple[str, ...] = ()
     absent_in: tuple[str, ...] = ()
 
-    @property
-    def spellings(self) -> tuple[str, ...]:
-        """Every way to write the flag."""
-        return (*self.flags, *self.aliases)
-
 
 class Feature(_Row):
     """One capability, for one tool and architecture where it depends on them ("" means it does not).
@@ -182,10 +177,8 @@ class SdkTable(SourcedRow):
 
     def flag(self, tool: str, spelling: str) -> Flag | None:
         """The row of one flag of one tool, by any of its spellings, or None when no table lists it."""
-        for row in self.flags:
-            if row.tool == tool and spelling in row.spellings:
-                return row
-        return None
+        rows = (row for row in self.flags if row.tool == tool and spelling in (*row.flags, *row.aliases))
+        return next(rows, None)
 
     def has_flag(self, tool: str, spelling: str) -> bool:
         """True when the table lists the flag as usable for that tool."""

@@ -42,23 +42,15 @@ def read_toml(path: Path, *, shipped: bool = False) -> Json:
     Of a ``shipped`` file, a table of an installed package, the result is kept between runs by the hash of its bytes:
     tomllib takes a fifth of the time of a question that reads every table.
     """
-    data = read_regular(path)
-    if not shipped:
-        return _parse_toml(path, data)
-    store, key = Store("tables"), sha256(data).hexdigest()
-    found = store.get(key)
-    if found is None:
-        found = _parse_toml(path, data)
-        with suppress(TypeError, ValueError):  # JSON has no dates
-            store.put(key, found, tidy=False)
-    return found
-
-
-def _parse_toml(path: Path, data: bytes) -> Json:
     import tomllib
 
+    data = read_regular(path)
+    store, key = Store("tables"), sha256(data).hexdigest()
+    known = store.get(key) if shipped else None
+    if known is not None:
+        return known
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        found: Json = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8", why=str(error)) from None
     except tomllib.TOMLDecodeError as error:
@@ -67,6 +59,10 @@ def _parse_toml(path: Path, data: bytes) -> Json:
         raise InputError(f"{path}: a number has thousands of digits", next="is the file whole?") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply to be a real file") from None
+    if shipped:
+        with suppress(TypeError, ValueError):  # JSON has no dates
+            store.put(key, found, tidy=False)
+    return found
 
 
 def read_json(path: Path, *, limit: int | None = None) -> Any:

@@ -230,7 +230,7 @@ def inserted(asked: Asked) -> Iterator[str]:
     yield " ".join(f"{entry.domain or 'onnx'} {entry.version}" for entry in made.model.opset_import)
     yield from listed_below
     yield f"placed {made.placed}, stored {made.stored}, activations {sorted(made.activations)}"
-    yield from (f"{one.tensor} is skipped: {one.reason}" for one in made.skipped)
+    yield from (f"{name} is skipped: {why}" for name, why in made.skipped.items())
 
 
 def alike(asked: Asked) -> Iterator[str]:

@@ -18,7 +18,6 @@ from atlas.cases import case_of, case_unit
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import Request, SharedWork
-from deploykit.encodings.insert_qdq import Skipped
 from deploykit.encodings.lpbq import LpbqLoss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Severity
@@ -182,7 +181,7 @@ CASES: dict[str, Any] = {
     "ORT004": (lambda: draft("mlp/model.onnx", "sm8350"), lambda: draft("mlp/model.onnx")),
     "ORT005": (lambda: block_draft(fp16=False), lambda: block_draft(fp16=True)),
     "ORT006": (lambda: block_draft(fp16=True), draft),
-    "ORT007": (lambda: prepared(skipped=tuple(Skipped(tensor=name, reason=f"no {name}") for name in "tu")), draft),
+    "ORT007": (lambda: prepared(skipped={name: f"no {name}" for name in "tu"}), draft),
     "ORT008": (lambda: prepared(narrowed=("y", "z")), draft),
     "ORT009": (lambda: step("widen-log"), lambda: step("fold-batchnorm")),
     "ORT010": (lambda: prepared(refusals=("n: no", "m k: neither")), draft),

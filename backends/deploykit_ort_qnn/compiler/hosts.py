@@ -25,7 +25,7 @@ from deploykit.system.specs import ToolchainSpec
 from deploykit_qualcomm.carriers import host_toolchain
 from deploykit_qualcomm.hosted import RECORD, ask_runner, read_calls, read_verdicts, refusal_lines
 from deploykit_qualcomm.probes import unloadable_library
-from deploykit_qualcomm.tables import LINUX, Wheel, tables
+from deploykit_qualcomm.tables import Wheel, tables
 
 __all__ = [
     "HERE",
@@ -164,7 +164,7 @@ class Host(Record):
     def identity(self) -> dict[str, str]:
         """``wheel``, ``qairt`` and ``onnxruntime``, which is pinned or has the version of the provider's wheel."""
         runtime = self.wheel.asked_by or self.wheel.version
-        if self.wheel.runs_on(LINUX) is not None:
+        if self.wheel.runs_on_linux:
             pins = {pin.name: str(pin.specifier).lstrip("=") for pin in map(Requirement, self.spec.constraints)}
             runtime = pins["onnxruntime"]
         return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": runtime}
@@ -172,14 +172,14 @@ class Host(Record):
     @property
     def where(self) -> str:
         """The toolchain, or under what it runs and whose provider asks it."""
-        if self.wheel.runs_on(LINUX) is not None:
+        if self.wheel.runs_on_linux:
             return f", toolchain {self.spec.name}-{self.spec.version}"
         return f" under Wine, asked by {self.wheel.asked_by}" if self.wheel.asked_by else " under Wine"
 
     @property
     def emulator(self) -> Worker | None:
         """That of a Linux wheel; a Windows one's never ends on some graphs."""
-        if self.wheel.runs_on(LINUX) is None:
+        if not self.wheel.runs_on_linux:
             return None
         environment = environment_of(self.spec)
         return Worker(python=str(environment.python), environment=environment.variables)

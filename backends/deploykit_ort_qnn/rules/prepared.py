@@ -134,8 +134,8 @@ def check_skipped(draft: ProviderDraft) -> Finds:
 
     Fix: The message says what does not fit; correct the encoding.
     """
-    for entry in () if draft.prepared is None else draft.prepared.skipped:
-        yield Found("tensor", entry.tensor, f"{entry.tensor}: {entry.reason}")
+    for name, why in draft.prepared.skipped.items() if draft.prepared is not None else ():
+        yield Found("tensor", name, f"{name}: {why}")
 
 
 @_rule("ORT008", "operand-will-be-narrowed", "warning", cure="simplify")

@@ -27,7 +27,7 @@ from deploykit.findings.records import Record
 from deploykit.model.nodes import bodies, copy_of, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
-from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
+from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values, weight_files
 from deploykit.system.aliases import Arrays, Numbers
 from deploykit.system.limits import memory_budget
 
@@ -205,7 +205,7 @@ class _ModelOpener(Record):
         options = _options(len(model.graph.node), self.size, self.is_small)
         if not self.optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        with WeightFiles() as files:
+        with weight_files() as files:
             beside = {tensor.name: self._read(tensor, files) for tensor in outside}
         if inline >= _PROTOBUF_LIMIT:
             model, inner = _emptied(model)

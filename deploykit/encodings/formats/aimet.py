@@ -9,13 +9,12 @@ from __future__ import annotations
 import gc
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
 from deploykit.encodings.formats import v061, v100, v200
 from deploykit.encodings.formats.grids import json_name
@@ -46,21 +45,8 @@ _COSTS = {b"{": 120, b"[": 130, b":": 170, b",": 40}
 _LEAST = "version 1.0.0 takes least room: deploykit compat encodings-1.0.0 says what reads it"
 
 
-class _Layout(Struct, frozen=True):
-    sections: Mapping[str, type]
-    parse: Callable[[Json, str], Iterator[Encoding]]
-    write: Callable[[EncodingSet], Json]
-
-
-_V061 = _Layout(v061.SECTIONS, v061.parse_sections, v061.format_sections)
-_V200 = _Layout(v200.SECTIONS, v200.parse_sections, v200.format_sections)
-_LAYOUTS = {
-    "0.6.1": _V061,
-    "0.6.2": _V061,
-    "1.0.0": _Layout(v100.SECTIONS, v100.parse_sections, v100.format_sections),
-    "2.0.0": _V200,
-    "2.1.0": _V200,
-}
+# What each version looks like: modules with the same names in them.
+_LAYOUTS = {"0.6.1": v061, "0.6.2": v061, "1.0.0": v100, "2.0.0": v200, "2.1.0": v200}
 VERSIONS = tuple(_LAYOUTS)
 """The versions that are read."""
 
@@ -132,7 +118,7 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
     layout = _LAYOUTS[version]
     _check_sections(document, version, where)
     entries: dict[str, Encoding] = {}
-    for entry in layout.parse(document, where):
+    for entry in layout.parse_sections(document, where):
         name = entry.name
         if name in entries:
             raise InputError(
@@ -153,7 +139,7 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
         entries=entries,
         producer=document.get("producer"),
         quantizer_args=document.get("quantizer_args"),
-        extra={key: value for key, value in document.items() if key not in (*_HEAD, *layout.sections)},
+        extra={key: value for key, value in document.items() if key not in (*_HEAD, *layout.SECTIONS)},
         source=where,
     )
 
@@ -176,14 +162,14 @@ def _version(document: Json, where: str) -> str:
 def _looks_like(document: Json) -> str:
     """The version whose layout the top level has, or "" when it is none of them."""
     for version in WRITTEN_VERSIONS:
-        if all(isinstance(document.get(name), kind) for name, kind in _LAYOUTS[version].sections.items()):
+        if all(isinstance(document.get(name), kind) for name, kind in _LAYOUTS[version].SECTIONS.items()):
             return version
     return ""
 
 
 def _check_sections(document: Json, version: str, where: str) -> None:
     """The sections of the claimed version must be there, and none of the others'."""
-    sections, looks = _LAYOUTS[version].sections, _looks_like(document)
+    sections, looks = _LAYOUTS[version].SECTIONS, _looks_like(document)
     if looks and _LAYOUTS[looks] is not _LAYOUTS[version]:
         raise InputError(
             f"{where}: says version {version}, but is laid out as version {looks}",
@@ -199,7 +185,7 @@ def _check_sections(document: Json, version: str, where: str) -> None:
                 f"{where}: {name!r} must be {wanted} in version {version}, not {json_name(document[name])}",
                 next="does the file's 'version' match its content?",
             )
-    others = {name for layout in _LAYOUTS.values() for name in layout.sections} - sections.keys()
+    others = {name for layout in _LAYOUTS.values() for name in layout.SECTIONS} - sections.keys()
     foreign = others & document.keys()
     if foreign:
         raise InputError(f"{where}: {min(foreign)!r} is a section of another version than {version}")
@@ -220,7 +206,7 @@ def write_encodings(encodings: EncodingSet, version: str) -> str:
         head["quantizer_args"] = dict(encodings.quantizer_args)
     with _without_collecting():
         document = {key: msgspec.Raw(json.dumps(value, sort_keys=True, allow_nan=False)) for key, value in head.items()}
-        document |= _LAYOUTS[version].write(encodings)
+        document |= _LAYOUTS[version].format_sections(encodings)
         written = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=1)
     # What nobody could read back is not handed on.
     _check_budget(written, f"encodings of version {version}", _LEAST)

@@ -21,7 +21,7 @@ from deploykit.errors import UsageError
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
-__all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert", "is_writable"]
+__all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert", "writable_versions"]
 
 # How the versions begin whose files state no axes.
 _WITHOUT_AXES = ("0.6", "1.")
@@ -150,9 +150,14 @@ def convert(
     )
 
 
-def is_writable(encodings: EncodingSet, version: str) -> bool:
-    """True where ``convert`` without layouts would leave no tensor out."""
-    return all(_loss(entry, encodings.version, version, None)[0] is not OutcomeKind.IMPOSSIBLE for entry in encodings)
+def writable_versions(encodings: EncodingSet) -> frozenset[str]:
+    """The versions for which ``convert`` without layouts would leave no tensor out."""
+    source, impossible = encodings.version, OutcomeKind.IMPOSSIBLE
+    return frozenset(
+        version
+        for version in WRITTEN_VERSIONS
+        if all(_loss(entry, source, version, None)[0] is not impossible for entry in encodings)
+    )
 
 
 def _loss(entry: Encoding, source: str, target: str, layout: Layout | None) -> tuple[OutcomeKind, str]:

@@ -6,7 +6,6 @@ Which of two sets is right is not its business.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -114,7 +113,15 @@ def compare_values(
     for name in _ARRAYS[type(first)]:
         slack = 0.0 if name in ("zero_point", "block_scale") else tolerance
         one, other = _comparable(name, first, second), _comparable(name, second, first)
-        found += _compare_arrays(name, one, other, slack)
+        if one.shape != other.shape:
+            found.append(EntryChange(field=f"{name} shape", first=list(one.shape), second=list(other.shape)))
+            continue
+        apart = np.abs(one - other)
+        wrong = apart > slack * np.maximum(np.abs(one), np.abs(other))
+        if wrong.any():
+            at = int(np.argmax(apart))
+            field = name if one.size == 1 else f"{name} ({int(wrong.sum())} of {one.size} differ; the most at {at})"
+            found.append(EntryChange(field=field, first=float(one.flat[at]), second=float(other.flat[at])))
     return tuple(found)
 
 
@@ -124,17 +131,6 @@ def _comparable(name: str, owner: Value, other: Value) -> Array:
     states = [getattr(value, "placed", True) for value in (owner, other)]
     flat = not all(states) and (not any(states) or (isinstance(owner, Affine) and owner.block_size is None))
     return array.reshape(-1) if flat else array
-
-
-def _compare_arrays(name: str, first: Array, second: Array, tolerance: float) -> Iterator[EntryChange]:
-    if first.shape != second.shape:
-        yield EntryChange(field=f"{name} shape", first=list(first.shape), second=list(second.shape))
-        return
-    wrong = np.abs(first - second) > tolerance * np.maximum(np.abs(first), np.abs(second))
-    if wrong.any():
-        index = int(np.argmax(np.abs(first - second)))
-        field = name if first.size == 1 else f"{name} ({int(wrong.sum())} of {first.size} differ; the most at {index})"
-        yield EntryChange(field=field, first=float(first.flat[index]), second=float(second.flat[index]))
 
 
 def describe_encodings(encodings: EncodingSet, *, arrays: bool = False) -> Json:
