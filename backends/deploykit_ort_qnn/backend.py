@@ -140,9 +140,10 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def probes(self) -> Iterable[Probe]:
         """The wheel, the ONNX Runtime beside it, and whether it registers."""
-        from deploykit_qualcomm.probes import provider_probes
+        from deploykit_qualcomm.carriers import probe_hosts
+        from deploykit_qualcomm.probes import probe_wheel
 
-        return provider_probes()
+        return probe_wheel, probe_hosts
 
     def time_us(self, model: bytes, device: Device, progress: Tell) -> float | None:
         """Of a QDQ or float model, by the installed wheel's compiler."""

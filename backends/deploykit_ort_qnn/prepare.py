@@ -66,11 +66,6 @@ class ProviderDraft(Record):
     max_time_us: float
 
     @property
-    def wants_integers(self) -> bool:
-        """True when an integer precision was asked for by name."""
-        return self.precision in _INTEGER
-
-    @property
     def is_strict(self) -> bool:
         """True where any change of precision is an error."""
         return bool(self.options.get("strict_precision"))

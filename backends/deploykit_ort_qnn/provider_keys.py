@@ -26,7 +26,6 @@ __all__ = [
     "choose_options",
     "has_option",
     "load_options",
-    "unknown_names",
 ]
 
 _BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
@@ -142,12 +141,6 @@ def has_option(name: str, wheel: str) -> bool:
     """True when a wheel is known to have a provider option."""
     row = load_options().find(name)
     return row is not None and bool(row.since) and Version(row.since) <= Version(wheel)
-
-
-def unknown_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names that no row has, for the check of a package on disk."""
-    table = load_options()
-    return tuple(name for name in names if table.find(name) is None)
 
 
 def _row(table: OptionTable, name: str, wheel: str) -> Option:

@@ -25,7 +25,7 @@ from deploykit_ort_qnn.compiler.precision import (
     read_evidence,
 )
 from deploykit_ort_qnn.planning import BINARY, COMPILE, CONTEXT, GRAPHS, MODEL, RUN, TYPES
-from deploykit_ort_qnn.provider_keys import unknown_names
+from deploykit_ort_qnn.provider_keys import load_options
 from deploykit_ort_qnn.rules.compiled import DLC_RULES, PACKAGE_RULES, PackageScope
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
@@ -94,7 +94,7 @@ def _package_findings(package: Path, manifest: Json, checks: list[Check]) -> Ite
         soc_model=target.get("soc_model"),
         context=context,
         own_chip=own_chip,
-        unknown_options=unknown_names((*options, *run)),
+        unknown_options=tuple(name for name in (*options, *run) if load_options().find(name) is None),
     )
     found = PACKAGE_RULES.run(scope)
     bad = [finding for finding in found if finding.blocks]

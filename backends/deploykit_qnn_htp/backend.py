@@ -127,6 +127,6 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
 
     def probes(self) -> Iterable[Probe]:
         """SDK roots, their tools and Python, the NDK, adb."""
-        from deploykit_qualcomm.probes import sdk_probes
+        from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks
 
-        return sdk_probes()
+        return probe_sdks, probe_ndk, probe_adb

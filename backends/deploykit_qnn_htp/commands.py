@@ -49,10 +49,6 @@ class Argv:
         self._words += [flag, *values]
         return self
 
-    def add_if_listed(self, flag: str, *values: str) -> Argv:
-        """Append a flag only where the table lists it as supported; used for mere conveniences."""
-        return self.add(flag, *values) if self._sdk.has_flag(self.tool, flag) else self
-
     def step(self, step_id: str, inputs: Sequence[str], outputs: Sequence[str], **more: Any) -> Step:
         """What was built, with the files that it reads and makes."""
         argv = tuple(self._words)
@@ -153,7 +149,8 @@ def _dlc(candidate: RouteCandidate, paths: Paths) -> Iterator[Step]:
         argv.add("--quantization_overrides", paths.encodings)
         inputs.append(paths.encodings)
     argv.add("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16")
-    argv.add_if_listed("--target_backend", "HTP")
+    if draft.sdk.has_flag(route.tool, "--target_backend"):
+        argv.add("--target_backend", "HTP")
     note = "no public tool lists the types inside a DLC by known flags: compare with qairt-dlc-info by hand"
     yield argv.step(f"convert{paths.suffix}", inputs, (paths.dlc,), note=note)
     yield from from_dlc(draft.sdk, paths)

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
+from deploykit.backend.probes import CheckLine, Surroundings, start
 from deploykit.errors import DeploykitError
 from deploykit.tables.capabilities import SdkTable, Status
-from deploykit_qualcomm.carriers import probe_hosts
 from deploykit_qualcomm.resolving import resolve_sdk
 from deploykit_qualcomm.tables import tables
 
@@ -24,8 +23,6 @@ __all__ = [
     "probe_ndk",
     "probe_sdks",
     "probe_wheel",
-    "provider_probes",
-    "sdk_probes",
     "unloadable_library",
     "version_of_sdk",
 ]
@@ -74,16 +71,6 @@ for name in "libQnnSystem.so", "libQnnHtp.so":
     ctypes.CDLL(os.path.join(os.path.dirname(qnn.get_library_path()), name))
 print(json.dumps({"registered": qnn.EP_NAME in found}))
 """
-
-
-def sdk_probes() -> tuple[Probe, ...]:
-    """What the native tools need."""
-    return (probe_sdks, probe_ndk, probe_adb)
-
-
-def provider_probes() -> tuple[Probe, ...]:
-    """What ONNX Runtime's QNN provider needs, and which older compilers run here."""
-    return (probe_wheel, probe_hosts)
 
 
 def probe_sdks(around: Surroundings) -> Iterator[CheckLine]:

@@ -200,14 +200,6 @@ class Wheel(SourcedRow):
     host: tuple[WheelHost, ...] = ()
 
     @property
-    def newest_read(self) -> tuple[int, int] | None:
-        """The newest operator set and IR version that an ONNX Runtime with this wheel reads; None where unknown."""
-        if self.reads is not None:
-            return self.reads.opset, self.reads.ir
-        limits = [(pair.opset, pair.ir) for pair in self.onnxruntime if pair.status is Status.SUPPORTED]
-        return max(limits, default=None)
-
-    @property
     def runs_on_linux(self) -> bool:
         """Whether some build of the compiler can be executed by Linux x86-64 as it is."""
         return any(LINUX in host.runs for host in self.host)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -114,14 +114,12 @@ class QuantizedQuality(Record):
 
     def is_met(self, goal: Goal) -> bool | None:
         """Whether a goal is reached and no sample held out speaks against it; None where nobody can say."""
-        met = goal.is_met(Reached.of(self.verdict))
-        return False if met and self.unseen is not None and self.unseen.speaks_against(goal) else met
-
-    def speaks_against(self, goal: Goal) -> bool:
-        """For a few samples: whether they miss a goal, where so few can say it."""
-        if not goal.asks_outputs:
-            return goal.is_met(Reached.of(self.verdict)) is False
-        return self.verdict.right is False or (self.kept is not None and self.kept.share < _FEW_KEPT)
+        met, few = goal.is_met(Reached.of(self.verdict)), self.unseen
+        if not met or few is None:
+            return met
+        if goal.asks_outputs:  # which so few can hardly say
+            return few.verdict.right is not False and (few.kept is None or few.kept.share >= _FEW_KEPT)
+        return goal.is_met(Reached.of(few.verdict)) is not False
 
 
 def judge_quality(
@@ -176,9 +174,8 @@ def find_better(
     trials = [QuarkTrial(words=draft.precision, outcome=_described(given))]
     best, won = given, None
 
-    def costly() -> FloatPart | None:
-        return _costly_part(draft, package / measured.run.output, progress)
-
+    # Looked for when everything before it was not enough.
+    costly = (_costly_part(draft, package / measured.run.output, progress) for _ in range(1))
     for words, request, part in () if given is None or _is_done(draft, given) else _candidates(draft, costly):
         assert best is not None
         if _is_done(draft, best):
@@ -267,13 +264,13 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
 
 
 def _candidates(
-    draft: QuarkDraft, costly: Callable[[], FloatPart | None]
+    draft: QuarkDraft, costly: Iterator[FloatPart | None]
 ) -> Iterator[tuple[str, Request, FloatPart | None]]:
     """Parts to leave in float, unless the user said what stays in float; then the formats of ``auto``."""
     request = draft.situation.request
     named = bool(draft.exclusions) and draft.found is None
     if not named and not request.adapter_options.get("exclude_nothing"):
-        for part in chain(float_parts(draft.situation), (made() for made in (costly,))):
+        for part in chain(float_parts(draft.situation), costly):
             if part is not None and (draft.found is None or part.names != draft.found.names):
                 options = {**request.adapter_options, "exclude_node": part.names, "hold_out": draft.hold_out}
                 precision = draft.precision if draft.ladder else request.precision

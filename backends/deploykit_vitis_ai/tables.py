@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -37,6 +37,7 @@ __all__ = [
     "device_of_id",
     "devices",
     "known_errors",
+    "operators_in",
     "product_of",
     "products",
     "read_table",
@@ -178,6 +179,11 @@ class Operators(NotedRow):
     operators: tuple[str, ...]
 
 
+def operators_in(table: Iterable[Operators], form: str) -> list[str]:
+    """The operators about which a table says something in a format, sorted."""
+    return sorted({op for row in table if form in row.formats for op in row.operators})
+
+
 class Product(NotedRow):
     """One product line.
 
@@ -211,14 +217,6 @@ class Product(NotedRow):
     def driven(self) -> bool:
         """True for a product that is packaged for."""
         return bool(self.sdk)
-
-    def without(self, form: str) -> tuple[str, ...]:
-        """The operators that a format does not have on this product's NPU, sorted."""
-        return tuple(sorted({op for row in self.gap if form in row.formats for op in row.operators}))
-
-    def miscompiles(self, form: str) -> tuple[str, ...]:
-        """The operators that were reported to give wrong results in a format, sorted."""
-        return tuple(sorted({op for row in self.miscompiled if form in row.formats for op in row.operators}))
 
 
 class Recipe(NotedRow):

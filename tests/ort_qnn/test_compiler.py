@@ -191,7 +191,7 @@ class Desk:
         (self.model / "weights").write_bytes(b"weights")
         self.ends: tuple[dict[str, Any] | None, int] = ({"ok": True}, 0)
 
-    def work(self, asked: dict[str, Any] = ASKED, tell: Callable[[str], None] | None = None) -> tuple[Work, Path]:
+    def work(self, asked: dict[str, Any] = ASKED, tell: Callable[[str], None] = print) -> tuple[Work, Path]:
         scratch = self.root / f"scratch{len(list(self.root.iterdir()))}"
         (scratch / "out").mkdir(parents=True)
 

@@ -134,12 +134,12 @@ def test_a_detector_is_taken_wholly_and_is_right(tmp_path: Path) -> None:
 def test_a_worker_abroad_sees_no_other_module_of_deploykit(tmp_path: Path) -> None:
     """The Python of a toolchain has the wheel and nothing of deploykit; a bad request ends it with its name."""
     worker = Worker(python=sys.executable, environment={"PYTHONPATH": ""})
-    done, answer, log = worker.work({"action": "nothing"}, tmp_path, tmp_path, 60.0, None)
+    done, answer, log = worker.work({"action": "nothing"}, tmp_path, tmp_path, 60.0, print)
     assert answer is None and done.returncode != 0 and "KeyError: 'nothing'" in log[-1]
     venv.create(tmp_path / "v")
     bare = Worker(python=str(tmp_path / "v/bin/python"), environment={"PYTHONPATH": ""})
     with pytest.raises(ToolError, match="cannot be used here"):
-        bare.work({"action": "compile"}, tmp_path, tmp_path, 60.0, None)
+        bare.work({"action": "compile"}, tmp_path, tmp_path, 60.0, print)
 
 
 END = ProgramEnd(argv=(), returncode=0, tail=(), seconds=0.0)

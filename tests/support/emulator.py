@@ -20,5 +20,5 @@ def execute_model(
             number, _, name = key.partition(":")
             sets.setdefault(int(number), {})[name] = data[key]
     given = [sets[number] for number in sorted(sets)]
-    (made,) = execute(HERE, root, ((provider, model, dict(options or {})),), given, 600.0, None)
+    (made,) = execute(HERE, root, ((provider, model, dict(options or {})),), given, 600.0, print)
     return {f"{number}:{name}": value for number, one in enumerate(made) for name, value in one.items()}

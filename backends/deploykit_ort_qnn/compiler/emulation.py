@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx
 from msgspec.structs import replace
-from onnx import ModelProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.measures import overall_db, sqnr_db
@@ -30,7 +30,7 @@ from deploykit.findings.records import Record
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS
-from deploykit.system.aliases import Arrays, Json, Tell
+from deploykit.system.aliases import Arrays, Json, Tell, silent
 from deploykit.system.published import finite, plain
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
@@ -128,7 +128,7 @@ def narrowest(types: Iterable[str]) -> int:
     return min((width for width in bits if width in (8, 16)), default=0)
 
 
-def compare(job: EmulationJob, progress: Tell | None = None) -> NumericScope:
+def compare(job: EmulationJob, progress: Tell = silent) -> NumericScope:
     """The verdict on what the package gives on the emulator, and the first node that loses. Raises ToolError."""
     facts = job.facts
     run = partial(execute_both, options=job.options, timeout=job.timeout, progress=progress, host=job.host)
@@ -203,11 +203,21 @@ def _first_difference(
     job: EmulationJob,
     feeds: Sequence[Arrays],
     run: Callable[..., tuple[list[Arrays], list[Arrays]]],
-    progress: Tell | None,
+    progress: Tell,
 ) -> Json:
     """What is known of the first node whose result differs: by compiling once more, with what all give as outputs."""
-    model = onnx.load(job.root / job.qdq)
-    shown = _show_all(model)
+    model, shown = onnx.load(job.root / job.qdq), dict[str, NodeFact]()
+    # The result of every pair becomes an output, of a model without pairs that of every operator; by such a tensor, in
+    # graph order, the node that computes it.
+    facts = facts_of(model)
+    halves = [node for node in facts.nodes if node.op_type == "DequantizeLinear"]
+    for name in (name for node in halves or facts.nodes for name in node.outputs):
+        maker = facts.maker_behind(name, QUANTIZERS)
+        if maker is None or maker.op_type == "Constant" or facts.tensors[name].dtype != "float":
+            continue
+        shown[name] = maker
+        if name not in facts.outputs:
+            model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
         root = Path(folder)
         onnx.save(model, root / "model.onnx")
@@ -233,20 +243,3 @@ def _first_difference(
         if not value >= _LEAST_DB:
             return {"first": node.label, "first_type": node.op_type, "first_db": finite(value)}
     return {}
-
-
-def _show_all(model: ModelProto) -> dict[str, NodeFact]:
-    """Make the result of every pair an output, of a model without pairs that of every operator.
-
-    Per such tensor, in graph order, the node that computes it.
-    """
-    facts, shown = facts_of(model), dict[str, NodeFact]()
-    halves = [node for node in facts.nodes if node.op_type == "DequantizeLinear"]
-    for name in (name for node in halves or facts.nodes for name in node.outputs):
-        maker = facts.maker_behind(name, QUANTIZERS)
-        if maker is None or maker.op_type == "Constant" or facts.tensors[name].dtype != "float":
-            continue
-        shown[name] = maker
-        if name not in facts.outputs:
-            model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-    return shown

@@ -63,14 +63,7 @@ class Worker(Record):
     python: str
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def work(
-        self,
-        request: Json,
-        root: Path,
-        scratch: Path,
-        timeout: float,
-        progress: Tell | None,
-    ) -> Work:
+    def work(self, request: Json, root: Path, scratch: Path, timeout: float, progress: Tell) -> Work:
         """Work off one request; paths in it are relative to ``root``. ToolError where the provider is not installed."""
         question, answer = scratch / "request.json", scratch / "result.json"
         question.write_text(json.dumps(request), encoding="utf-8")
@@ -80,8 +73,7 @@ class Worker(Record):
         def hear(line: str) -> None:
             text = _COLOUR.sub("", line).strip()
             if text.startswith(_PROGRESS):
-                if progress is not None:
-                    progress(text.removeprefix(_PROGRESS))
+                progress(text.removeprefix(_PROGRESS))
             elif text:
                 log.append(text)
                 del log[: max(0, len(log) - _LOG_LINES)]
@@ -184,21 +176,13 @@ class Host(Record):
         environment = environment_of(self.spec)
         return Worker(python=str(environment.python), environment=environment.variables)
 
-    def compile(
-        self,
-        request: Json,
-        root: Path,
-        scratch: Path,
-        timeout: float,
-        progress: Tell | None,
-    ) -> Work:
+    def compile(self, request: Json, root: Path, scratch: Path, timeout: float, progress: Tell) -> Work:
         """Have a worker of the toolchain's Python make the context, or the runner, which writes no schematic."""
         worker = self.emulator
         if worker is not None:
             environment_of(self.spec).require()
             return worker.work(request, root, scratch, timeout, progress)
-        if progress is not None:
-            progress(f"compiling {request['model']} with QAIRT {self.wheel.sdk}{self.where}")
+        progress(f"compiling {request['model']} with QAIRT {self.wheel.sdk}{self.where}")
         options = {name: value for name, value in request["options"].items() if name not in _TRACES}
         entries = {
             "ep.context_enable": "1",

@@ -25,7 +25,7 @@ from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings.records import Record
 from deploykit.packages.manifests import hash_file
-from deploykit.system.aliases import Arrays, Json, Tell
+from deploykit.system.aliases import Arrays, Json, Tell, silent
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left
 from deploykit.system.processes import ProgramEnd
@@ -60,7 +60,7 @@ def known_work(
     run: Callable[[], Work],
     *,
     host: Host | None = None,
-    tell: Tell | None,
+    tell: Tell,
 ) -> Work:
     """What ``run`` gives, or gave before for the same question; the files lie in ``scratch`` either way.
 
@@ -81,8 +81,7 @@ def known_work(
     store, key = Store(kind), digest.hexdigest()
     if store.take(key, scratch):
         kept = json.loads((scratch / _ANSWER).read_text("utf-8"))
-        if tell is not None:
-            tell("done before with the same files, options and tools: taken from what is kept")
+        tell("done before with the same files, options and tools: taken from what is kept")
         return ProgramEnd(argv=(), returncode=0, tail=(), seconds=0.0), kept["answer"], tuple(kept["log"])
     before = set(_files(scratch))
     done, answer, log = run()
@@ -149,7 +148,7 @@ class CompileOutcome(Record):
         return self.status == "compiled"
 
 
-def compile_model(job: CompileJob, progress: Tell | None = None) -> CompileOutcome:
+def compile_model(job: CompileJob, progress: Tell = silent) -> CompileOutcome:
     """Compile in a child process; the target files appear together at the end, or not at all."""
     target = job.root / job.context
     binary = target.with_name(f"{target.stem}_qnn.bin")
@@ -178,7 +177,7 @@ def compile_model(job: CompileJob, progress: Tell | None = None) -> CompileOutco
         return _publish(outcome, scratch / "out", target, job.root) if outcome.ok else outcome
 
 
-def write_dlc(job: CompileJob, target: Path, progress: Tell | None = None) -> str:
+def write_dlc(job: CompileJob, target: Path, progress: Tell = silent) -> str:
     """Have the installed provider write one whole graph as DLC to ``target``; why there is none, "" where there is."""
     with tempfile.TemporaryDirectory(prefix=".dlc-", dir=job.root) as folder:
         scratch = Path(folder)
@@ -210,7 +209,7 @@ def execute_both(
     *,
     options: Mapping[str, str],
     timeout: float = 600.0,
-    progress: Tell | None = None,
+    progress: Tell = silent,
     host: Host | None = None,
 ) -> tuple[list[Arrays], list[Arrays]]:
     """The outputs of a model on the CPU and of its compiled form on an emulator. Raises ToolError.
@@ -239,7 +238,7 @@ def execute(
     runs: Sequence[tuple[str, str, dict[str, str]]],
     sets: Sequence[Arrays],
     timeout: float,
-    progress: Tell | None,
+    progress: Tell,
 ) -> list[list[Arrays]]:
     """The outputs of each run (provider, model, options) for the input sets that the time is enough for."""
     import numpy as np

@@ -14,6 +14,7 @@ from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.nodes import label, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.patterns import find_blocks
+from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import forms_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def check_needs_encodings(draft: ProviderDraft) -> Finds:
     Fix: Give --encodings, or a QDQ model.
     """
     # A float model with an integer precision.
-    if draft.source == "float" and draft.wants_integers:
+    if draft.source == "float" and draft.precision not in ("", "fp16"):
         name = draft.situation.request.model.name
         yield Found("model", name, f"{name}: {draft.precision} needs encodings")
 
@@ -410,7 +411,9 @@ def check_reads(draft: ProviderDraft) -> Finds:
     Fix: Export the model with an operator set that this wheel reads, or take a later release.
     """
     # The file that is compiled, against the limits in the wheel's row.
-    limits = draft.wheel.newest_read
+    wheel = draft.wheel
+    pairs = [wheel.reads] if wheel.reads else [one for one in wheel.onnxruntime if one.status is Status.SUPPORTED]
+    limits = max(((pair.opset, pair.ir) for pair in pairs), default=None)
     if limits is None:
         return
     model = draft.situation.model.proto if draft.prepared is None else draft.prepared.model

@@ -11,6 +11,7 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import RANGES, Trait, is_standard, ops
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
+from deploykit_vitis_ai.tables import operators_in
 
 if TYPE_CHECKING:
     from deploykit_vitis_ai.draft import QuarkDraft
@@ -170,7 +171,7 @@ def check_operators(draft: QuarkDraft) -> Iterator[Found]:
 
     Fix: Replace them, or choose another format for that part.
     """
-    for op in draft.product.without(draft.precision):
+    for op in operators_in(draft.product.gap, draft.precision):
         found = [n for n in draft.facts.nodes if n.op_type == op and n.index not in draft.exclusions.indices]
         if found:
             message = f"{op} has no {draft.precision} on this NPU: {listed([node.label for node in found])}"
@@ -203,7 +204,7 @@ def check_miscompilation(draft: QuarkDraft) -> Iterator[Found]:
     Fix: Always compare the NPU's outputs with the CPU's ('deploykit accuracy compare').
     """
     # Operators that the product's table lists, in its format.
-    for op in draft.product.miscompiles(draft.precision):
+    for op in operators_in(draft.product.miscompiled, draft.precision):
         found = [node for node in draft.facts.nodes if node.op_type == op]
         if found:
             message = f"{op} in {draft.precision.upper()}: {listed([node.label for node in found])}"

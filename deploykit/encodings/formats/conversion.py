@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS, write_encodings
-from deploykit.encodings.formats.differences import Signedness, restated
+from deploykit.encodings.formats.differences import Signedness, to_unsigned
 from deploykit.encodings.place import Layout
 from deploykit.encodings.read import with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
@@ -114,11 +114,13 @@ def convert(
     kept: dict[str, Encoding] = {}
     outcomes = []
     for entry in source:
-        changed = restated(entry, signedness) if newest else entry
-        kind, what = _loss(changed, encodings.version, to_version, known.get(entry.name))
+        # Parameters keep their signedness, as in AIMET.
+        if newest and signedness != "as-is" and not entry.is_param and isinstance(entry.value, Affine):
+            entry = replace(entry, value=to_unsigned(entry.value, signed=signedness == "signed"))
+        kind, what = _loss(entry, encodings.version, to_version, known.get(entry.name))
         outcomes.append(ConversionOutcome(name=entry.name, outcome=kind, what=what))
-        if kind is not OutcomeKind.IMPOSSIBLE and not (newest and isinstance(changed.value, Float)):
-            kept[entry.name] = changed
+        if kind is not OutcomeKind.IMPOSSIBLE and not (newest and isinstance(entry.value, Float)):
+            kept[entry.name] = entry
     # What the file as a whole loses on its way to 2.0.0, and what the source cannot have said.
     notes, warnings = [], []
     lost = sum(one.outcome is OutcomeKind.IMPOSSIBLE for one in outcomes)

@@ -22,19 +22,11 @@ __all__ = [
     "compare_values",
     "describe_encodings",
     "diff",
-    "restated",
     "to_unsigned",
 ]
 
 Signedness: TypeAlias = Literal["as-is", "unsigned", "signed"]
 """What to do with activations: leave each as it is, or force all of them."""
-
-
-def restated(entry: Encoding, signedness: Signedness) -> Encoding:
-    """An activation's entry with the wanted signedness; parameters are never touched, as in AIMET."""
-    if signedness == "as-is" or entry.is_param or not isinstance(entry.value, Affine):
-        return entry
-    return replace(entry, value=to_unsigned(entry.value, signed=signedness == "signed"))
 
 
 def to_unsigned(value: Affine, *, signed: bool = False) -> Affine:

@@ -76,9 +76,7 @@ def cell(name: str, release: str, one: Asked, host: Host | None, folder: Path) -
     sets = _sets(folder / "p/model/model.onnx", one)
     soc = {"soc_model": options["soc_model"]}
     try:
-        sides = execute_both(
-            job.root, job.model, job.context, sets, options=soc, timeout=LONGEST, host=host, progress=None
-        )
+        sides = execute_both(job.root, job.model, job.context, sets, options=soc, timeout=LONGEST, host=host)
     except ToolError as error:
         return Cell(**about, answer="compiled", not_run=error.why)
     cpu, npu = (stacked([dict(one) for one in side]) for side in sides)
