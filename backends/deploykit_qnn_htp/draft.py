@@ -170,19 +170,13 @@ _PRECISIONS = {"fp32": Intent.FLOAT32, "fp16": Intent.FLOAT16}
 _CALIBRATED = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
 
 
-class Widths(Record):
-    """Bit widths given to the converter explicitly, so that no gap falls to its 8-bit default."""
-
-    activation: int
-    weight: int
-
-
 class ConversionDraft(Record, dict=True):
     """Everything route-independent. ``completed`` has derived entries and int32 biases, and no float entry.
 
     ``float_set`` is what is meant to stay float; ``gaps`` are tensors that nothing covers although they are not in it.
     ``handed_in`` are inputs of a segment that earlier segments make. ``carried`` is the compiler that a public wheel
-    has for the target, None where none has. ``findings`` are about draft and graph, no route.
+    has for the target, None where none has. ``widths`` of activations and weights are given to the converter, so that
+    no gap falls to its 8-bit default. ``findings`` are about draft and graph, no route.
     """
 
     situation: Situation
@@ -191,7 +185,7 @@ class ConversionDraft(Record, dict=True):
     completed: EncodingSet | None
     before: FloatPrediction | None
     after: FloatPrediction | None
-    widths: Widths
+    widths: tuple[int, int]
     input_list_wanted: bool | None
     is_segment: bool = False
     handed_in: tuple[str, ...] = ()
@@ -301,10 +295,10 @@ def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
     return Intent.QDQ if situation.facts.is_qdq else Intent.FLOAT16
 
 
-def _widths(situation: Situation) -> Widths:
+def _widths(situation: Situation) -> tuple[int, int]:
     if situation.encodings is None:
         weight, activation = bits_of(situation.request.precision or "") or (8, 8)
-        return Widths(activation=activation, weight=weight)
+        return activation, weight
     activations, weights = {8}, set()
     for entry in situation.encodings:
         bits = entry.value.bits if isinstance(entry.value, Affine) else 8
@@ -314,7 +308,7 @@ def _widths(situation: Situation) -> Widths:
         else:
             activations |= {bits} & {8, 16}
     # A gap is better filled too wide than too narrow: the widest width met.
-    return Widths(activation=max(activations), weight=max(weights, default=8))
+    return max(activations), max(weights, default=8)
 
 
 def float16_plan(draft: ConversionDraft) -> Float16Plan:

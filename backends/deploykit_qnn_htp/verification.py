@@ -18,7 +18,7 @@ from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.draft import load_routes
 from deploykit_qnn_htp.provider import verify_provider
 from deploykit_qualcomm.qnn_types import mangled, same_grid, type_name
-from deploykit_qualcomm.tables import load_sdk_table
+from deploykit_qualcomm.tables import tables
 
 __all__ = ["verify"]
 
@@ -51,7 +51,7 @@ def verify(package: Path, manifest: Json) -> Verification:
 def _listed(package: Path, manifest: Json) -> Iterator[Check]:
     """The table of the version lists every flag of every recorded command, and every key of every configuration."""
     table = str(manifest.get("sdk", {}).get("table", ""))
-    sdk = load_sdk_table(table)
+    sdk = tables().table(table)
     unlisted = [
         f"{step['tool']} {word}"
         for step in manifest.get("steps", ())

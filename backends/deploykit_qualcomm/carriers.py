@@ -22,9 +22,8 @@ from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.system.specs import ToolchainSpec
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit.tables.devices import Device
-from deploykit_qualcomm.compat import FAMILY
 from deploykit_qualcomm.devices import arch_number, arch_of, known_archs, qualcomm_device
-from deploykit_qualcomm.tables import MACHINES, WINE, Wheel, tables
+from deploykit_qualcomm.tables import FAMILY, MACHINES, WINE, Wheel, tables
 
 if TYPE_CHECKING:
     from deploykit.backend.probes import CheckLine, Surroundings

@@ -14,17 +14,63 @@ from typing import Any, TypeVar
 
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, compat_row
-from deploykit_qualcomm.tables import MACHINES, Tables, Wheel, row_key, tables
+from deploykit.tables.sources import SourcedRow
+from deploykit_qualcomm.tables import FAMILY, MACHINES, Tables, Wheel, row_key, tables
 
-__all__ = ["FAMILY", "compat_rows", "method_rows"]
+__all__ = ["compat_rows", "method_rows"]
 
 
-FAMILY = "qairt"
 _WHEEL = "onnxruntime-qnn"
 
 R = TypeVar("R", Flag, Feature, ConfigKey)
 
 _row = partial(compat_row, family=FAMILY)
+
+
+class MissingEncoding(SourcedRow):
+    """What becomes of a tensor without an encoding, for one tool and one choice of options."""
+
+    id: str
+    tools: tuple[str, ...]
+    quantizer: str
+    input_list: str
+    float_fallback: str
+    status: Status
+    result: str
+    trigger: str = ""
+    needs: str = ""
+    known_bad: str = ""
+    confidence_note: str = ""
+    contradicts: str = ""
+
+
+class CompatRule(SourcedRow):
+    """One statement about files and libraries of different releases; ``words`` are other names that find it."""
+
+    topic: str
+    text: str
+    confidence_note: str = ""
+    contradicts: str = ""
+    words: tuple[str, ...] = ()
+
+
+class OpChange(SourcedRow):
+    """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
+
+    op: str
+    onnx: tuple[str, ...]
+    since: str
+    text: str
+
+
+class Method(SourcedRow):
+    """One method: the spellings that find it, and the option of the quantizer that runs it ("" for none)."""
+
+    name: str
+    words: tuple[str, ...]
+    status: Status
+    note: str
+    option: str = ""
 
 
 def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[CompatRow]:
@@ -43,7 +89,7 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
         yield from _flag_rows(backend, found)
         yield from _key_rows(backend, found)
         yield from _missing_encoding_rows(backend, shelf)
-    for rule in shelf.compat_rules:
+    for rule in shelf.rows(CompatRule, "compat_rules.toml", "rule"):
         notes = (rule.text, rule.confidence_note)
         yield _row(backend, f"rule {rule.topic}", rule, *notes, words=rule.words)
     yield from _op_rows(backend, shelf)
@@ -124,7 +170,7 @@ def _lifecycle(row: Flag | ConfigKey) -> str:
 
 
 def _missing_encoding_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
-    for case in shelf.missing_encodings:
+    for case in shelf.rows(MissingEncoding, "missing_encoding.toml", "case"):
         for tool in case.tools:
             yield _row(
                 backend,
@@ -142,7 +188,8 @@ def _missing_encoding_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
 
 def _op_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
     """What documents say of operators, beside what was built and run; before a change, that it is not there yet."""
-    for change in shelf.op_history:
+    there = (shelf.data / "op_history.toml").is_file()
+    for change in shelf.rows(OpChange, "op_history.toml", "op") if there else ():
         name = f"op {change.onnx[0]}, in the documents: {change.text}"
         note = f"{change.op}: the history names it with {change.since}; what older releases do is not said there"
         words = (change.op, *change.onnx)
@@ -214,7 +261,7 @@ def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:
 
 def method_rows(backend: str) -> Iterator[CompatRow]:
     """AIMET's methods for one backend; they depend on AIMET's version, not on an SDK's."""
-    for method in tables().methods:
+    for method in tables().rows(Method, "methods.toml", "method"):
         ran = f"; 'deploykit quantize --with aimet --option {method.option}=…'" if method.option else ""
         note = f"{method.note}{ran}"
         yield _row(backend, method.name, method, note, tool="aimet-onnx", words=method.words, family="")

@@ -6,15 +6,13 @@ One file per chip, found by id, chip, marketing or board name. Chips that no HTP
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from deploykit.backend.targets import find_device
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
 from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows
 from deploykit.tables.sources import sourced_file
@@ -104,23 +102,13 @@ def qualcomm_device(name: str, data: Path = DATA) -> Device:
     return device_of_id(name, data) or find_device(qualcomm_devices(data), name)
 
 
-class UnsupportedFile(Record):
-    """``unsupported.toml``: what its devices share is said once, ``sources`` are short names in it."""
-
-    schema: int
-    vendor: str
-    backends: tuple[str, ...]
-    sources: Mapping[str, str]
-    device: tuple[Json, ...]
-
-
 def _unsupported(path: Path) -> tuple[Device, ...]:
-    """Its devices; none where there is no such file, as in a folder of tables for a test."""
+    """Devices that share what the file says beside them; none where there is no file, as in a folder for a test."""
     if not path.is_file():
         return ()
-    file = sourced_file(UnsupportedFile, path)
-    shared = {"schema": file.schema, "vendor": file.vendor, "backends": file.backends}
-    return parse_rows(Device, [{**shared, **row} for row in file.device], where=path.name)
+    shared = sourced_file(dict[str, Any], path)
+    rows, _ = shared.pop("device"), shared.pop("sources")
+    return parse_rows(Device, [{**shared, **row} for row in rows], where=path.name)
 
 
 def _with_precisions(device: Device) -> Device:

@@ -26,12 +26,12 @@ from deploykit.tables.sources import SourcedRow, SourceFile, extent_of, read_sou
 
 __all__ = [
     "DATA",
+    "FAMILY",
     "LINUX",
     "MACHINES",
     "WINE",
     "Tables",
     "Wheel",
-    "load_sdk_table",
     "row_key",
     "tables",
 ]
@@ -44,13 +44,6 @@ class ToolFlags(Record):
     tool: str
     read_at: str
     flag: tuple[Flag, ...] = ()
-
-
-class KeyFile(Record):
-    """``config_keys.toml``: the keys of the backend-extensions files."""
-
-    schema: int
-    key: tuple[ConfigKey, ...]
 
 
 class SdkFile(SourcedRow):
@@ -85,42 +78,6 @@ class Series(SourcedRow):
     newer: Literal["error", "warning"]
     far_newer: Literal["error", "warning"]
     far_series: int
-
-
-class MissingEncoding(SourcedRow):
-    """What becomes of a tensor without an encoding, for one tool and one choice of options."""
-
-    id: str
-    tools: tuple[str, ...]
-    quantizer: str
-    input_list: str
-    float_fallback: str
-    status: Status
-    result: str
-    trigger: str = ""
-    needs: str = ""
-    known_bad: str = ""
-    confidence_note: str = ""
-    contradicts: str = ""
-
-
-class CompatRule(SourcedRow):
-    """One statement about files and libraries of different releases; ``words`` are other names that find it."""
-
-    topic: str
-    text: str
-    confidence_note: str = ""
-    contradicts: str = ""
-    words: tuple[str, ...] = ()
-
-
-class OpChange(SourcedRow):
-    """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
-
-    op: str
-    onnx: tuple[str, ...]
-    since: str
-    text: str
 
 
 class WheelPair(Record):
@@ -221,16 +178,6 @@ class ArchFile(Record):
     arch: Mapping[str, Arch]
 
 
-class Method(SourcedRow):
-    """One method: the spellings that find it, and the option of the quantizer that runs it ("" for none)."""
-
-    name: str
-    words: tuple[str, ...]
-    status: Status
-    note: str
-    option: str = ""
-
-
 LINUX = "linux-x86-64"
 WINE = "wine-x86-64"
 # Where a compiler can be executed, in words.
@@ -242,6 +189,7 @@ MACHINES = {
 }
 
 DATA = Path(__file__).parent / "data"
+FAMILY = "qairt"
 BASE = "base"
 _LOWERED = "the list describes {read_at}; for earlier releases nobody published one"
 
@@ -312,9 +260,10 @@ class Tables:
         elif file.extends:
             features = {row_key(row): row for row in self._arch_features(file.version)}
             _replace_rows(
-                features, self._rows(Feature, "features.toml", "feature", file.version), "features.toml: feature"
+                features, self.rows(Feature, "features.toml", "feature", file.version), "features.toml: feature"
             )
-            _replace_rows(keys, self.keys.key, "config_keys.toml: key")
+            rows = self.rows(ConfigKey, "config_keys.toml", "key", file.version)
+            _replace_rows(keys, rows, "config_keys.toml: key")
         # A list of flags speaks of the release at which it was read, and is an inference for those before it.
         for tool in self.tools if file.extends else ():
             note, here = _LOWERED.format(read_at=tool.read_at), _parsed(tool.read_at) <= _parsed(file.version)
@@ -379,11 +328,6 @@ class Tables:
         return structure(ArchFile, self._raw("archs.toml"), where="archs.toml:")
 
     @cached_property
-    def keys(self) -> KeyFile:
-        """The configuration keys of the oldest table, with the layout of the two files."""
-        return structure(KeyFile, self._raw("config_keys.toml", since=self._oldest), where="config_keys.toml:")
-
-    @cached_property
     def tools(self) -> tuple[ToolFlags, ...]:
         """The flags of every tool, each as of the release its list was read at."""
         found = []
@@ -395,30 +339,9 @@ class Tables:
         return tuple(found)
 
     @cached_property
-    def missing_encodings(self) -> tuple[MissingEncoding, ...]:
-        """What becomes of tensors without encodings."""
-        return self._rows(MissingEncoding, "missing_encoding.toml", "case")
-
-    @cached_property
-    def compat_rules(self) -> tuple[CompatRule, ...]:
-        """Statements about files and libraries of different releases."""
-        return self._rows(CompatRule, "compat_rules.toml", "rule")
-
-    @cached_property
-    def op_history(self) -> tuple[OpChange, ...]:
-        """What documents say releases brought for operators; none where a folder has no such file."""
-        there = (self.data / "op_history.toml").is_file()
-        return self._rows(OpChange, "op_history.toml", "op") if there else ()
-
-    @cached_property
     def wheels(self) -> tuple[Wheel, ...]:
         """The onnxruntime-qnn wheels, oldest first."""
-        return self._rows(Wheel, "wheels.toml", "wheel")
-
-    @cached_property
-    def methods(self) -> tuple[Method, ...]:
-        """AIMET's methods."""
-        return self._rows(Method, "methods.toml", "method")
+        return self.rows(Wheel, "wheels.toml", "wheel")
 
     @cached_property
     def source_file(self) -> SourceFile:
@@ -430,7 +353,7 @@ class Tables:
         """The release that the files beside ``sdks/`` describe: the one that extends them."""
         return next((version for version in self.versions if self.file(version).extends == BASE), "")
 
-    def _rows(self, kind: type[T], name: str, key: str, since: str = "") -> tuple[T, ...]:
+    def rows(self, kind: type[T], name: str, key: str, since: str = "") -> tuple[T, ...]:
         """A file that is one list of rows."""
         raw = self._raw(name, since=since)
         for unknown in raw.keys() - {"schema", key}:
@@ -462,11 +385,6 @@ class Tables:
 def tables() -> Tables:
     """The tables that are shipped."""
     return Tables()
-
-
-def load_sdk_table(version: str) -> SdkTable:
-    """The shipped table of one release, by the exact name of its file; see ``resolving`` for what a user types."""
-    return tables().table(version)
 
 
 def _judged(row: Feature, before: Feature | None, version: str) -> Feature:

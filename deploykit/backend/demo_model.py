@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
+from onnx import TensorProto, checker, helper, numpy_helper, shape_inference
 
 from deploykit.model.nodes import copy_of
 from deploykit.system.aliases import Json
@@ -29,21 +29,17 @@ _ROWS = 16
 
 
 def write_demo(folder: Path) -> tuple[Path, Path]:
-    """Write the model and its encodings into a folder; returns both paths."""
-    model = _demo_model()
-    model_path, encodings_path = folder / "detector.onnx", folder / "detector.encodings"
-    onnx.save(model, model_path)
-    encodings_path.write_text(json.dumps(_demo_encodings(model), indent=1), "utf-8")
-    return model_path, encodings_path
+    """Write the model and its encodings into a folder; returns both paths.
 
-
-def _demo_model() -> ModelProto:
-    """A linear layer, anchors of which some are invalid (1e30), an inverse sigmoid, boxes in pixels; opset 17."""
+    The model is a linear layer, anchors of which some are invalid (1e30), an inverse sigmoid, boxes in pixels; opset
+    17. The encodings are 0.6.1 by min-max over random inputs, 16-bit activations and 8-bit weights, float tensors left
+    out.
+    """
     rng = np.random.default_rng(7)
     anchors = rng.normal(0, 1, (1, _ROWS, 4))
     weight, bias = rng.normal(0, 0.3, (8, 4)), rng.normal(0, 0.1, (4,))
     anchors[:, ::5] = _INVALID_ANCHOR
-    stored: dict[str, Any] = {
+    values: dict[str, Any] = {
         "head.weight": weight,
         "head.bias": bias,
         "anchors": anchors,
@@ -52,6 +48,7 @@ def _demo_model() -> ModelProto:
         "one_more": 1.0,
         "image_size": np.full((4,), 640.0),
     }
+    stored = {name: np.asarray(value, dtype=np.float32) for name, value in values.items()}
     nodes = [
         ("MatMul", ["features", "head.weight"], "projected"),
         ("Add", ["projected", "head.bias"], "offsets"),
@@ -70,18 +67,14 @@ def _demo_model() -> ModelProto:
         "detector",
         [helper.make_tensor_value_info("features", TensorProto.FLOAT, [1, _ROWS, 8])],
         [helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, _ROWS, 4])],
-        [numpy_helper.from_array(np.asarray(value, dtype=np.float32), name) for name, value in stored.items()],
+        [numpy_helper.from_array(value, name) for name, value in stored.items()],
     )
     model = helper.make_model(graph, producer_name="deploykit demo", opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     model = shape_inference.infer_shapes(model, strict_mode=True)
     checker.check_model(model, full_check=True)
-    return model
-
-
-def _demo_encodings(model: ModelProto) -> Json:
-    """Encodings 0.6.1 by min-max over random inputs, 16-bit activations and 8-bit weights, float tensors left out."""
-    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    model_path, encodings_path = folder / "detector.onnx", folder / "detector.encodings"
+    onnx.save(model, model_path)
     # Every computed tensor becomes an output of a copy, so that one run shows all ranges.
     probe = copy_of(model)
     del probe.graph.output[:]
@@ -102,12 +95,14 @@ def _demo_encodings(model: ModelProto) -> Json:
         scale = (high - low) / (2**_BITS - 1)
         activations[name] = [_entry(_BITS, scale, round(low / scale), symmetric=False)]
     largest = np.abs(stored["head.weight"]).max(axis=0)
-    return {
+    encodings = {
         "version": "0.6.1",
         "producer": {"package": "deploykit demo", "version": "1"},
         "activation_encodings": activations,
         "param_encodings": {"head.weight": [_entry(8, float(most) / 127, -128, symmetric=True) for most in largest]},
     }
+    encodings_path.write_text(json.dumps(encodings, indent=1), "utf-8")
+    return model_path, encodings_path
 
 
 def _entry(bits: int, scale: float, offset: int, *, symmetric: bool) -> Json:

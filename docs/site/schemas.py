@@ -15,21 +15,12 @@ from typing import Any
 
 from deploykit.errors import UsageError
 from deploykit.fleet.description import schema
-from deploykit.tables.capabilities import Feature
+from deploykit.tables.capabilities import ConfigKey, Feature
 from deploykit.tables.devices import Device
 from deploykit.tables.reading import schema_of
 from deploykit.tables.sources import SourceFile
-from deploykit_qualcomm.tables import (
-    ArchFile,
-    CompatRule,
-    KeyFile,
-    MissingEncoding,
-    OpChange,
-    SdkFile,
-    Series,
-    ToolFlags,
-    Wheel,
-)
+from deploykit_qualcomm.compat import CompatRule, MissingEncoding, OpChange
+from deploykit_qualcomm.tables import ArchFile, SdkFile, Series, ToolFlags, Wheel
 
 __all__ = ["SCHEMAS", "schema_texts", "write_schemas"]
 
@@ -46,7 +37,7 @@ SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "qualcomm-sdk": ("sdks/*.toml", schema_of(SdkFile, hidden=_FILLED)),
     "qualcomm-tool": ("tools/*.toml", schema_of(ToolFlags, hidden=_FILLED, optional=("tool",))),
     "qualcomm-features": ("features.toml", rows_of(Feature, "feature", hidden=_FILLED)),
-    "qualcomm-config-keys": ("config_keys.toml", schema_of(KeyFile, hidden=_FILLED)),
+    "qualcomm-config-keys": ("config_keys.toml", rows_of(ConfigKey, "key", hidden=_FILLED)),
     "qualcomm-missing-encoding": ("missing_encoding.toml", rows_of(MissingEncoding, "case")),
     "qualcomm-compat-rules": ("compat_rules.toml", rows_of(CompatRule, "rule")),
     "qualcomm-wheels": ("wheels.toml", rows_of(Wheel, "wheel")),

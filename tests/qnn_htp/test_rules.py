@@ -24,7 +24,7 @@ from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
 from deploykit_qnn_htp.selection import mixed_support, select_route
 from deploykit_qnn_htp.verification import verify
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES, Float16Plan
-from deploykit_qualcomm.tables import load_sdk_table
+from deploykit_qualcomm.tables import tables
 from rule_cases import check_pairs
 from tables import each_row
 from text_models import text_model
@@ -234,7 +234,7 @@ def test_what_a_target_mixes(
 )
 def test_what_the_table_does_not_list_is_a_defect(tool: str, version: str, flag: str, values: tuple[str, ...]) -> None:
     with pytest.raises(DefectError):
-        Argv(tool, load_sdk_table(version)).add(flag, *values)
+        Argv(tool, tables().table(version)).add(flag, *values)
 
 
 def test_flags_and_keys_that_no_table_lists_are_told(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.devices import qualcomm_device, qualcomm_devices
 from deploykit_qualcomm.resolving import RULES as SDK_RULES
 from deploykit_qualcomm.resolving import TARGET_RULES, SdkChoice, SdkMatch, resolve_sdk, resolve_target
-from deploykit_qualcomm.tables import Tables, load_sdk_table, row_key
+from deploykit_qualcomm.tables import Tables, row_key, tables
 from rule_cases import check_pairs
 from told import check_file
 
@@ -97,12 +97,12 @@ def test_what_the_series_file_declares_is_done(data: Path) -> None:
 
 
 def chosen(request: str, table: str, match: SdkMatch, *, uses_tools: bool = True) -> SdkChoice:
-    return SdkChoice(request=request, table=load_sdk_table(table), match=match, uses_tools=uses_tools)
+    return SdkChoice(request=request, table=tables().table(table), match=match, uses_tools=uses_tools)
 
 
 def target(device: str | Device, sdk: str = "2.50.0", backend: str = "qnn-htp") -> Target:
     found = qualcomm_device(device) if isinstance(device, str) else device
-    return Target(device=found, backend=backend, requested=sdk, sdk=load_sdk_table(sdk))
+    return Target(device=found, backend=backend, requested=sdk, sdk=tables().table(sdk))
 
 
 def without(device: str, fact: str) -> Device:

@@ -254,7 +254,7 @@ def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[KernelVerdict, 
         # Steps of one operator grow in the next one: only what is far off in most places is laid to the kernels.
         far = off.usual > off.span / 20 and off.share > 0.05
         verdict = KernelVerdict.WRONG if far or off.odd else KernelVerdict.RIGHT
-    told = {**asdict(off), "unit": "steps", "limit": limits_of(kernel.operators, kernel.type).most}
+    told = {**asdict(off), "unit": "steps", "limit": limits_of(kernel.operators, kernel.type)[1]}
     if answer.from_float is not None:
         told |= {"file_from_float": answer.from_float[0], "from_float": answer.from_float[1]}
     if verdict is KernelVerdict.RIGHT:

@@ -261,13 +261,6 @@ class KernelCost(Record):
     forms: int
 
 
-class Limits(Record):
-    """Steps within which a kernel is right: 99 of 100 values, and all."""
-
-    usual: float
-    most: float
-
-
 @cache
 def costs(path: Path = COSTS) -> Mapping[tuple[str, str], KernelCost]:
     """The file, by operator and type; InputError where it is damaged."""
@@ -275,15 +268,15 @@ def costs(path: Path = COSTS) -> Mapping[tuple[str, str], KernelCost]:
     return {(row.op, row.type): row for row in rows}
 
 
-def limits_of(ops: Iterable[str], kind: str) -> Limits:
-    """The limits of one operator, or of several in a row, whose deviations add up."""
+def limits_of(ops: Iterable[str], kind: str) -> tuple[float, float]:
+    """Steps within which one operator is right, or several in a row, which add up: 99 of 100 values, and all."""
     known = [costs().get((op, kind)) for op in ops]
     floor = _FLOORS[kind]
     # An operator that costs more than a step of 8 bits in 16 is not right because all of its forms cost as much.
     ceiling = _EIGHT_BITS if kind == "u16" else math.inf
     usual = sum(min(max(floor, _SPREAD * cost.usual), ceiling) if cost else floor for cost in known)
     most = sum(min(max(floor, _SPREAD * cost.most), ceiling) if cost else floor for cost in known)
-    return Limits(usual=usual, most=max(usual, most))
+    return usual, max(usual, most)
 
 
 def verdict_of(
@@ -294,16 +287,16 @@ def verdict_of(
     edged = not EDGED.isdisjoint(asked)
     if odd:
         return KernelVerdict.WRONG
-    limits = limits_of(asked, kind)
-    if most <= limits.most and usual <= limits.usual:
+    usually, at_most = limits_of(asked, kind)
+    if most <= at_most and usual <= usually:
         return KernelVerdict.RIGHT
     if span < _LEAST_SPAN and kind != "float":
         return KernelVerdict.UNJUDGED if most <= _LEAST_SPAN else KernelVerdict.WRONG
-    far = usual > span / 100 and usual > limits.usual
+    far = usual > span / 100 and usual > usually
     if edged:
         return KernelVerdict.WRONG if share > _FEW else KernelVerdict.RIGHT if not far else KernelVerdict.NARROWED
-    if most > limits.most and ((share > _SHARE and most > _PLAIN * span) or most > _FAR * span):
+    if most > at_most and ((share > _SHARE and most > _PLAIN * span) or most > _FAR * span):
         return KernelVerdict.WRONG
-    if kind == "u16" and usual > max(limits.usual, _EIGHT_BITS / 4):
+    if kind == "u16" and usual > max(usually, _EIGHT_BITS / 4):
         return KernelVerdict.NARROWED
     return KernelVerdict.RIGHT

@@ -11,13 +11,14 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
-from deploykit.encodings.formats import v061, v100, v200
-from deploykit.encodings.formats.grids import json_name
+from deploykit.encodings.formats import v061
+from deploykit.encodings.formats.grids import SECTIONS, json_name
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import InputError, UsageError
 from deploykit.system.aliases import Json
@@ -45,10 +46,15 @@ _COSTS = {b"{": 120, b"[": 130, b":": 170, b",": 40}
 _LEAST = "version 1.0.0 takes least room: deploykit compat encodings-1.0.0 says what reads it"
 
 
-# What each version looks like: modules with the same names in them.
-_LAYOUTS = {"0.6.1": v061, "0.6.2": v061, "1.0.0": v100, "2.0.0": v200, "2.1.0": v200}
-VERSIONS = tuple(_LAYOUTS)
+VERSIONS = ("0.6.1", "0.6.2", "1.0.0", "2.0.0", "2.1.0")
 """The versions that are read."""
+
+# By the first digit of the version, what is at the top beside the head.
+_SECTIONS: dict[str, dict[str, type]] = {
+    "0": dict.fromkeys(SECTIONS, dict),
+    "1": dict.fromkeys(SECTIONS, list),
+    "2": {"encodings": list},
+}
 
 WRITTEN_VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
 """The versions to convert to; 0.6.2 is written as well, where it is what was read."""
@@ -115,10 +121,9 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
             next="is this really an encodings file?",
         )
     version = _version(document, where)
-    layout = _LAYOUTS[version]
     _check_sections(document, version, where)
     entries: dict[str, Encoding] = {}
-    for entry in layout.parse_sections(document, where):
+    for entry in _layout(version).parse_sections(document, where):
         name = entry.name
         if name in entries:
             raise InputError(
@@ -139,14 +144,21 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
         entries=entries,
         producer=document.get("producer"),
         quantizer_args=document.get("quantizer_args"),
-        extra={key: value for key, value in document.items() if key not in (*_HEAD, *layout.SECTIONS)},
+        extra={key: value for key, value in document.items() if key not in (*_HEAD, *_SECTIONS[version[0]])},
         source=where,
     )
 
 
+def _layout(version: str) -> Any:
+    """What reads and writes a version."""
+    if version.startswith("0"):
+        return v061
+    return import_module(f"deploykit.encodings.formats.v{version[0]}00")
+
+
 def _version(document: Json, where: str) -> str:
     version = document.get("version")
-    if isinstance(version, str) and version in _LAYOUTS:
+    if isinstance(version, str) and version in VERSIONS:
         return version
     brief = repr(version)[:40] if isinstance(version, str | int | float) else json_name(version)
     said = "no 'version'" if "version" not in document else f"the version {brief}"
@@ -162,15 +174,15 @@ def _version(document: Json, where: str) -> str:
 def _looks_like(document: Json) -> str:
     """The version whose layout the top level has, or "" when it is none of them."""
     for version in WRITTEN_VERSIONS:
-        if all(isinstance(document.get(name), kind) for name, kind in _LAYOUTS[version].SECTIONS.items()):
+        if all(isinstance(document.get(name), kind) for name, kind in _SECTIONS[version[0]].items()):
             return version
     return ""
 
 
 def _check_sections(document: Json, version: str, where: str) -> None:
     """The sections of the claimed version must be there, and none of the others'."""
-    sections, looks = _LAYOUTS[version].SECTIONS, _looks_like(document)
-    if looks and _LAYOUTS[looks] is not _LAYOUTS[version]:
+    sections, looks = _SECTIONS[version[0]], _looks_like(document)
+    if looks and looks[0] != version[0]:
         raise InputError(
             f"{where}: says version {version}, but is laid out as version {looks}",
             why="every reader would take the entries for something else than they are",
@@ -185,7 +197,7 @@ def _check_sections(document: Json, version: str, where: str) -> None:
                 f"{where}: {name!r} must be {wanted} in version {version}, not {json_name(document[name])}",
                 next="does the file's 'version' match its content?",
             )
-    others = {name for layout in _LAYOUTS.values() for name in layout.SECTIONS} - sections.keys()
+    others = {name for each in _SECTIONS.values() for name in each} - sections.keys()
     foreign = others & document.keys()
     if foreign:
         raise InputError(f"{where}: {min(foreign)!r} is a section of another version than {version}")
@@ -206,7 +218,7 @@ def write_encodings(encodings: EncodingSet, version: str) -> str:
         head["quantizer_args"] = dict(encodings.quantizer_args)
     with _without_collecting():
         document = {key: msgspec.Raw(json.dumps(value, sort_keys=True, allow_nan=False)) for key, value in head.items()}
-        document |= _LAYOUTS[version].format_sections(encodings)
+        document |= _layout(version).format_sections(encodings)
         written = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=1)
     # What nobody could read back is not handed on.
     _check_budget(written, f"encodings of version {version}", _LEAST)

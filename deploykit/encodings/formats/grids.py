@@ -20,6 +20,7 @@ from deploykit.errors import InputError
 __all__ = [
     "FLOAT8_TYPES",
     "INTEGER_TYPES",
+    "SECTIONS",
     "WIDEST",
     "BlockSize",
     "Width",
@@ -46,6 +47,9 @@ Number = TypeVar("Number", float, Array)
 WIDEST = 32
 Width: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=WIDEST)]
 BlockSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+
+# Where versions that tell parameters apart have their entries.
+SECTIONS = ("activation_encodings", "param_encodings")
 
 FLOAT8_TYPES = ("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz")
 

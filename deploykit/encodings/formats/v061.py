@@ -18,9 +18,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Val
 from deploykit.errors import InputError
 from deploykit.system.aliases import Json
 
-__all__ = ["SECTIONS", "Items", "format_sections", "parse_sections"]
-
-SECTIONS: dict[str, type] = {"activation_encodings": dict, "param_encodings": dict}
+__all__ = ["Items", "format_sections", "parse_sections"]
 
 
 class FloatItem(Struct, frozen=True, tag_field="dtype", tag="float", forbid_unknown_fields=True):
@@ -45,7 +43,7 @@ Items = Annotated[list[ScaleItem | FloatItem], Meta(min_length=1)]
 
 def parse_sections(document: Json, where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order, unplaced where a list has several items."""
-    for section in SECTIONS:
+    for section in grids.SECTIONS:
         named = document[section].items()
         rows = grids.typed_rows(Items, [row for _, row in named], [f"{where}: {name!r}" for name, _ in named])
         for (name, _), (row, place) in zip(named, rows, strict=True):
@@ -90,7 +88,7 @@ def _parse_value(items: list[Any], where: str) -> Value:
 
 def format_sections(encodings: EncodingSet) -> dict[str, dict[str, Raw]]:
     """Both sections, each list in its tensor's own order; entries that the layout cannot hold are left out."""
-    sections: dict[str, dict[str, Raw]] = {name: {} for name in SECTIONS}
+    sections: dict[str, dict[str, Raw]] = {name: {} for name in grids.SECTIONS}
     for entry in encodings:
         value = entry.value
         section = sections["param_encodings" if entry.is_param else "activation_encodings"]

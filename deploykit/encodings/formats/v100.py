@@ -16,9 +16,7 @@ from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Flo
 from deploykit.errors import InputError
 from deploykit.system.aliases import Json
 
-__all__ = ["SECTIONS", "format_sections", "parse_sections"]
-
-SECTIONS: dict[str, type] = {"activation_encodings": list, "param_encodings": list}
+__all__ = ["format_sections", "parse_sections"]
 
 _Numbers = Annotated[list[float], Meta(min_length=1)]
 
@@ -61,7 +59,7 @@ class LpbqItem(GridItem, kw_only=True, tag="LPBQ"):
 def parse_sections(document: Json, where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order; everything but per-tensor entries is unplaced."""
     kind = TensorItem | ChannelItem | BlockItem | LpbqItem
-    for section in SECTIONS:
+    for section in grids.SECTIONS:
         items, is_param = document[section], section == "param_encodings"
         for row, place in grids.typed_rows(kind, items, grids.places(items, f"{where}: {section}", where)):
             yield Encoding(name=row.name, value=_parse_value(row, place), is_param=is_param)
@@ -132,7 +130,7 @@ def _parse_lpbq(row: LpbqItem, where: str) -> Lpbq:
 
 def format_sections(encodings: EncodingSet) -> Json:
     """Both sections; entries that the layout cannot hold are left out."""
-    sections: dict[str, Any] = {name: [] for name in SECTIONS}
+    sections: dict[str, Any] = {name: [] for name in grids.SECTIONS}
     for entry in encodings:
         fields = _format_value(entry.value)
         if fields is not None:

@@ -17,9 +17,7 @@ from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Flo
 from deploykit.errors import InputError
 from deploykit.system.aliases import Json
 
-__all__ = ["SECTIONS", "format_sections", "parse_sections"]
-
-SECTIONS: dict[str, type] = {"encodings": list}
+__all__ = ["format_sections", "parse_sections"]
 
 # Axes beyond 64 are none of any tensor.
 _Axis = Annotated[int, Meta(ge=-64, le=64)]

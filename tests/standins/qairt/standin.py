@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from deploykit_qualcomm.qnn_types import mangled
-from deploykit_qualcomm.tables import load_sdk_table
+from deploykit_qualcomm.tables import tables
 
 CODES = {"int4": 0x308, "int8": 0x308, "int16": 0x316, "int32": 0x332}
 CODES |= {"uint4": 0x408, "uint8": 0x408, "uint16": 0x416, "uint32": 0x432, "float16": 0x216, "float32": 0x232}
@@ -42,7 +42,7 @@ def partial(path: Path, tool: str) -> None:
 
 def parse(tool: str, version: str, argv: list[str]) -> dict[str, list[str]]:
     """The flags with their values; an unlisted flag or a wrong number of values ends the program as argparse does."""
-    sdk = load_sdk_table(version)
+    sdk = tables().table(version)
     flags: dict[str, list[str]] = {}
     current = None
     for word in argv:
@@ -159,7 +159,7 @@ def context(flags: dict[str, list[str]], version: str) -> None:
     """Unknown keys of the inner file are an error, as measured on 2.48."""
     outer = json.loads(Path(flags["--config_file"][0]).read_text("utf-8"))
     inner = json.loads(Path(outer["backend_extensions"]["config_file_path"]).read_text("utf-8"))
-    sdk = load_sdk_table(version)
+    sdk = tables().table(version)
     for device in inner.get("devices", []):
         for key in device:
             row = sdk.key(f"devices[].{key}")
