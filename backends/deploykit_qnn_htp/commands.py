@@ -116,8 +116,8 @@ def steps(candidate: RouteCandidate, paths: Paths) -> tuple[Step, ...]:
     if route.float_fallback or not route.input_list:
         argv.add("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16")
     if draft.intent not in (Intent.FLOAT16, Intent.FLOAT32):
-        argv.add("--act_bitwidth", str(draft.widths[0]))
-        argv.add("--weights_bitwidth", str(draft.widths[1]))
+        argv.add("--act_bitwidth", str(draft.widths[1]))
+        argv.add("--weights_bitwidth", str(draft.widths[0]))
         argv.add("--bias_bitwidth", "32")
     if route.input_list:
         argv.add("--input_list", paths.input_list)

@@ -15,7 +15,6 @@ from deploykit.backend.backend import Situation
 from deploykit.backend.requests import bits_of
 from deploykit.encodings.complete import complete as complete_set
 from deploykit.encodings.float_sets import FloatPrediction, predict_float_set
-from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS
 from deploykit.encodings.formats.conversion import Conversion, convert, writable_versions
 from deploykit.encodings.place import layouts
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
@@ -175,7 +174,7 @@ class ConversionDraft(Record, dict=True):
 
     ``float_set`` is what is meant to stay float; ``gaps`` are tensors that nothing covers although they are not in it.
     ``handed_in`` are inputs of a segment that earlier segments make. ``carried`` is the compiler that a public wheel
-    has for the target, None where none has. ``widths`` of activations and weights are given to the converter, so that
+    has for the target, None where none has. ``widths`` of weights and activations are given to the converter, so that
     no gap falls to its 8-bit default. ``findings`` are about draft and graph, no route.
     """
 
@@ -218,14 +217,6 @@ class ConversionDraft(Record, dict=True):
         """Tensors without an entry after completion that are not meant to be float, in the order of the names."""
         return () if self.after is None else tuple(sorted(self.after.predicted - self.float_set))
 
-    @property
-    def writable(self) -> frozenset[str]:
-        """The encodings versions that can say every entry; all of them where there are no entries."""
-        completed = self.completed
-        if completed is None:
-            return frozenset(WRITTEN_VERSIONS)
-        return self.situation.facts.once(("writable", completed), lambda: writable_versions(completed))
-
     def status(self, feature: str, *, tool: str = "") -> Status:
         """What the SDK table says of a feature for this architecture."""
         return self.sdk.status(feature, tool=tool, arch=self.arch)
@@ -244,8 +235,9 @@ class RouteCandidate(Record):
         Where none is known, the first of unknown status; None when the route takes no encodings or can read none.
         """
         found: dict[Status, str] = {}
+        completed, once = self.draft.completed, self.draft.situation.facts.once
         for version in self.route.encodings:
-            if version in self.draft.writable:
+            if completed is None or version in once(("writable", completed), partial(writable_versions, completed)):
                 found.setdefault(self.draft.status(f"encodings-{version}", tool=self.route.tool), version)
         return found.get(Status.SUPPORTED, found.get(Status.UNKNOWN))
 
@@ -262,6 +254,18 @@ def draft_of(situation: Situation) -> ConversionDraft:
         else facts.once(("completed", encodings), partial(complete, encodings, situation, before.intended))
     )
     after = predict_float_set(facts, completed) if completed is not None else None
+    widths = bits_of(situation.request.precision or "") or (8, 8)
+    if encodings is not None:
+        activations, weights = {8}, set()
+        for entry in encodings:
+            bits = entry.value.bits if isinstance(entry.value, Affine) else 8
+            fact = facts.tensors.get(entry.name)
+            if fact is not None and fact.is_weight and entry.is_param:
+                weights |= {bits} & {4, 8, 16}
+            else:
+                activations |= {bits} & {8, 16}
+        # A gap is better filled too wide than too narrow: the widest width met.
+        widths = max(weights, default=8), max(activations)
     wanted = situation.request.adapter_options.get("input_list")
     by_provider = [row.id for row in load_routes().route if row.by_provider]
     # Who names the route without a converter insists on its compiler.
@@ -273,7 +277,7 @@ def draft_of(situation: Situation) -> ConversionDraft:
         completed=completed,
         before=before,
         after=after,
-        widths=_widths(situation),
+        widths=widths,
         input_list_wanted=wanted if isinstance(wanted, bool) else None,
         carried=carried_for(situation.target, insisted=insisted, ask="" if insisted else f"--route {by_provider[0]}"),
     )
@@ -293,22 +297,6 @@ def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
     if precision in _CALIBRATED:
         return Intent.CALIBRATED
     return Intent.QDQ if situation.facts.is_qdq else Intent.FLOAT16
-
-
-def _widths(situation: Situation) -> tuple[int, int]:
-    if situation.encodings is None:
-        weight, activation = bits_of(situation.request.precision or "") or (8, 8)
-        return activation, weight
-    activations, weights = {8}, set()
-    for entry in situation.encodings:
-        bits = entry.value.bits if isinstance(entry.value, Affine) else 8
-        fact = situation.facts.tensors.get(entry.name)
-        if fact is not None and fact.is_weight and entry.is_param:
-            weights |= {bits} & {4, 8, 16}
-        else:
-            activations |= {bits} & {8, 16}
-    # A gap is better filled too wide than too narrow: the widest width met.
-    return max(activations), max(weights, default=8)
 
 
 def float16_plan(draft: ConversionDraft) -> Float16Plan:

@@ -308,10 +308,6 @@ _LOADING = "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64 without hardware:
 _ANOTHER = "choose a release whose compiler obeys soc_model (2.36.1, 2.47 and later), or another route"
 
 
-def _chip(device: Device) -> str:
-    return f"{device.name} (soc_model {device.fact('soc_model')}, {device.fact('arch')})"
-
-
 @RULES.rule("QNN295", "compiled-for-another-chip", "error", sources=[_ARM64])
 def check_chip(carried: Carried) -> Finds:
     """The only public compiler of this release compiles for the chip it runs on, and that is not the target's.
@@ -327,11 +323,15 @@ def check_chip(carried: Carried) -> Finds:
         return
     accepted = carried.fit is Fit.ACCEPTED
     outcome = "such a binary is accepted there, but not optimal" if accepted else "such a binary does not load there"
+    runs_on, target = (
+        f"{device.name} (soc_model {device.fact('soc_model')}, {device.fact('arch')})"
+        for device in (carried.stands_on, carried.device)
+    )
     yield Found(
         "target",
         carried.device.id,
         f"the compiler of QAIRT {carried.wheel.sdk} (onnxruntime-qnn {carried.wheel.version}) compiles for the "
-        f"chip it runs on, {_chip(carried.stands_on)}, and the target is {_chip(carried.device)}: {outcome} "
+        f"chip it runs on, {runs_on}, and the target is {target}: {outcome} "
         "(inferred, nobody loaded one on a device here)",
         severity=Severity.WARNING if accepted and carried.insisted else Severity.ERROR,
         hint=f"{_ANOTHER}; to have it all the same: {carried.ask}" if accepted and carried.ask else "",

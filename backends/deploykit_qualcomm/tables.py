@@ -331,9 +331,11 @@ class Tables:
     def tools(self) -> tuple[ToolFlags, ...]:
         """The flags of every tool, each as of the release its list was read at."""
         found = []
+        # What the files beside ``sdks/`` describe extends them.
+        oldest = next((version for version in self.versions if self.file(version).extends == BASE), "")
         for path in sorted((self.data / "tools").glob("*.toml")):
             name = f"tools/{path.name}"
-            found.append(structure(ToolFlags, self._raw(name, since=self._oldest), where=f"{name}:"))
+            found.append(structure(ToolFlags, self._raw(name, since=oldest), where=f"{name}:"))
             if found[-1].tool != path.stem:
                 raise InputError(f"{name}: tool: {found[-1].tool!r} differs from the file name")
         return tuple(found)
@@ -347,11 +349,6 @@ class Tables:
     def source_file(self) -> SourceFile:
         """What the short names of sources stand for, and the releases that they speak of."""
         return read_source_file(self.data / "sources.toml")
-
-    @cached_property
-    def _oldest(self) -> str:
-        """The release that the files beside ``sdks/`` describe: the one that extends them."""
-        return next((version for version in self.versions if self.file(version).extends == BASE), "")
 
     def rows(self, kind: type[T], name: str, key: str, since: str = "") -> tuple[T, ...]:
         """A file that is one list of rows."""

@@ -149,9 +149,18 @@ def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval]) -> P
         ]
         for node in inside
     }
+    # Back from where values enter to the nearest op of the network on every way.
+    heads, queue = set[int](), [name for names in entering.values() for name in names]
+    while queue:
+        maker = facts.producer_of(queue.pop())
+        if maker is None or maker.index in heads or maker.op_type == "Constant":
+            continue
+        heads.add(maker.index)
+        if maker.op_type not in NETWORK_OPS:
+            queue += [name for name in maker.inputs if name]
     return PostProcessing(
         nodes=frozenset(nodes),
-        heads=_heads(facts, [name for names in entering.values() for name in names]),
+        heads=frozenset(heads),
         starts=tuple(node.label for node in inside if entering[node.index]),
         ends=tuple(node.label for node in inside if set(node.outputs) & set(facts.outputs)),
         hurts=tuple(hurts[index] for index in sorted(hurts)),
@@ -205,19 +214,6 @@ def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
     if max(sizes, default=0) != math.prod(sizes) or math.prod(sizes) > _MOST_BINS:
         return False
     return facts.maker_behind(node.inputs[0], _MOVES, "Softmax") is not None
-
-
-def _heads(facts: GraphFacts, queue: list[str]) -> frozenset[int]:
-    """Back from where values enter to the nearest op of the network on every way."""
-    heads: set[int] = set()
-    while queue:
-        maker = facts.producer_of(queue.pop())
-        if maker is None or maker.index in heads or maker.op_type == "Constant":
-            continue
-        heads.add(maker.index)
-        if maker.op_type not in NETWORK_OPS:
-            queue += [name for name in maker.inputs if name]
-    return frozenset(heads)
 
 
 def _hurt(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> Hurt | None:

@@ -244,11 +244,11 @@ def _saturation(graph: GraphCopy, node: NodeProto, name: str) -> Interval | None
 def _clamp(graph: GraphCopy, name: str, flow: _Flow, bounds: Mapping[str, Interval]) -> str:
     """A clamped value plus its summands must still lie beyond the saturation point."""
 
-    def pull(end: float) -> float:
-        return max(end, 0.0) if math.isfinite(end) else _UNKNOWN_MARGIN
-
-    below = sum(pull(bounds.get(other, ANYTHING)[1]) for other in flow.summands)
-    above = sum(pull(-bounds.get(other, ANYTHING)[0]) for other in flow.summands)
+    pulls = [bounds.get(other, ANYTHING) for other in flow.summands]
+    below, above = (
+        sum(max(end, 0.0) if math.isfinite(end) else _UNKNOWN_MARGIN for end in ends)
+        for ends in ([high for _, high in pulls], [-low for low, _ in pulls])
+    )
     value: Any = graph.array(name)
     clamped = np.clip(value, np.float32(-(flow.low + below)), np.float32(flow.high + above)).astype(np.float32)
     graph.restore(name, clamped)

@@ -140,7 +140,7 @@ def structure(kind: type[T], value: Any, *, where: str) -> T:
     left: list[tuple[Any, Any, str]] = [(kind, value, "")]
     while left:
         inner, data, path = left.pop()
-        if _is_struct(inner):
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             names, nested = _fields(cast("Any", inner))
             for name in data if isinstance(data, dict) else ():
                 if name not in names:
@@ -192,15 +192,11 @@ def _fields(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
     return names, {name: hint for name, hint in hints.items() if name in names and _holds_struct(hint)}
 
 
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
 @cache
 def _holds_struct(kind: Any) -> bool:
     kinds = [kind]
     for one in kinds:
-        if _is_struct(one):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
             return True
         kinds += typing.get_args(one)
     return False

@@ -37,7 +37,7 @@ Extent: TypeAlias = tuple[str, str]
 """The first and the last release that a source speaks of; "" for the last when it says "from this one on"."""
 
 T = TypeVar("T")
-_SHORT = re.compile(r"\w+(?=$|[ :(])")
+_SHORT = re.compile(r"^\w+(?=$|[ :(])")
 
 
 class SourcedRow(Record):
@@ -111,15 +111,11 @@ def write_out(document: Any, sources: Mapping[str, str]) -> None:
     """Replace, in place, the short name that an entry of any ``source`` list in a document begins with."""
     if isinstance(document, dict):
         if isinstance(document.get("source"), list):
-            document["source"] = [_written_out(entry, sources) for entry in document["source"]]
+            document["source"] = [
+                _SHORT.sub(lambda short: sources.get(short[0], short[0]), entry) if isinstance(entry, str) else entry
+                for entry in document["source"]
+            ]
         document = document.values()
     for item in document:
         if isinstance(item, dict) or (isinstance(item, list) and item and isinstance(item[0], dict)):
             write_out(item, sources)
-
-
-def _written_out(entry: Any, sources: Mapping[str, str]) -> Any:
-    short = _SHORT.match(entry) if isinstance(entry, str) else None
-    if short is None or short[0] not in sources:
-        return entry
-    return sources[short[0]] + entry[short.end() :]

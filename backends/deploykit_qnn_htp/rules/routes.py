@@ -45,7 +45,7 @@ def check_silent_downgrade(candidate: RouteCandidate) -> Finds:
     draft = candidate.draft
     if not (candidate.route.input_list and draft.intent is Intent.MIXED):
         return
-    bits = draft.widths[0]
+    bits = draft.widths[1]
     names = sorted(draft.float_set)
     yield about_encodings(
         draft,
@@ -155,7 +155,7 @@ def check_gaps(candidate: RouteCandidate) -> Finds:
     draft, route = candidate.draft, candidate.route
     if draft.intent is not Intent.INTEGER or not draft.gaps:
         return
-    filled = f"calibrated from the input list at {draft.widths[0]} bit" if route.input_list else None
+    filled = f"calibrated from the input list at {draft.widths[1]} bit" if route.input_list else None
     message = f"{len(draft.gaps)} tensors have no encoding and none can be derived"
     yield about_encodings(draft, message, draft.gaps, handled=filled)
 

@@ -29,7 +29,6 @@ __all__ = [
     "atlas_rows",
     "costs",
     "limits_of",
-    "matching",
     "numbers_of",
     "operators",
     "place_of",
@@ -143,11 +142,6 @@ def operators() -> frozenset[str]:
 def numbers_of(release: str) -> tuple[int, ...]:
     """A release as typed, comparable."""
     return tuple(int(part) for part in release.split(".") if part.isdigit())
-
-
-def matching(rows: Iterable[Row], traits: Mapping[str, str | float]) -> Row | None:
-    """The first row that holds."""
-    return next((row for row in rows if row.holds(traits)), None)
 
 
 class MeasuredPlace(Record):

@@ -70,7 +70,7 @@ def type_of(graph: Grids, node: NodeFact) -> str:
     """
     for name in (*node.outputs, *node.inputs):
         found = quantized(graph, name) if name else None
-        if found is not None and found.bits in (8, 16) and not _is_stored(graph.facts, name):
+        if found is not None and found.bits in (8, 16) and not stored_behind_pairs(graph.facts, name):
             return f"u{found.bits}"
     facts = (graph.facts.tensors.get(name) for name in (*node.outputs, *node.inputs) if name)
     return "float" if any(fact is not None and fact.is_float for fact in facts) else ""
@@ -100,7 +100,7 @@ def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
                 todo += reader.outputs
             else:
                 found.add(reader.op_type)
-    computed = [name for name in node.inputs if name and not _is_stored(facts, name)]
+    computed = [name for name in node.inputs if name and not stored_behind_pairs(facts, name)]
     around = {
         "behind": _maker(facts, computed[0]) if computed else "input",
         "before": (found.pop() if len(found) == 1 else "several" if found else "output"),
@@ -120,10 +120,6 @@ def _gated(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact | None, str]:
             if gate is not None and len(gate.inputs) == 1 and _origin(facts, gate.inputs[0]) == _origin(facts, x):
                 return gate, x
     return None, ""
-
-
-def _is_stored(facts: GraphFacts, name: str) -> bool:
-    return stored_behind_pairs(facts, name) is not None
 
 
 def _settings(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
@@ -169,7 +165,8 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         if isinstance(axis, int) and -len(first) <= axis < len(first):
             yield "axis from the end", float(axis % len(first) - len(first))
             yield "along the axis", float(first[axis])
-    yield "stored", " ".join(str(n) for n, name in enumerate(node.inputs) if name and _is_stored(facts, name)) or "none"
+    stored = (str(place) for place, name in enumerate(node.inputs) if name and stored_behind_pairs(facts, name))
+    yield "stored", " ".join(stored) or "none"
     made = facts.static_shape(node.outputs[0]) if node.outputs else None
     if first is not None and made is not None and math.prod(first) > 0:
         yield "grows by", round(math.prod(made) / math.prod(first), 4)
@@ -226,7 +223,7 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
     # How far the grids of computed inputs and of the result lie apart: the largest distance between the ends of an
     # input's and the result's, of the result's range.
     made = _ends(graph, node.outputs[0]) if node.outputs else None
-    computed = (name for name in node.inputs if name and not _is_stored(graph.facts, name))
+    computed = (name for name in node.inputs if name and not stored_behind_pairs(graph.facts, name))
     known = [ends for name in computed if (ends := _ends(graph, name))]
     if known and made:
         span = max(made[1] - made[0], _LEAST_SPAN)

@@ -13,7 +13,6 @@ from deploykit.model.operators import is_standard
 from deploykit_qualcomm.atlas.rows import (
     Row,
     costs,
-    matching,
     numbers_of,
     operators,
     rows_for,
@@ -128,7 +127,8 @@ def predicted(graph: Grids, only: Collection[str] | None = None) -> Iterator[tup
         if rows:
             elsewhere = traits_without_grids(graph.facts, node)
             rows = tuple(row for row in rows if row.holds(elsewhere, perhaps=True))
-        row = matching(rows, traits_of(graph, node)) if rows else None
+        traits = traits_of(graph, node) if rows else {}
+        row = next((row for row in rows if row.holds(traits)), None)
         if row is not None:
             yield node, row
 

@@ -175,7 +175,7 @@ def check_range(plan: Float16Plan) -> Finds:
             + ("; every path from it saturates, so infinity is harmless there" if harmless else ""),
             severity=Severity.WARNING if harmless or most else None,
             evidence={
-                "range": [_as_json(found.low), _as_json(found.high)],
+                "range": [found.low, found.high],
                 "cause": found.cause,
                 "saturates": harmless,
                 "attained": found.attained,
@@ -269,8 +269,3 @@ def _folded_by_converters(situation: Situation) -> frozenset[str]:
         most = max(np.abs(factor).max(initial=0), np.abs(offset - mean * factor).max(initial=0))
         (small if most <= LARGEST_FLOAT16 else large).update(names)
     return frozenset(small - large)
-
-
-def _as_json(end: float) -> float | str:
-    """One end of a range; JSON has no infinity."""
-    return end if math.isfinite(end) else str(end)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from atlas.folding import Measured, rows_of
-from deploykit_qualcomm.atlas.rows import KernelVerdict, Row, matching
+from deploykit_qualcomm.atlas.rows import KernelVerdict, Row
 
 __all__ = ["HeldOut", "held_out"]
 
@@ -72,5 +72,5 @@ def _told(learned: Sequence[Measured], asked: Sequence[Measured]) -> HeldOut:
 
 
 def _said(one: Measured, rows: Iterable[Row]) -> str:
-    row = matching(rows, one.traits)
+    row = next((row for row in rows if row.holds(one.traits)), None)
     return "" if row is None else row.verdict
