@@ -99,17 +99,6 @@ def hold_indices(job: child.ChildJob, sim: Any) -> None:
             quantizer.set_fixed_encoding_range((0, 65535))
 
 
-def leave_rows(job: child.ChildJob, sim: Any) -> None:
-    """``floats`` stay in float16 where the chip has it and their samples are far below its end; else in 16 bits."""
-    floats, fits = job.settings["floats"], job.settings["float16"]
-    fits &= all(np.abs(feed[name]).max() < 2**14 for feed in job.calibration for name in {*floats} & {*feed})
-    for quantizer in filter(None, map(sim.qc_quantize_op_dict.get, floats)):
-        if fits:
-            quantizer.enabled = False
-        else:
-            quantizer.set_bitwidth(16)
-
-
 def improve(job: child.ChildJob, sim: Any) -> None:
     """What is asked for to get better weights; both freeze the encodings of the weights that they changed."""
     for name, apply, told in (
@@ -228,7 +217,14 @@ def work(job: child.ChildJob) -> None:
     job.stage_done("simulation")
     hold_indices(job, sim)
     if job.settings["floats"]:
-        leave_rows(job, sim)
+        # ``floats`` stay in float16 where the chip has it and their samples are far below its end; else in 16 bits.
+        floats, fits = job.settings["floats"], job.settings["float16"]
+        fits &= all(np.abs(feed[name]).max() < 2**14 for feed in job.calibration for name in {*floats} & {*feed})
+        for quantizer in filter(None, map(sim.qc_quantize_op_dict.get, floats)):
+            if fits:
+                quantizer.enabled = False
+            else:
+                quantizer.set_bitwidth(16)
     improve(job, sim)
     sim.compute_encodings(job.calibration)
     job.stage_done("calibrate")

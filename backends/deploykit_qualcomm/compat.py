@@ -88,11 +88,41 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
     else:
         yield from _flag_rows(backend, found)
         yield from _key_rows(backend, found)
-        yield from _missing_encoding_rows(backend, shelf)
+        for case in shelf.rows(MissingEncoding, "missing_encoding.toml", "case"):
+            for tool in case.tools:
+                yield _row(
+                    backend,
+                    f"missing-encoding {case.id}",
+                    case,
+                    f"--input_list {case.input_list}, float fallback {case.float_fallback}, quantizer {case.quantizer}",
+                    case.result,
+                    _said("when", case.trigger),
+                    _said("needs", case.needs),
+                    _said("known bad:", case.known_bad),
+                    case.confidence_note,
+                    tool=tool,
+                )
     for rule in shelf.rows(CompatRule, "compat_rules.toml", "rule"):
         notes = (rule.text, rule.confidence_note)
         yield _row(backend, f"rule {rule.topic}", rule, *notes, words=rule.words)
-    yield from _op_rows(backend, shelf)
+    # What documents say of operators, beside what was built and run; before a change, that it is not there yet.
+    there = (shelf.data / "op_history.toml").is_file()
+    for change in shelf.rows(OpChange, "op_history.toml", "op") if there else ():
+        name = f"op {change.onnx[0]}, in the documents: {change.text}"
+        note = f"{change.op}: the history names it with {change.since}; what older releases do is not said there"
+        words = (change.op, *change.onnx)
+        yield _row(backend, name, change, note, since=change.since, words=words)
+        yield _row(
+            backend,
+            name,
+            change,
+            note,
+            since=shelf.with_rows[0],
+            until=shelf.versions[shelf.versions.index(change.since) - 1],
+            words=words,
+            status=Status.UNKNOWN,
+            confidence=Confidence.INFERRED,
+        )
     yield from _release_rows(backend, shelf)
 
 
@@ -167,44 +197,6 @@ def _said(what: str, value: object) -> str:
 
 def _lifecycle(row: Flag | ConfigKey) -> str:
     return "" if row.lifecycle == "normal" else row.lifecycle
-
-
-def _missing_encoding_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
-    for case in shelf.rows(MissingEncoding, "missing_encoding.toml", "case"):
-        for tool in case.tools:
-            yield _row(
-                backend,
-                f"missing-encoding {case.id}",
-                case,
-                f"--input_list {case.input_list}, float fallback {case.float_fallback}, quantizer {case.quantizer}",
-                case.result,
-                _said("when", case.trigger),
-                _said("needs", case.needs),
-                _said("known bad:", case.known_bad),
-                case.confidence_note,
-                tool=tool,
-            )
-
-
-def _op_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
-    """What documents say of operators, beside what was built and run; before a change, that it is not there yet."""
-    there = (shelf.data / "op_history.toml").is_file()
-    for change in shelf.rows(OpChange, "op_history.toml", "op") if there else ():
-        name = f"op {change.onnx[0]}, in the documents: {change.text}"
-        note = f"{change.op}: the history names it with {change.since}; what older releases do is not said there"
-        words = (change.op, *change.onnx)
-        yield _row(backend, name, change, note, since=change.since, words=words)
-        yield _row(
-            backend,
-            name,
-            change,
-            note,
-            since=shelf.with_rows[0],
-            until=shelf.versions[shelf.versions.index(change.since) - 1],
-            words=words,
-            status=Status.UNKNOWN,
-            confidence=Confidence.INFERRED,
-        )
 
 
 def _release_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:

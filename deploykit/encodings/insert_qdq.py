@@ -206,7 +206,28 @@ class _Insertion(Struct, kw_only=True):
             if value.name not in constants:
                 self._quantize_activation(value.name)
         for node in list(graph.nodes):
-            self._copy_node(node)
+            plain = settings(node)
+            if has(node, Trait.TAKES_BATCHNORM) and self.bias == "int32":
+                self._fit_weight(node)
+            if node.op_type in QUANTIZERS:
+                plain = frozenset(range(len(node.input)))
+            for position, name in enumerate(node.input):
+                if not name or position in plain:
+                    continue
+                if node.op_type in _BIASED and position == 2 and name in self.graph.stored:
+                    node.input[position] = self._bias_input(node, name)
+                    continue
+                if name in self.graph.stored and name not in self.read_as:
+                    self._store_weight(name)
+                node.input[position] = self.read_as.get(name, name)
+                other = self.requantize.get((node.output[0], position))
+                if other is not None and name in self.placed:
+                    node.input[position] = self._pair(f"{node.output[0]}_input{position}", node.input[position], other)
+            self.nodes.append(node)
+            if node.op_type != "Constant":
+                for position, name in enumerate(node.output):
+                    if name:
+                        node.output[position] = self._quantize_activation(name)
         graph.set_nodes(self.nodes)
         graph.drop_unused(constants)
         del graph.model.graph.value_info[:]
@@ -222,30 +243,6 @@ class _Insertion(Struct, kw_only=True):
             activations=frozenset(self.placed) - constants.keys(),
             skipped=self.skipped,
         )
-
-    def _copy_node(self, node: NodeProto) -> None:
-        plain = settings(node)
-        if has(node, Trait.TAKES_BATCHNORM) and self.bias == "int32":
-            self._fit_weight(node)
-        if node.op_type in QUANTIZERS:
-            plain = frozenset(range(len(node.input)))
-        for position, name in enumerate(node.input):
-            if not name or position in plain:
-                continue
-            if node.op_type in _BIASED and position == 2 and name in self.graph.stored:
-                node.input[position] = self._bias_input(node, name)
-                continue
-            if name in self.graph.stored and name not in self.read_as:
-                self._store_weight(name)
-            node.input[position] = self.read_as.get(name, name)
-            other = self.requantize.get((node.output[0], position))
-            if other is not None and name in self.placed:
-                node.input[position] = self._pair(f"{node.output[0]}_input{position}", node.input[position], other)
-        self.nodes.append(node)
-        if node.op_type != "Constant":
-            for position, name in enumerate(node.output):
-                if name:
-                    node.output[position] = self._quantize_activation(name)
 
     def _quantize_activation(self, name: str) -> str:
         """Emit the pair behind a tensor; answers with the name its producer must write from now on."""

@@ -49,7 +49,20 @@ def collect_facts(model: Model) -> GraphFacts:
     tensors = _tensors(model, inferred)
     nodes = tuple(_node(index, node) for index, node in enumerate(graph.node))
     check_attention(model.path, nodes, tensors)
-    non_finite, scalars = _small_floats(model)
+    # Of stored floats of moderate size, inside the model file: what is no number in them, and those of one element.
+    non_finite: dict[str, str] = {}
+    scalars: dict[str, float] = {}
+    for name, tensor in model.stored.items():
+        if dtype_name(tensor.data_type) not in _LOOKED_AT or is_outside(tensor):
+            continue
+        count = element_count(tensor, name)
+        if count <= _WORTH_READING:
+            values = weight(model, name)
+            if not np.isfinite(values).all():
+                kinds = {"NaN": np.isnan(values), "infinity": np.isposinf(values), "-infinity": np.isneginf(values)}
+                non_finite[name] = " and ".join(kind for kind, mask in kinds.items() if mask.any())
+            if count == 1:
+                scalars[name] = float(values.reshape(()))
     opsets: dict[str, int] = {}
     for entry in proto.opset_import:
         domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
@@ -188,21 +201,3 @@ def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
             external=held is not None and is_external(held),
         )
     return found
-
-
-def _small_floats(model: Model) -> tuple[dict[str, str], dict[str, float]]:
-    """Of stored floats of moderate size, inside the model file: what is no number in them, and those of one element."""
-    odd: dict[str, str] = {}
-    scalars: dict[str, float] = {}
-    for name, tensor in model.stored.items():
-        if dtype_name(tensor.data_type) not in _LOOKED_AT or is_outside(tensor):
-            continue
-        count = element_count(tensor, name)
-        if count <= _WORTH_READING:
-            values = weight(model, name)
-            if not np.isfinite(values).all():
-                kinds = {"NaN": np.isnan(values), "infinity": np.isposinf(values), "-infinity": np.isneginf(values)}
-                odd[name] = " and ".join(kind for kind, mask in kinds.items() if mask.any())
-            if count == 1:
-                scalars[name] = float(values.reshape(()))
-    return odd, scalars

@@ -55,7 +55,12 @@ def pin_shapes(
     # What the graph computes comes before the symbols of its declarations: an exporter calls any size "batch".
     settle_outputs(pinned.model)
     for item in graph.output:
-        _settle(item, symbols)
+        # Give an output of which inference tells nothing the sizes of the symbols that it shares with the inputs.
+        for dim in item.type.tensor_type.shape.dim:
+            if dim.dim_param in symbols:
+                dim.dim_value = symbols[dim.dim_param]
+            elif dim.dim_param or dim.dim_value < 0:  # another symbol, or a formula of symbols
+                dim.Clear()
     return pinned.model
 
 
@@ -73,15 +78,6 @@ def keep_weights_constant(model: ModelProto) -> bool:
     model.graph.input.extend(fed)
     model.ir_version = max(model.ir_version, _DEFAULTS_SINCE_IR)
     return True
-
-
-def _settle(item: ValueInfoProto, symbols: Mapping[str, int]) -> None:
-    """Give an output of which inference tells nothing the sizes of the symbols that it shares with the inputs."""
-    for dim in item.type.tensor_type.shape.dim:
-        if dim.dim_param in symbols:
-            dim.dim_value = symbols[dim.dim_param]
-        elif dim.dim_param or dim.dim_value < 0:  # another symbol, or a formula of symbols
-            dim.Clear()
 
 
 def settle_outputs(model: ModelProto) -> None:

@@ -98,7 +98,13 @@ def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[
     started, left = time.process_time(), time_left()
     until, late = math.inf if left is None else time.monotonic() + left, False
     with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * size):
-        _hand(answer)
+        # Let a thread do it: whoever waits for that can go on without it.
+        try:
+            jobs = _IDLE.pop()
+        except IndexError:
+            jobs = SimpleQueue()
+            threading.Thread(target=_serve, args=(jobs,), daemon=True).start()
+        jobs.put(answer)
         try:
             while True:
                 with suppress(Empty):
@@ -123,16 +129,6 @@ def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[
 # Of threads that have run something and wait for the next: to start one for each takes longer than a small run.
 _IDLE: list[SimpleQueue[Callable[[], None]]] = []
 os.register_at_fork(after_in_child=_IDLE.clear)
-
-
-def _hand(work: Callable[[], None]) -> None:
-    """Let a thread do it: whoever waits for that can go on without it."""
-    try:
-        jobs = _IDLE.pop()
-    except IndexError:
-        jobs = SimpleQueue()
-        threading.Thread(target=_serve, args=(jobs,), daemon=True).start()
-    jobs.put(work)
 
 
 def _serve(jobs: SimpleQueue[Callable[[], None]]) -> None:

@@ -121,7 +121,27 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
             next="is this really an encodings file?",
         )
     version = _version(document, where)
-    _check_sections(document, version, where)
+    # The sections of the claimed version must be there, and none of the others'.
+    sections, looks = _SECTIONS[version[0]], _looks_like(document)
+    if looks and looks[0] != version[0]:
+        raise InputError(
+            f"{where}: says version {version}, but is laid out as version {looks}",
+            why="every reader would take the entries for something else than they are",
+            next=f"correct 'version' to \"{looks}\" if you are sure, or export the encodings again",
+        )
+    for name, kind in sections.items():
+        if name not in document:
+            raise InputError(f"{where}: {name!r} is missing", why=f"version {version} has this section")
+        if not isinstance(document[name], kind):
+            wanted = "a list" if kind is list else "an object"
+            raise InputError(
+                f"{where}: {name!r} must be {wanted} in version {version}, not {json_name(document[name])}",
+                next="does the file's 'version' match its content?",
+            )
+    others = {name for each in _SECTIONS.values() for name in each} - sections.keys()
+    foreign = others & document.keys()
+    if foreign:
+        raise InputError(f"{where}: {min(foreign)!r} is a section of another version than {version}")
     entries: dict[str, Encoding] = {}
     for entry in _layout(version).parse_sections(document, where):
         name = entry.name
@@ -177,30 +197,6 @@ def _looks_like(document: Json) -> str:
         if all(isinstance(document.get(name), kind) for name, kind in _SECTIONS[version[0]].items()):
             return version
     return ""
-
-
-def _check_sections(document: Json, version: str, where: str) -> None:
-    """The sections of the claimed version must be there, and none of the others'."""
-    sections, looks = _SECTIONS[version[0]], _looks_like(document)
-    if looks and looks[0] != version[0]:
-        raise InputError(
-            f"{where}: says version {version}, but is laid out as version {looks}",
-            why="every reader would take the entries for something else than they are",
-            next=f"correct 'version' to \"{looks}\" if you are sure, or export the encodings again",
-        )
-    for name, kind in sections.items():
-        if name not in document:
-            raise InputError(f"{where}: {name!r} is missing", why=f"version {version} has this section")
-        if not isinstance(document[name], kind):
-            wanted = "a list" if kind is list else "an object"
-            raise InputError(
-                f"{where}: {name!r} must be {wanted} in version {version}, not {json_name(document[name])}",
-                next="does the file's 'version' match its content?",
-            )
-    others = {name for each in _SECTIONS.values() for name in each} - sections.keys()
-    foreign = others & document.keys()
-    if foreign:
-        raise InputError(f"{where}: {min(foreign)!r} is a section of another version than {version}")
 
 
 def write_encodings(encodings: EncodingSet, version: str) -> str:
