@@ -6,36 +6,28 @@ Every key is looked up first; a key that the table does not know, or not for tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
-from deploykit.findings.records import Record
 from deploykit.tables.capabilities import ConfigKey, SdkTable, Status
 from deploykit.tables.devices import Device
 from deploykit_qnn_htp.commands import Paths
 
-__all__ = ["Setting", "build_configs", "parse_settings"]
+__all__ = ["build_configs", "parse_settings"]
 
 _LIBRARY = "libQnnHtpNetRunExtensions.so"
 _OURS = ("backend_extensions.shared_library_path", "backend_extensions.config_file_path", "graphs[].graph_names")
 _BOOLS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 
 
-class Setting(Record):
-    """One documented key with its checked value."""
-
-    key: ConfigKey
-    value: Any
-
-
-def parse_settings(options: Iterable[tuple[str, str]], sdk: SdkTable, device: Device) -> tuple[Setting, ...]:
-    """The ``--option KEY=VALUE`` pairs as settings; UsageError for what the table of this version does not take.
+def parse_settings(options: Iterable[tuple[str, str]], sdk: SdkTable, device: Device) -> dict[str, Any]:
+    """The ``--option KEY=VALUE`` pairs as values by the keys' paths; UsageError for what this version does not take.
 
     A key may be written in full (``graphs[].vtcm_mb``), without brackets, or by its last part where that is unique.
     """
-    settings = {}
+    settings: dict[str, Any] = {}
     for name, text in options:
         key = _find(name, sdk)
         # The text as the key's type; a wrong type, range or word is a UsageError.
@@ -44,24 +36,23 @@ def parse_settings(options: Iterable[tuple[str, str]], sdk: SdkTable, device: De
             raise UsageError(f"--option {key.path}={text}: not in {key.range[0]} .. {key.range[1]}")
         if key.values and str(value) not in key.values:
             raise UsageError(f"--option {key.path}={text}: not one of {', '.join(key.values)}")
-        settings[key.path] = Setting(key=key, value=value)
+        settings[key.path] = value
     vtcm, asked = device.fact("vtcm_mb"), settings.get("graphs[].vtcm_mb")
-    if asked is not None and isinstance(vtcm, int) and asked.value > vtcm:
+    if asked is not None and isinstance(vtcm, int) and asked > vtcm:
         raise UsageError(
-            f"--option {asked.key.path}={asked.value}: {device.name} has {vtcm} MB",
+            f"--option graphs[].vtcm_mb={asked}: {device.name} has {vtcm} MB",
             why="a larger value makes a binary that does not load (error 5005)",
             next=f"at most {vtcm}, or 0 for the SoC's maximum",
         )
     soc = device.facts.get("soc_model")
     known = (None,) if soc is None else (soc.value, *soc.alternatives)
     for path in ("devices[].soc_model", "devices[].soc_id"):
-        number = settings.get(path)
-        if number is not None and number.value not in known:
+        if path in settings and settings[path] not in known:
             raise UsageError(
-                f"--option {path}={number.value}: the soc_model of {device.name} is {device.fact('soc_model')}",
+                f"--option {path}={settings[path]}: the soc_model of {device.name} is {device.fact('soc_model')}",
                 why="the QNN numbering is not the Android SoC id",
             )
-    return tuple(settings.values())
+    return settings
 
 
 def _find(name: str, sdk: SdkTable) -> ConfigKey:
@@ -116,7 +107,7 @@ def _typed(key: ConfigKey, text: str) -> Any:
 
 
 def build_configs(
-    settings: Iterable[Setting],
+    settings: Mapping[str, Any],
     sdk: SdkTable,
     device: Device,
     paths: Paths,
@@ -146,20 +137,20 @@ def build_configs(
         {"backend_extensions": {"shared_library_path": _LIBRARY, "config_file_path": path}}
         for path in (paths.inner, paths.inner_run)
     )
-    for setting in settings:
-        path, phase = setting.key.path, setting.key.phase
+    for path, value in settings.items():
+        key = _find(path, sdk)
         if prepares and not named and path.startswith("graphs[]"):
             raise UsageError(f"--option {path}: the graph has no name before the DLC is written")
-        if not prepares and phase == "prepare":
+        if not prepares and key.phase == "prepare":
             raise UsageError(
                 f"--option {path}: the context-binary generator does not run on this route",
                 next="leave it out; the provider has options of its own (--backend ort-qnn)",
             )
-        is_outer = setting.key.file == "outer"
-        if phase != "net-run":
-            _place(outer if is_outer else inner, path, setting.value)
-        if phase != "prepare":
-            _place(outer_run if is_outer else inner_run, path, setting.value)
+        is_outer = key.file == "outer"
+        if key.phase != "net-run":
+            _place(outer if is_outer else inner, path, value)
+        if key.phase != "prepare":
+            _place(outer_run if is_outer else inner_run, path, value)
     files = {paths.outer: outer, paths.inner: inner} if prepares else {}
     return {**files, paths.outer_run: outer_run, paths.inner_run: inner_run}
 

@@ -24,7 +24,6 @@ __all__ = [
     "FusedBlock",
     "FusedKind",
     "Fusion",
-    "Repeated",
     "casts_of_indices",
     "find_blocks",
     "fusions",
@@ -316,19 +315,11 @@ def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ..
 _NORMS = ("LayerNormalization", "RMSNormalization")
 
 
-class Repeated(Record):
-    """The node in front of the normalization, the operand of shape ``given`` that it repeats to ``shape``."""
-
-    node: NodeFact
-    operand: str
-    given: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-def repeated_before_norm(facts: GraphFacts) -> Iterator[Repeated]:
+def repeated_before_norm(facts: GraphFacts) -> Iterator[tuple[NodeFact, str, tuple[int, ...], tuple[int, ...]]]:
     """Every Add or Mul of static shape that a layer or RMS normalization reads, one operator or written out.
 
-    The operand has rows of its own for several positions: one row, or one column, for all of them is not meant.
+    With it the operand that it repeats, and from which shape to which. The operand has rows of its own for several
+    positions: one row, or one column, for all of them is not meant.
     """
     sources = {node.inputs[0] for node in facts.nodes if node.op_type in _NORMS and node.inputs}
     sources |= {block.source for block in find_blocks(facts) if block.kind in _NORMS}
@@ -342,7 +333,7 @@ def repeated_before_norm(facts: GraphFacts) -> Iterator[Repeated]:
         for name in dict.fromkeys(node.inputs):
             given = facts.static_shape(name)
             if shape and given and math.prod(given) < math.prod(shape) and given[-1] > 1 and math.prod(given[:-1]) > 1:
-                yield Repeated(node=node, operand=name, given=given, shape=shape)
+                yield node, name, given, shape
 
 
 # What tool chains compute as one operator, as a table with sources. A tensor inside has no type of its own, and the

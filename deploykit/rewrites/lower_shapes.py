@@ -275,8 +275,8 @@ def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
 )
 def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
     """A stored operand is stored repeated, a computed one goes through a Tile: an Expand is computed wrong as well."""
-    for found in repeated_before_norm(facts_seen(look)):
-        nodes, operand, given, shape = (found.node.label,), found.operand, found.given, found.shape
+    for node, operand, given, shape in repeated_before_norm(facts_seen(look)):
+        nodes = (node.label,)
         if operand in look.stored and math.prod(shape) > _MOST_REPEATED:
             yield NearMiss(nodes, f"{operand} would be {math.prod(shape):,} values")
             continue
@@ -304,7 +304,7 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
                 to.needed.add(made)  # an entry per channel is not shared: its axis may mean nothing there
 
         why = f"{operand} is repeated to {list(shape)}"
-        yield Match(why, write, output=found.node.outputs[0], nodes=nodes, tensors=(operand,))
+        yield Match(why, write, output=node.outputs[0], nodes=nodes, tensors=(operand,))
 
 
 @rewrite(

@@ -61,8 +61,8 @@ def fused(asked: Asked) -> Iterator[str]:
 def patterns(asked: Asked) -> Iterator[str]:
     facts = asked.facts
     yield from (f"{node.label} over short axes of {shape}" for node, shape in over_short_axes(facts))
-    for one in repeated_before_norm(facts):
-        yield f"{one.node.label} repeats {one.operand} {one.given} to {one.shape}"
+    for node, operand, given, shape in repeated_before_norm(facts):
+        yield f"{node.label} repeats {operand} {given} to {shape}"
     for name in facts.tensors:
         if casts := casts_of_indices(facts, name):
             yield f"{name} holds indices for {', '.join(node.label for node in casts)}"

@@ -66,9 +66,8 @@ def check_repeated(situation: Situation) -> Finds:
     Fix: store the operand for each sample
     """
     # By shapes, whether the operand is stored or computed.
-    for found in repeated_before_norm(situation.facts):
-        shape = "x".join(str(dim) for dim in found.shape)
-        yield at_node(found.node, f"{found.operand} is repeated to {shape} in front of a normalization")
+    for node, operand, _, shape in repeated_before_norm(situation.facts):
+        yield at_node(node, f"{operand} is repeated to {'x'.join(map(str, shape))} in front of a normalization")
 
 
 @RULES.rule(
