@@ -265,14 +265,12 @@ saturating_constant = _shrinking(
 )
 
 
-@rewrite_graph(
-    name="log-of-ratio",
-    summary="Writes Log(a / b) as Log(a) - Log(b), so that the huge quotient never exists.",
-    none="no Log of a Div of two operands that are never negative",
-    ulps=64.0,
-)
+@rewrite_graph(none="no Log of a Div of two operands that are never negative", ulps=64.0)
 def log_of_ratio(look: ModelLook) -> Iterator[Match | NearMiss]:
-    """Ranges of +-12 in place of 1e5; equal where neither operand can be negative."""
+    """Writes Log(a / b) as Log(a) - Log(b), so that the huge quotient never exists.
+
+    Ranges of +-12 in place of 1e5; equal where neither operand can be negative.
+    """
     bounds = LateBounds(look)
     for log in look.nodes:
         ratio = look.maker(log.input[0], "Div") if log.op_type == "Log" else None
@@ -283,11 +281,10 @@ def log_of_ratio(look: ModelLook) -> Iterator[Match | NearMiss]:
         if look.only_reader(quotient) is None:
             yield NearMiss(nodes, f"{quotient} is used elsewhere too")
         elif negative:
-            reason = f"{negative[0]} may be negative: the log of the ratio of two negative numbers exists"
-            yield NearMiss(nodes, reason)
+            why = f"{negative[0]} may be negative: the log of the ratio of two negative numbers exists"
+            yield NearMiss(nodes, why)
         else:
-            why = "both operands are never negative"
-            tensors = (quotient, output)
+            why, tensors = "both operands are never negative", (quotient, output)
             yield Match(why, _difference_of_logs, output=output, nodes=nodes, tensors=tensors)
 
 
@@ -302,24 +299,20 @@ def _difference_of_logs(to: NodeSteps) -> None:
     to.notes.append(f"{made}: Log(a / b) is now Log(a) - Log(b)")
 
 
-@rewrite(
-    "Log",
-    name="log-of-scaled",
-    summary="Writes Log(K * x + c) with a huge K as Log(x + c / K) + log(K), so that no huge product exists.",
-    none="no Log of a product with a huge stored number",
-    ulps=64.0,
-)
+@rewrite("Log", none="no Log of a product with a huge stored number", ulps=64.0)
 def log_of_scaled(look: ModelLook, node: NodeProto) -> Match | None:
-    """As in the front ends of speech models, which take the logarithm of a spectrum times 2^20."""
-    graph = look
-    plus = graph.maker(node.input[0], "Add")
+    """Writes Log(K * x + c) with a huge K as Log(x + c / K) + log(K), so that no huge product exists.
+
+    As in the front ends of speech models, which take the logarithm of a spectrum times 2^20.
+    """
+    plus = look.maker(node.input[0], "Add")
     names = [node.input[0]] if plus is None else list(plus.input)
-    products = [made for name in names if (made := graph.maker(name, "Mul")) is not None]
-    others = [graph.scalar(name) for name in names if not products or name != products[0].output[0]]
+    products = [made for name in names if (made := look.maker(name, "Mul")) is not None]
+    others = [look.scalar(name) for name in names if not products or name != products[0].output[0]]
     if len(products) != 1 or any(value is None or value < 0 for value in others):
         return None
     operands = products[0].input
-    factor, x = max((graph.scalar(name) or 0.0, other) for name, other in (operands, tuple(operands)[::-1]))
+    factor, x = max((look.scalar(name) or 0.0, other) for name, other in (operands, tuple(operands)[::-1]))
     if factor <= _HUGE or not math.isfinite(factor):
         return None
 
@@ -336,35 +329,30 @@ def log_of_scaled(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"it takes the logarithm of {factor:g} times {x}", write)
 
 
-@rewrite(
-    *("Log", "Sub"),
-    name="logit-of-sigmoid",
-    summary="Writes the inverse sigmoid of a Sigmoid as a Clip of the Sigmoid's input.",
-    none="no inverse sigmoid over a Sigmoid",
-    ulps=64.0,
-)
+@rewrite(*("Log", "Sub"), none="no inverse sigmoid over a Sigmoid", ulps=64.0)
 def logit_of_sigmoid(look: ModelLook, node: NodeProto) -> Match | None:
-    """Log(Clip(s, eps) / Clip(1 - s, eps)) with s = Sigmoid(u) gives u back, cut at +-log(eps).
+    """Writes the inverse sigmoid of a Sigmoid as a Clip of the Sigmoid's input.
+
+    Log(Clip(s, eps) / Clip(1 - s, eps)) with s = Sigmoid(u) gives u back, cut at +-log(eps).
 
     In float32 the chain is the less exact of the two: near s = 1 it loses all but a few digits of 1 - s.
     """
-    graph = look
-    ratio = graph.maker(node.input[0], "Div") if node.op_type == "Log" else None
-    logs = [graph.maker(name, "Log") for name in node.input] if node.op_type == "Sub" else []
+    ratio = look.maker(node.input[0], "Div") if node.op_type == "Log" else None
+    logs = [look.maker(name, "Log") for name in node.input] if node.op_type == "Sub" else []
     if ratio is not None:
         above, below = ratio.input
     elif len(logs) == 2 and logs[0] is not None and logs[1] is not None:  # as log-of-ratio leaves it
         above, below = logs[0].input[0], logs[1].input[0]
     else:
         return None
-    base, low = _clipped(graph, above)
-    complement, high = _clipped(graph, below)
-    sub = graph.maker(complement, "Sub")
-    if sub is None or graph.scalar(sub.input[0]) != 1.0:
+    base, low = _clipped(look, above)
+    complement, high = _clipped(look, below)
+    sub = look.maker(complement, "Sub")
+    if sub is None or look.scalar(sub.input[0]) != 1.0:
         raise NoMatchError(f"{complement} is not 1 minus something")
     if sub.input[1] != base:
         raise NoMatchError(f"the ratio is of {base} and of 1 - {sub.input[1]}: not the same tensor")
-    sigmoid = _sigmoid(graph, base)
+    sigmoid = _sigmoid(look, base)
     logit, output, ends = sigmoid.input[0], node.output[0], (math.log(low), -math.log(high))
 
     def write(to: NodeSteps) -> None:
@@ -412,9 +400,12 @@ LEAST_LOG_RANGE = 4.0
 _WIDENED = 4.01
 
 
-@regrid(name="log-range", summary="Widens 16-bit encodings of Log outputs to a range of at least 4.")
+@regrid()
 def log_range(look: ModelLook) -> dict[str, Affine]:
-    """Grown downward; what a Log's output is only moved to gets the same grid."""
+    """Widens 16-bit encodings of Log outputs to a range of at least 4.
+
+    Grown downward; what a Log's output is only moved to gets the same grid.
+    """
     wider = {}
     for node in look.nodes:
         name = node.output[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache, partial, wraps
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -281,11 +281,13 @@ def rewrite(
 ) -> Callable[[Callable[[ModelLook, NodeProto], Match | None]], Transform]:
     """Makes a Transform of a function that looks at one node of the given standard operators at a time.
 
-    The function returns None for a node that it is not for. ``none`` is said where nothing was found and nothing
-    refused; ``quiet`` drops the refusals. The rest is as for ``rewrite_graph``.
+    The function returns None for a node that it is not for; its name, with dashes, is the rewrite's, and its docstring
+    begins with the summary. ``none`` is said where nothing was found and nothing refused; ``quiet`` drops the
+    refusals. The rest is as for ``rewrite_graph``.
     """
 
     def made(find: Callable[[ModelLook, NodeProto], Match | None]) -> Transform:
+        @wraps(find)
         def each(look: ModelLook) -> Iterator[Match | NearMiss]:
             for node in look.nodes:
                 if node.op_type not in op_types or not is_standard(node):
@@ -306,10 +308,14 @@ def rewrite(
     return made
 
 
+def _named(function: Callable[..., Any], **how: Any) -> Transform:
+    """A Transform with the name of its function; the docstring begins with the summary."""
+    summary = (function.__doc__ or "").partition("\n\n")[0]
+    return Transform(name=function.__name__.replace("_", "-"), summary=" ".join(summary.split()), **how)
+
+
 def rewrite_graph(
     *,
-    name: str,
-    summary: str,
     none: str,
     note: str = "",
     ulps: float | None = 0.0,
@@ -360,23 +366,23 @@ def rewrite_graph(
         )
 
     def made(find: Finder) -> Transform:
-        return Transform(name=name, summary=summary, find=partial(match, find), apply=apply, ulps=ulps, until=until)
+        return _named(find, find=partial(match, find), apply=apply, ulps=ulps, until=until)
 
     return made
 
 
 def regrid(
-    *, name: str, summary: str, alone: bool = False, until: str = ""
+    *, alone: bool = False, until: str = ""
 ) -> Callable[[Callable[[ModelLook], Mapping[str, Affine]]], Transform]:
     """Makes a Transform of a function that gives tensors other grids; the graph stays as it is.
 
     What a tensor is only moved to and shares its grid gets the new one too, unless ``alone``.
     """
 
-    def made(find: Callable[[ModelLook], Mapping[str, Affine]]) -> Transform:
+    def of(find: Callable[[ModelLook], Mapping[str, Affine]]) -> Transform:
         def match(look: ModelLook) -> MatchResult:
             grids = {} if look.encodings is None else find(look)
-            sites = (Site(nodes=(), tensors=(tensor,), why=summary, data=grid) for tensor, grid in grids.items())
+            sites = (Site(nodes=(), tensors=(tensor,), why=made.summary, data=grid) for tensor, grid in grids.items())
             return MatchResult(sites=tuple(sites), reason="" if grids else "no grid needs to be another")
 
         def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
@@ -389,9 +395,10 @@ def regrid(
             notes = (f"another grid for {', '.join(site.tensors[0] for site in matched.sites)}",)
             return Rewritten(model=model, encodings=replace(encodings, entries=entries), notes=notes)
 
-        return Transform(name=name, summary=summary, find=match, apply=apply, until=until)
+        made = _named(find, find=match, apply=apply, until=until)
+        return made
 
-    return made
+    return of
 
 
 def moved_to(graph: GraphCopy, encodings: EncodingSet, tensor: str) -> Iterator[str]:

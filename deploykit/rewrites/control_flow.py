@@ -210,13 +210,14 @@ def _rename(node: NodeProto, renamed: Mapping[str, str]) -> None:
 
 @rewrite(
     "If",
-    name="both-branches",
-    summary="Computes both branches of an If and takes the values of the one that is meant.",
     none="no If gives tensors of one fixed size from both of its branches",
     note="{} choices are made after both branches are computed",
 )
 def both_branches(look: ModelLook, node: NodeProto) -> Match:
-    """What a branch does is seen in its outputs only, so that computing it for nothing changes no value."""
+    """Computes both branches of an If and takes the values of the one that is meant.
+
+    What a branch does is seen in its outputs only, so that computing it for nothing changes no value.
+    """
     branches = [attribute(node, "then_branch"), attribute(node, "else_branch")]
     if any(branch is None or len(branch.output) != len(node.output) or branch.input for branch in branches):
         raise NoMatchError("its branches do not give what it does")

@@ -45,14 +45,14 @@ _CONTRIBUTED = "com.microsoft"  # where ONNX Runtime keeps operators of its own
 
 
 @rewrite_graph(
-    name="dequantize-layers",
-    summary="Writes layers that quantize their input, or hold packed integers, in float with the weights' values.",
     none="no layer has a dynamically quantized input",
     note="{} layers compute in float: their inputs are no longer rounded to 8 bits, their weights keep their values",
     ulps=None,
 )
 def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
-    """ConvInteger and MatMulInteger behind DynamicQuantizeLinear, what quantizes its input by itself, and MatMulNBits.
+    """Writes layers that quantize their input, or hold packed integers, in float with the weights' values.
+
+    ConvInteger and MatMulInteger behind DynamicQuantizeLinear, what quantizes its input by itself, and MatMulNBits.
 
     Where nothing is quantized before the model runs, tables that are stored as integers become floats beside them.
     """
@@ -357,14 +357,15 @@ _OWN_SETTINGS = frozenset({"channels_last", "opset"})  # of the contributed form
 
 
 @rewrite_graph(
-    name="integers-to-pairs",
-    summary="Writes QLinearConv and its like as float operators between QuantizeLinear and DequantizeLinear.",
     none="no operator computes on quantized integers",
     note="{} operators on integers are float operators between pairs",
     ulps=None,
 )
 def integers_to_pairs(look: ModelLook) -> Iterator[Match | NearMiss]:
-    """What compilers read; a value may come out one step of its grid away, since the sums are rounded elsewhere."""
+    """Writes QLinearConv and its like as float operators between QuantizeLinear and DequantizeLinear.
+
+    What compilers read; a value may come out one step of its grid away, since the sums are rounded elsewhere.
+    """
     grids: dict[str, tuple[str, str]] = {}  # of integers: the names of scale and zero point
     for node in look.nodes:
         made = node.output[0] if node.output else ""

@@ -129,71 +129,68 @@ def _fused(
     return Match(why, write, output=output, tensors=inner, opset=0 if domain else since)
 
 
-def _check_opset(look: ModelLook, since: int) -> None:
+def _only_fused(
+    look: ModelLook, gate: NodeProto, op_type: str, values: _Floats, *, since: int, **attributes: Any
+) -> Match | None:
+    """As ``_fused`` for an operator that is everywhere: one that belongs to no such function is no near miss."""
+    try:
+        found = _fused(look, gate, op_type, values, since=since, **attributes)
+    except NoMatchError:
+        return None
     changed = changed_operators(look.model, since) if opset_of(look.model) < since else ()
     if changed:
         raise NoMatchError(f"it needs operator set {since}, until which {', '.join(changed)} changed")
+    return found
 
 
 # GELU is an operator of ONNX since this set.
 _GELU_SINCE = 20
 _EXACT_GELU = np.asarray([0.5 * x * (1.0 + math.erf(x * 0.5**0.5)) for x in _POINTS])
 _TANH_GELU = 0.5 * _POINTS * (1.0 + np.tanh((2.0 / math.pi) ** 0.5 * (_POINTS + 0.044715 * _POINTS**3)))
-_HARDSWISH_SINCE = 14
 _HARDSWISH = _POINTS * np.clip(_POINTS / 6.0 + 0.5, 0.0, 1.0)
 
 
 @rewrite(
     *("Erf", "Tanh"),
-    name="fuse-gelu",
-    summary="Fuse a GELU written out with Erf or Tanh into one Gelu operator, times a factor where it has one.",
     none="no Erf or Tanh belongs to a Gelu",
     note="{} times what is written out became one Gelu",
     ulps=16.0,
 )
 def fuse_gelu(look: ModelLook, node: NodeProto) -> Match | None:
-    """Exact with Erf, approximated with Tanh. A near miss is worth a word only for Erf: hardly anything else has it."""
+    """Fuse a GELU written out with Erf or Tanh into one Gelu operator, times a factor where it has one.
+
+    Exact with Erf, approximated with Tanh. A near miss is worth a word only for Erf: hardly anything else has it.
+    """
     if node.op_type == "Erf":
         return _fused(look, node, "Gelu", _EXACT_GELU, since=_GELU_SINCE, domain="com.microsoft")
-    try:
-        # Compilers do not take the operator that com.microsoft has for this kind.
-        found = _fused(look, node, "Gelu", _TANH_GELU, since=_GELU_SINCE, approximate="tanh")
-    except NoMatchError:
-        return None
-    _check_opset(look, _GELU_SINCE)
-    return found
+    # Compilers do not take the operator that com.microsoft has for this kind.
+    return _only_fused(look, node, "Gelu", _TANH_GELU, since=_GELU_SINCE, approximate="tanh")
 
 
 @rewrite(
     *("HardSigmoid", "Clip"),
-    name="fuse-hardswish",
-    summary="Fuse a HardSwish written out with HardSigmoid or Clip into one operator, times a factor where it has one.",
     none="no HardSigmoid or Clip belongs to a HardSwish",
     note="{} times what is written out became one HardSwish",
     ulps=16.0,
 )
 def fuse_hardswish(look: ModelLook, node: NodeProto) -> Match | None:
-    """Clips are everywhere, so that one that belongs to no HardSwish is no near miss."""
-    try:
-        found = _fused(look, node, "HardSwish", _HARDSWISH, since=_HARDSWISH_SINCE)
-    except NoMatchError:
-        return None
-    _check_opset(look, _HARDSWISH_SINCE)
-    return found
+    """Fuse a HardSwish written out with HardSigmoid or Clip into one operator, times a factor where it has one.
+
+    Clips are everywhere, so that one that belongs to no HardSwish is no near miss.
+    """
+    return _only_fused(look, node, "HardSwish", _HARDSWISH, since=14)
 
 
 # LayerNormalization is an operator of ONNX since this set.
 _LAYERNORM_SINCE = 17
 
 
-@rewrite_graph(
-    name="fuse-layernorm",
-    summary="Fuse the layer normalization written in single operators into one LayerNormalization.",
-    none="no Sqrt belongs to a normalization",
-    ulps=64.0,
-)
+@rewrite_graph(none="no Sqrt belongs to a normalization", ulps=64.0)
 def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
-    """``(x - mean) / sqrt(mean((x - mean)^2) + epsilon)`` over the last axis, with an optional factor and shift."""
+    """Fuse the layer normalization written in single operators into one LayerNormalization.
+
+    ``(x - mean) / sqrt(mean((x - mean)^2) + epsilon)`` over the last axis, with an optional factor and shift.
+    """
     facts, sites, sqrts = facts_seen(look), list[Match](), set[str]()
     for block in written_layer_norms(facts):
         nodes = [look.makers[facts.nodes[index].outputs[0]] for index in block.nodes]
@@ -221,7 +218,7 @@ def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match:
     """The normalization that these nodes write out, with what scales and shifts it over the last axis."""
-    graph, shape = look, look.shape(source) if look.dtype(source) == "float" else None
+    shape = look.shape(source) if look.dtype(source) == "float" else None
     size = shape[-1] if shape else None
     if shape is None or not isinstance(size, int) or size < 1:
         raise NoMatchError(f"{source} is not float32, or the length of its last axis is unknown")
@@ -230,15 +227,15 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
             continue
         if look.axes(node, len(shape)) != [len(shape) - 1] or not attribute(node, "keepdims", 1):
             raise NoMatchError(f"{label(node)} is no mean over the last axis alone that keeps it")
-    added = [graph.scalar(name) for node in core if node.op_type == "Add" for name in node.input]
+    added = [look.scalar(name) for node in core if node.op_type == "Add" for name in node.input]
     epsilon = max((value for value in added if value is not None), default=-1.0)
     if epsilon < 0:
         raise NoMatchError("what is added to the variance is not one stored number, or is negative")
     chain, parameters = list(core), {"Mul": "", "Add": ""}
     for op_type in parameters:
-        found = graph.only_reader(chain[-1].output[0], op_type)
+        found = look.only_reader(chain[-1].output[0], op_type)
         others = [] if found is None else [name for name in found.input if name != chain[-1].output[0]]
-        tensor = graph.stored.get(others[0]) if len(others) == 1 else None
+        tensor = look.stored.get(others[0]) if len(others) == 1 else None
         fits = tensor is not None and (list(tensor.dims), tensor.data_type) == ([size], element_type("float"))
         if found is not None and fits:
             chain.append(found)
@@ -260,41 +257,36 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
     return Match(why, write, output=last, nodes=nodes, tensors=inner, opset=_LAYERNORM_SINCE)
 
 
-@rewrite(
-    "BatchNormalization",
-    name="fold-batchnorm",
-    summary="Fold BatchNormalization into the layer in front of it, weight encodings included.",
-    none="the graph has no BatchNormalization",
-    ulps=64.0,
-)
+@rewrite("BatchNormalization", none="the graph has no BatchNormalization", ulps=64.0)
 def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
-    """A symmetric weight grid is carried exactly: a channel's scale is multiplied by the channel's factor.
+    """Fold BatchNormalization into the layer in front of it, weight encodings included.
+
+    A symmetric weight grid is carried exactly: a channel's scale is multiplied by the channel's factor.
 
     One grid for all channels that is not symmetric becomes a symmetric one for each: compilers take no other.
     """
-    graph, layer = look, look.maker(node.input[0])
+    layer = look.maker(node.input[0])
     if attribute(node, "training_mode", 0) or len([name for name in node.output if name]) > 1:
         raise NoMatchError("it is in training mode")
     if layer is None or not has(layer, Trait.TAKES_BATCHNORM):
         raise NoMatchError("no Conv, ConvTranspose or Gemm feeds it")
     made, weight = layer.output[0], layer.input[1]
-    if graph.only_reader(made) is None:
+    if look.only_reader(made) is None:
         raise NoMatchError(f"{made} is read elsewhere too")
     if layer.op_type == "ConvTranspose" and int(attribute(layer, "group", 1)) != 1:
         raise NoMatchError("the transposed convolution has groups")
     if layer.op_type == "Gemm" and (attribute(layer, "alpha", 1.0) != 1.0 or attribute(layer, "beta", 1.0) != 1.0):
         raise NoMatchError("the Gemm has factors of its own")
     needed = [*node.input[1:5], weight, *[name for name in layer.input[2:3] if name]]
-    missing = [name for name in needed if name not in graph.stored]
+    missing = [name for name in needed if name not in look.stored]
     if missing:
         raise NoMatchError(f"{missing[0]} is not a constant")
-    if len(graph.uses(weight)) > 1:
+    if len(look.uses(weight)) > 1:
         raise NoMatchError(f"the weight {weight} is used elsewhere too")
     axis = int(layer.op_type == "ConvTranspose" or (layer.op_type == "Gemm" and not attribute(layer, "transB", 0)))
-    stored = (stored_values(graph.stored[name]).astype(np.float64) for name in node.input[1:5])
-    gamma, beta, mean, variance = stored
+    gamma, beta, mean, variance = (stored_values(look.stored[n]).astype(np.float64) for n in node.input[1:5])
     factor, old = gamma / np.sqrt(variance + float(attribute(node, "epsilon", 1e-5))), operand(layer, 2)
-    shift = stored_values(graph.stored[old]).astype(np.float64) if old else 0.0
+    shift = stored_values(look.stored[old]).astype(np.float64) if old else 0.0
     new = (shift * factor + (beta - mean * factor)).astype(np.float32)
     moving, fixed = look.grid(layer.input[0]), look.grid(weight)
     if moving is not None and fixed is not None:

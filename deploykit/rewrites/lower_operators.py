@@ -46,17 +46,12 @@ __all__ = [
 _MOST_FACTORS = 4096
 
 
-@rewrite(
-    "Einsum",
-    name="einsum-to-matmul",
-    summary="Writes an Einsum of two operands as a MatMul between transpositions and reshapes.",
-    none="there is no Einsum",
-    note="{} Einsums are products of matrices",
-    ulps=16.0,
-    completes=True,
-)
+@rewrite("Einsum", none="there is no Einsum", note="{} Einsums are products of matrices", ulps=16.0, completes=True)
 def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
-    """Letters of both operands that the result keeps are batches, those that it lacks are summed over."""
+    """Writes an Einsum of two operands as a MatMul between transpositions and reshapes.
+
+    Letters of both operands that the result keeps are batches, those that it lacks are summed over.
+    """
     given, arrow, result = str(attribute(node, "equation", "")).replace(" ", "").partition("->")
     terms = given.split(",")
     if len(terms) != 2 or len(node.input) != 2:
@@ -108,15 +103,12 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
     return Match(f"it sums over {summed or 'nothing'} and repeats over {batch or 'nothing'}", write)
 
 
-@rewrite(
-    "GatherND",
-    name="gathernd-to-gather",
-    summary="Write a GatherND with stored indices as a Gather from rows, or as a Reshape.",
-    none="no GatherND has stored indices",
-    note="{} GatherNDs take rows",
-)
+@rewrite("GatherND", none="no GatherND has stored indices", note="{} GatherNDs take rows")
 def gathernd_to_gather(look: ModelLook, node: NodeProto) -> Match | None:
-    """The axes that an index points into become one axis of rows, and each index the number of a row."""
+    """Write a GatherND with stored indices as a Gather from rows, or as a Reshape.
+
+    The axes that an index points into become one axis of rows, and each index the number of a row.
+    """
     indices = look.array(node.input[1])
     if indices is None or node.input[0] in look.static():
         return None
@@ -141,15 +133,12 @@ def gathernd_to_gather(look: ModelLook, node: NodeProto) -> Match | None:
     return Match("its indices are stored", write)
 
 
-@rewrite(
-    "Gather",
-    name="cast-labels",
-    summary="Casts what a Gather gives out as int64 to that type once more.",
-    none="no Gather gives out int64",
-    note="{} Gathers give out int64 behind a Cast",
-)
+@rewrite("Gather", none="no Gather gives out int64", note="{} Gathers give out int64 behind a Cast")
 def cast_labels(look: ModelLook, node: NodeProto) -> Match | None:
-    """Nothing changes; some compilers take no such Gather as the last node."""
+    """Casts what a Gather gives out as int64 to that type once more.
+
+    Nothing changes; some compilers take no such Gather as the last node.
+    """
     if node.output[0] not in look.outputs or look.dtype(node.output[0]) != "int64":
         return None
 
@@ -162,13 +151,14 @@ def cast_labels(look: ModelLook, node: NodeProto) -> Match | None:
 
 @rewrite(
     "Gather",
-    name="flat-index",
-    summary="Gather from a list by a flat index and shape the result, instead of by an index of several dimensions.",
     none="no computed list is gathered from by a stored index of several dimensions",
     note="{} lists are gathered from by flat indices",
 )
 def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
-    """An index that counts through the whole list leaves nothing to gather."""
+    """Gather from a list by a flat index and shape the result, instead of by an index of several dimensions.
+
+    An index that counts through the whole list leaves nothing to gather.
+    """
     index = look.array(node.input[1])
     if index is None or index.ndim < 2 or node.input[0] in look.static():
         return None
@@ -191,13 +181,14 @@ def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
 
 @rewrite(
     *("Gather", "GatherElements", "GatherND"),
-    name="index-from-front",
-    summary="Counts the stored indices of Gather, GatherElements and GatherND from the front.",
     none="no stored index of a Gather, GatherElements or GatherND is negative",
     note="{} index lists count from the front",
 )
 def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
-    """Devices count from the front only; the sum is stored beside the indices, which others may read as they are."""
+    """Counts the stored indices of Gather, GatherElements and GatherND from the front.
+
+    Devices count from the front only; the sum is stored beside the indices, which others may read as they are.
+    """
     indices: Any = look.array(node.input[1])
     if indices is None or indices.dtype.kind != "i" or not (indices < 0).any():
         return None
@@ -218,14 +209,15 @@ def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
 
 @rewrite(
     "CumSum",
-    name="cumulate-forward",
-    summary="Writes a reversed or exclusive CumSum with one that is neither.",
     none="no CumSum is exclusive or reversed",
     note="{} cumulative sums run forwards over all values",
     ulps=4.0,
 )
 def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
-    """Turn, shift by a zero, cumulate, turn back."""
+    """Writes a reversed or exclusive CumSum with one that is neither.
+
+    Turn, shift by a zero, cumulate, turn back.
+    """
     shifts, turns = (bool(attribute(node, name, 0)) for name in ("exclusive", "reverse"))
     if not (shifts or turns):
         return None
@@ -257,15 +249,12 @@ def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"it is {' and '.join(words)}", write)
 
 
-@rewrite(
-    "Mod",
-    name="integer-remainder",
-    summary="Writes Mod with fmod = 1 of integers with what devices have.",
-    none="no Mod keeps the sign of its dividend",
-    note="{} remainders of integers need no fmod",
-)
+@rewrite("Mod", none="no Mod keeps the sign of its dividend", note="{} remainders of integers need no fmod")
 def integer_remainder(look: ModelLook, node: NodeProto) -> Match | None:
-    """The other Mod where signs cannot differ, else a - (a / b) * b: integer division cuts towards zero."""
+    """Writes Mod with fmod = 1 of integers with what devices have.
+
+    The other Mod where signs cannot differ, else a - (a / b) * b: integer division cuts towards zero.
+    """
     if not attribute(node, "fmod", 0):
         return None
     if "int" not in look.dtype(node.input[0]):
@@ -285,17 +274,12 @@ def integer_remainder(look: ModelLook, node: NodeProto) -> Match | None:
     return Match("it is a remainder of integers", write)
 
 
-@rewrite(
-    "ReduceProd",
-    name="product-by-halves",
-    summary="Writes ReduceProd as products of halves.",
-    none="there is no ReduceProd",
-    note="{} products are made by halves",
-    ulps=64.0,
-    completes=True,
-)
+@rewrite("ReduceProd", none="there is no ReduceProd", note="{} products are made by halves", ulps=64.0, completes=True)
 def product_by_halves(look: ModelLook, node: NodeProto) -> Match:
-    """Axes are brought to the end and made one; then one half times the other, until one value is left."""
+    """Writes ReduceProd as products of halves.
+
+    Axes are brought to the end and made one; then one half times the other, until one value is left.
+    """
     sizes = look.sizes(node.input[0])
     axes = look.axes(node, len(sizes))
     kept = [axis for axis in range(len(sizes)) if axis not in axes]
@@ -326,15 +310,16 @@ def product_by_halves(look: ModelLook, node: NodeProto) -> Match:
 
 @rewrite(
     "LayerNormalization",
-    name="norm-statistics",
-    summary="Computes the statistics that a LayerNormalization gives on their own.",
     none="no LayerNormalization gives its statistics",
     note="{} normalizations give their result only",
     ulps=64.0,
     completes=True,
 )
 def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
-    """Mean, deviation from it, its square's mean, and one over the root; what nothing reads is dropped."""
+    """Computes the statistics that a LayerNormalization gives on their own.
+
+    Mean, deviation from it, its square's mean, and one over the root; what nothing reads is dropped.
+    """
     if not any(node.output[1:]):
         return None
     rank, dtype = look.rank(node.input[0]), look.dtype(node.input[0])
@@ -364,14 +349,15 @@ def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
 
 @rewrite(
     "Reciprocal",
-    name="divide-by-root",
-    summary="Divide by a Sqrt where a graph multiplies by its Reciprocal.",
     none="the graph has no Reciprocal of a Sqrt",
     note="{} products with the reciprocal of a root are quotients",
     ulps=4.0,
 )
 def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
-    """As norms have it; it changes the order of two roundings and nothing else."""
+    """Divide by a Sqrt where a graph multiplies by its Reciprocal.
+
+    As norms have it; it changes the order of two roundings and nothing else.
+    """
     root, inverse = node.input[0], node.output[0]
     if look.maker(root, "Sqrt") is None:
         return None
@@ -389,16 +375,12 @@ def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(why, write, output=product.output[0], nodes=nodes, tensors=(inverse,))
 
 
-@rewrite(
-    "ReduceSum",
-    name="sum-to-mean",
-    summary="Write a sum that is divided by the number of its values as a ReduceMean.",
-    none="no ReduceSum is divided by the number of its values",
-    note="{} sums are means",
-    ulps=16.0,
-)
+@rewrite("ReduceSum", none="no ReduceSum is divided by the number of its values", note="{} sums are means", ulps=16.0)
 def sum_to_mean(look: ModelLook, node: NodeProto) -> Match | None:
-    """As jax writes the statistics of a norm; float16 holds the mean long after the sum has left it."""
+    """Write a sum that is divided by the number of its values as a ReduceMean.
+
+    As jax writes the statistics of a norm; float16 holds the mean long after the sum has left it.
+    """
     total = node.output[0]
     quotient = look.only_reader(total, "Div", "Mul")
     if quotient is None:
@@ -421,16 +403,12 @@ def sum_to_mean(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"it divides by {count}", write, output=quotient.output[0], tensors=(total,))
 
 
-@rewrite(
-    "Clip",
-    name="clip-to-extremes",
-    summary="Writes a Clip with computed bounds as a Max and a Min.",
-    none="no Clip has computed bounds",
-    note="{} Clips are made of Max and Min",
-    completes=True,
-)
+@rewrite("Clip", none="no Clip has computed bounds", note="{} Clips are made of Max and Min", completes=True)
 def clip_to_extremes(look: ModelLook, node: NodeProto) -> Match | None:
-    """A bound that is infinite bounds nothing and is left out."""
+    """Writes a Clip with computed bounds as a Max and a Min.
+
+    A bound that is infinite bounds nothing and is left out.
+    """
     bounds = [*node.input[1:], "", ""][:2]
     if all(not name or look.array(name) is not None for name in bounds):
         return None
@@ -453,14 +431,15 @@ _FAR = 256
 
 @rewrite(
     "Conv",
-    name="conv-by-shifts",
-    summary="Writes a convolution whose places lie far apart as a 1x1 Conv of parts that are shifted.",
     none=f"no Conv has places that lie {_FAR} steps apart",
     note="{} Convs see their places as channels",
     ulps=64.0,
 )
 def conv_by_shifts(look: ModelLook, node: NodeProto) -> Match | None:
-    """The parts are the source's values, so they have its entry; the weight keeps one scale per result."""
+    """Writes a convolution whose places lie far apart as a 1x1 Conv of parts that are shifted.
+
+    The parts are the source's values, so they have its entry; the weight keeps one scale per result.
+    """
     far, pads = attribute(node, "dilations", ()), attribute(node, "pads", (0, 0))
     if max(far, default=1) < _FAR:
         return None
@@ -498,13 +477,14 @@ _USUAL = {"GRU": [b"Sigmoid", b"Tanh"], "LSTM": [b"Sigmoid", b"Tanh", b"Tanh"]}
 
 @rewrite(
     *_USUAL,
-    name="usual-activations",
-    summary="Leaves out the activations of a GRU or LSTM that it has anyway.",
     none="no GRU or LSTM names the activations that it has anyway",
     note="{} recurrent layers name no activations",
 )
 def usual_activations(_: ModelLook, node: NodeProto) -> Match | None:
-    """Nothing else changes."""
+    """Leaves out the activations of a GRU or LSTM that it has anyway.
+
+    Nothing else changes.
+    """
     kept, usual = attributes(node), _USUAL[node.op_type]
     if kept.pop("activations", None) not in (usual, usual * 2):  # of one direction, or of both
         return None
@@ -518,14 +498,15 @@ _MOST_TAPS = 32
 
 @rewrite(
     "AveragePool",
-    name="global-pool",
-    summary="Write an AveragePool whose window is larger than its map as a GlobalAveragePool.",
     none="no AveragePool has a window that is larger than its map",
     note="{} pools are over the whole map",
     ulps=16.0,
 )
 def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
-    """Exporters write such windows counting on the rounding up of their number; the mean is the same."""
+    """Write an AveragePool whose window is larger than its map as a GlobalAveragePool.
+
+    Exporters write such windows counting on the rounding up of their number; the mean is the same.
+    """
     shape = look.shape(node.input[0]) or ()
     window, sizes = attribute(node, "kernel_shape", []), [size for size in shape[2:] if isinstance(size, int)]
     plain = not any(attribute(node, "pads", [0])) and attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
@@ -556,15 +537,16 @@ class PoolAxis(Record):
 
 @rewrite(
     *("MaxPool", "AveragePool"),
-    name="pool-by-taps",
-    summary="Writes pooling over three axes, or with a dilation, as combinations of Gathers.",
     none="no pooling is over three axes or has a dilation",
     note="{} poolings are combinations of taps",
     ulps=16.0,
     completes=True,
 )
 def pool_by_taps(look: ModelLook, node: NodeProto) -> Match | None:
-    """What each place of a window sees, combined."""
+    """Writes pooling over three axes, or with a dilation, as combinations of Gathers.
+
+    What each place of a window sees, combined.
+    """
     kernel = tuple(attribute(node, "kernel_shape", ()))
     dilations = tuple(attribute(node, "dilations", ())) or (1,) * len(kernel)
     if set(dilations) == {1} and not (len(kernel) == 3 and node.op_type == "MaxPool"):

@@ -63,13 +63,14 @@ Move = tuple[tuple[int, ...], tuple[int, ...]]
 
 @rewrite(
     "Transpose",
-    name="merge-axes",
-    summary="Writes Reshape, Transpose, Reshape of six or more dimensions with at most five.",
     none="nothing of six or more dimensions is transposed",
     note=f"{{}} transpositions of six or more dimensions need at most {_MOST_AXES}",
 )
 def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
-    """Window partitions and pixel shuffles: axes that move together become one; where needed in two steps."""
+    """Writes Reshape, Transpose, Reshape of six or more dimensions with at most five.
+
+    Window partitions and pixel shuffles: axes that move together become one; where needed in two steps.
+    """
     given, turned = node.input[0], node.output[0]
     if len(look.shape(given) or ()) <= _MOST_AXES:
         return None
@@ -150,14 +151,14 @@ def _merged(shape: Sequence[int], order: Sequence[int]) -> Move:
 @rewrite(
     *("Atan", "BatchNormalization", "Ceil", "Cos", "Elu", "Floor", "HardSigmoid", "HardSwish", "InstanceNormalization"),
     *("Log", "MatMul", "Neg", "Round", "Sign", "Sin", "Softplus", "Sqrt", "Tanh"),
-    name="rank-four",
-    summary="Gives a BatchNormalization, MatMul, Tanh, Log … of rank 5 or more an input of rank 4 or less.",
     none=f"nothing that kernels take at rank {_KERNEL_RANK} has more dimensions",
     note=f"{{}} operators have at most {_KERNEL_RANK} dimensions",
     ulps=4.0,
 )
 def rank_four(look: ModelLook, node: NodeProto) -> Match | None:
-    """The axes in front of matrices, and else those behind the third, become one.
+    """Gives a BatchNormalization, MatMul, Tanh, Log … of rank 5 or more an input of rank 4 or less.
+
+    The axes in front of matrices, and else those behind the third, become one.
 
     Matrices are independent; of the others each value is computed from itself or with the statistics of its channel.
     """
@@ -193,14 +194,15 @@ def _on_other_sizes(to: NodeSteps, inputs: Sequence[str], sizes: Sequence[int], 
 
 @rewrite(
     *("LayerNormalization", "RMSNormalization"),
-    name="norm-rows",
-    summary="Write a norm over several axes or of rank 5, or an RMS norm of several samples, over rows of a matrix.",
     none="no norm is over several axes or of rank 5, and no RMS norm of several samples",
     note="{} norms are over the rows of a matrix",
     ulps=16.0,
 )
 def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
-    """A Reshape to rows in front, and one back behind; no value changes."""
+    """Write a norm over several axes or of rank 5, or an RMS norm of several samples, over rows of a matrix.
+
+    A Reshape to rows in front, and one back behind; no value changes.
+    """
     given, axis = look.shape(node.input[0]) or (), int(attribute(node, "axis", -1))
     several = node.op_type == "RMSNormalization" and len(given) > 2 and given[0] != 1
     if axis in (-1, len(given) - 1) and not several and len(given) <= _KERNEL_RANK:
@@ -235,14 +237,15 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 @rewrite_graph(
-    name="longer-axes",
-    summary="Leave axes of length 1 out of means and sums of turned tensors.",
     none="no mean or sum of a turned tensor is over an axis of length 1 beside longer ones",
     note="{} means and sums leave out axes of length 1",
     ulps=4.0,
 )
 def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
-    """A reduction that drops its axes keeps them first, and a Reshape drops them; no value changes."""
+    """Leave axes of length 1 out of means and sums of turned tensors.
+
+    A reduction that drops its axes keeps them first, and a Reshape drops them; no value changes.
+    """
     for found, shape in over_short_axes(facts_seen(look)):
         nodes, node = (found.label,), look.makers[found.outputs[0]]
         try:
@@ -268,13 +271,14 @@ def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 
 @rewrite_graph(
-    name="expand-before-norm",
-    summary="Repeat the smaller operand of an Add or Mul in front of a normalization, so that both have one shape.",
     none="no Add or Mul in front of a normalization repeats an operand",
     note="{} operands in front of norms are repeated",
 )
 def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
-    """A stored operand is stored repeated, a computed one goes through a Tile: an Expand is computed wrong as well."""
+    """Repeat the smaller operand of an Add or Mul in front of a normalization, so that both have one shape.
+
+    A stored operand is stored repeated, a computed one goes through a Tile: an Expand is computed wrong as well.
+    """
     for node, operand, given, shape in repeated_before_norm(facts_seen(look)):
         nodes = (node.label,)
         if operand in look.stored and math.prod(shape) > _MOST_REPEATED:
@@ -307,15 +311,12 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
         yield Match(why, write, output=node.outputs[0], nodes=nodes, tensors=(operand,))
 
 
-@rewrite(
-    "MatMul",
-    name="linear-to-conv",
-    summary="Writes linear layers on rank 3 as 1x1 Convs on rank 4.",
-    none="no MatMul of a rank-3 activation by a stored weight",
-    ulps=64.0,
-)
+@rewrite("MatMul", none="no MatMul of a rank-3 activation by a stored weight", ulps=64.0)
 def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
-    """Encodings go along: the weight's along its new axes, the others to the moved copies of their tensors."""
+    """Writes linear layers on rank 3 as 1x1 Convs on rank 4.
+
+    Encodings go along: the weight's along its new axes, the others to the moved copies of their tensors.
+    """
     source, weight = node.input
     if weight not in look.stored:
         return None

@@ -28,13 +28,14 @@ __all__ = ["block_losses", "block_weight_path", "blocks_to_matmul", "value_grid"
 
 @rewrite(
     *("Gemm", "Conv", "MatMul", "ConvTranspose"),
-    name="blocks-to-matmul",
-    summary="block-quantized weights are taken, and computed rightly, as MatMul only",
     none="no layer with block-quantized weights needs another form",
     until="2.52",
 )
 def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
-    """Gemm, 1x1 Conv, and MatMul with a bias behind it; results change by float32 rounding only."""
+    """block-quantized weights are taken, and computed rightly, as MatMul only
+
+    Gemm, 1x1 Conv, and MatMul with a bias behind it; results change by float32 rounding only.
+    """
     weight = operand(node, 1)
     entry = look.encodings.get(weight) if look.encodings is not None else None
     value: Any = entry.value if entry is not None else None

@@ -138,14 +138,12 @@ _ONE_GRID = frozenset({"ScatterElements", "SpaceToDepth"})
 _UNTIL = "2.52"
 
 
-@regrid(
-    name="widen-log",
-    summary=f"a 16-bit Log whose output range is below {LEAST_LOG_RANGE:g} answers its minimum everywhere (QAIRT 2.51)",
-    alone=True,
-    until=_UNTIL,
-)
-def widen_logs(look: ModelLook) -> dict[str, Affine]:
-    """The same type over a range that the kernel knows, grown downward."""
+@regrid(alone=True, until=_UNTIL)
+def widen_log(look: ModelLook) -> dict[str, Affine]:
+    """a 16-bit Log whose output range is below 4 answers its minimum everywhere (QAIRT 2.51)
+
+    The same type over a range that the kernel knows, grown downward.
+    """
     grids = {node.output[0]: look.grid(node.output[0]) for node in look.nodes if node.op_type == "Log"}
     wider = {}
     for name, value in grids.items():
@@ -160,13 +158,11 @@ def widen_logs(look: ModelLook) -> dict[str, Affine]:
     return wider
 
 
-@regrid(
-    name="clip-ends",
-    summary="a Clip behind a convolution loses its bounds: only the ends of the grid cut off (QAIRT 2.51)",
-    until=_UNTIL,
-)
-def clipped_ends(look: ModelLook) -> dict[str, Affine]:
-    """Grids that end where the Clip ends: 1 to 18 dB with bounds inside of the grid.
+@regrid(until=_UNTIL)
+def clip_ends(look: ModelLook) -> dict[str, Affine]:
+    """a Clip behind a convolution loses its bounds: only the ends of the grid cut off (QAIRT 2.51)
+
+    Grids that end where the Clip ends: 1 to 18 dB with bounds inside of the grid.
 
     Values beyond the bounds do not occur, so that nothing is lost by a finer grid.
     """
@@ -183,13 +179,11 @@ def clipped_ends(look: ModelLook) -> dict[str, Affine]:
     return grids
 
 
-@regrid(
-    name="even-results",
-    summary="a 16-bit product of two activations is rounded to symmetric steps; its own grid has the same ones",
-    until=_UNTIL,
-)
+@regrid(until=_UNTIL)
 def even_results(look: ModelLook) -> dict[str, Affine]:
-    """Steps of symmetric int16 for 16-bit MatMuls of two activations.
+    """a 16-bit product of two activations is rounded to symmetric steps; its own grid has the same ones
+
+    Steps of symmetric int16 for 16-bit MatMuls of two activations.
 
     A result is rounded to those steps first, so that other ones only round it once more. And a fully connected layer
     with channel scales and a bias, behind a conversion from int16 to other steps, is computed wrong (14 dB, the bias
@@ -204,13 +198,11 @@ def of_16_bits(look: ModelLook, names: Iterable[str]) -> Iterator[tuple[str, Aff
     return ((name, value) for name in names if (value := look.grid(name)) is not None and value.bits == 16)
 
 
-@regrid(
-    name="softmax-rounding",
-    summary="a 16-bit Softmax cuts off to a grid from 0 to 1; to one with 0 in the middle it rounds",
-    until=_UNTIL,
-)
-def rounded_softmaxes(look: ModelLook) -> dict[str, Affine]:
-    """To a grid of 0 to 1 it is half a step too little on average, which whatever adds up such results collects.
+@regrid(until=_UNTIL)
+def softmax_rounding(look: ModelLook) -> dict[str, Affine]:
+    """a 16-bit Softmax cuts off to a grid from 0 to 1; to one with 0 in the middle it rounds
+
+    To a grid of 0 to 1 it is half a step too little on average, which whatever adds up such results collects.
 
     With steps of 2^-15 around the middle of the type an error is as large, and 0 on average.
     """
@@ -219,13 +211,11 @@ def rounded_softmaxes(look: ModelLook) -> dict[str, Affine]:
     return {name: _ROUNDED for name, (low, high) in ends if low == 0 and abs(high - 1) <= 2.0**-15}
 
 
-@regrid(
-    name="softmax-step",
-    summary="the kernel rounds the step of a Softmax's input down to a multiple of 2^-22 of a factor of two",
-    until=_UNTIL,
-)
-def whole_softmax_steps(look: ModelLook) -> dict[str, Affine]:
-    """Steps that the kernel takes as they are, for the tensor from where it is computed on.
+@regrid(until=_UNTIL)
+def softmax_step(look: ModelLook) -> dict[str, Affine]:
+    """the kernel rounds the step of a Softmax's input down to a multiple of 2^-22 of a factor of two
+
+    Steps that the kernel takes as they are, for the tensor from where it is computed on.
 
     A conversion in front of a Softmax is folded away, and with it the step (seen behind Add, Mul and Transpose).
     """
@@ -255,14 +245,11 @@ def _origin(look: ModelLook, name: str) -> str:
         name = maker.input[0]
 
 
-@regrid(
-    name="one-grid",
-    summary="what only moves values takes over their integers: they are on its result's grid from the start",
-    alone=True,
-    until=_UNTIL,
-)
-def one_grids(look: ModelLook) -> dict[str, Affine]:
-    """The result's grid for what such an operator alone reads.
+@regrid(alone=True, until=_UNTIL)
+def one_grid(look: ModelLook) -> dict[str, Affine]:
+    """what only moves values takes over their integers: they are on its result's grid from the start
+
+    The result's grid for what such an operator alone reads.
 
     Another grid behind it makes every value wrong by the ratio of the steps. Values on the result's grid from the
     start are the same ones, rounded once instead of twice.
@@ -329,11 +316,11 @@ def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, in
 
 
 REGRIDS: tuple[Transform, ...] = (
-    widen_logs,
-    clipped_ends,
+    widen_log,
+    clip_ends,
     even_results,
-    rounded_softmaxes,
-    whole_softmax_steps,
-    one_grids,
+    softmax_rounding,
+    softmax_step,
+    one_grid,
 )
 """Changes of grids alone, in their order."""

@@ -35,15 +35,12 @@ def older_forms(lacks: Collection[str]) -> tuple[Transform, ...]:
     return tuple(form for form in _FORMS if form.name.removeprefix("without-") in lacks)
 
 
-@rewrite(
-    "Mod",
-    name="without-mod",
-    summary="this provider has no Mod: of what is never negative the remainder is a - (a / b) * b, in int32",
-    none="no Mod",
-    until="2.47",
-)
+@rewrite("Mod", none="no Mod", until="2.47")
 def without_mod(look: ModelLook, node: NodeProto) -> Match | None:
-    """The backend refuses to subtract int64, so the arithmetic is done in int32: the chip has no wider integers."""
+    """this provider has no Mod: of what is never negative the remainder is a - (a / b) * b, in int32
+
+    The backend refuses to subtract int64, so the arithmetic is done in int32: the chip has no wider integers.
+    """
     kind, bounds = look.dtype(node.input[0]), graph_bounds(look)
     if kind not in ("int32", "int64") or any(bounds.get(name, ANYTHING)[0] < 0 for name in node.input):
         return None
@@ -64,15 +61,12 @@ def without_mod(look: ModelLook, node: NodeProto) -> Match | None:
     return Match("its operands are never negative", write)
 
 
-@rewrite(
-    "IsNaN",
-    name="without-isnan",
-    summary="this provider has no IsNaN: what lies on an integer grid is never NaN",
-    none="no IsNaN of integers",
-    until="2.47",
-)
+@rewrite("IsNaN", none="no IsNaN of integers", until="2.47")
 def without_isnan(look: ModelLook, node: NodeProto) -> Match | None:
-    """Where(IsNaN(x), a, b) is b, and what read its result reads b."""
+    """this provider has no IsNaN: what lies on an integer grid is never NaN
+
+    Where(IsNaN(x), a, b) is b, and what read its result reads b.
+    """
     readers = look.readers(node.output[0])
     is_choice = all(reader.op_type == "Where" and reader.output[0] not in look.outputs for reader in readers)
     if look.grid(node.input[0]) is None or not is_choice:
@@ -87,30 +81,24 @@ def without_isnan(look: ModelLook, node: NodeProto) -> Match | None:
     return Match("it reads integers", write)
 
 
-@rewrite(
-    "Reshape",
-    name="without-allowzero",
-    summary="this provider refuses a Reshape with allowzero; without a zero in its shape the two are the same",
-    none="no Reshape with allowzero",
-    until="2.47",
-)
+@rewrite("Reshape", none="no Reshape with allowzero", until="2.47")
 def without_allowzero(look: ModelLook, node: NodeProto) -> Match | None:
-    """The attribute alone goes."""
+    """this provider refuses a Reshape with allowzero; without a zero in its shape the two are the same
+
+    The attribute alone goes.
+    """
     shape = look.array(node.input[1]) if attribute(node, "allowzero", 0) else None
     if shape is None or 0 in shape:
         return None
     return Match("its shape has no zero", lambda to: to.end("Reshape", to.node.input))
 
 
-@rewrite(
-    "Reciprocal",
-    name="without-reciprocal",
-    summary="this provider has no Reciprocal: it divides one by the value",
-    none="no Reciprocal",
-    until="2.47",
-)
+@rewrite("Reciprocal", none="no Reciprocal", until="2.47")
 def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
-    """The one is a constant beside integers, which gets the grid of its value later."""
+    """this provider has no Reciprocal: it divides one by the value
+
+    The one is a constant beside integers, which gets the grid of its value later.
+    """
     if node.input[0] in look.static():
         return None
 
@@ -121,16 +109,12 @@ def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
     return Match("its input is computed", write)
 
 
-@rewrite(
-    "Gather",
-    name="without-bool-gather",
-    summary="this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
-    none="no Gather of truth values",
-    quiet=True,
-    until="2.47",
-)
+@rewrite("Gather", none="no Gather of truth values", quiet=True, until="2.47")
 def without_bool_gather(look: ModelLook, node: NodeProto) -> Match | None:
-    """A flat index, since a Cast to truth values is refused on five dimensions; one that counts through needs none."""
+    """this compiler refuses a Gather of truth values (code 3110): they are gathered as int32
+
+    A flat index, since a Cast to truth values is refused on five dimensions; one that counts through needs none.
+    """
     index = look.array(node.input[1]) if look.dtype(node.input[0]) == "bool" else None
     if index is None or node.input[0] in look.static():
         return None
@@ -150,16 +134,11 @@ def without_bool_gather(look: ModelLook, node: NodeProto) -> Match | None:
     return Match("its index is stored", write)
 
 
-@rewrite(
-    *("Gemm", "MatMul"),
-    name="without-channel-bias",
-    summary="this FullyConnected takes no bias with a scale per channel: a 1x1 Conv, which is the same, does",
-    none="no layer has a bias and a scale per channel",
-    quiet=True,
-    until="2.36",
-)
+@rewrite(*("Gemm", "MatMul"), none="no layer has a bias and a scale per channel", quiet=True, until="2.36")
 def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
-    """A Conv computes the same products and sums; around it tensors only change their shape.
+    """this FullyConnected takes no bias with a scale per channel: a 1x1 Conv, which is the same, does
+
+    A Conv computes the same products and sums; around it tensors only change their shape.
 
     A layer stays where a shape is not known, where its input or output has no integer grid, and where a Gemm does more
     than multiply and add.
@@ -223,16 +202,12 @@ def _biased_layer(look: ModelLook, node: NodeProto) -> tuple[str, int, NodeProto
     return (bias, 1, add) if bias in stored else None
 
 
-@rewrite(
-    "Gather",
-    name="without-gather-before-concat",
-    summary="a row gathered in front of a Concat comes out wrong (13 to 20 dB); sliced it is right",
-    none="no row is gathered in front of a Concat",
-    quiet=True,
-    until="2.47",
-)
+@rewrite("Gather", none="no row is gathered in front of a Concat", quiet=True, until="2.47")
 def without_gather_before_concat(look: ModelLook, node: NodeProto) -> Match | None:
-    """Behind LayerNormalization, Gather and Concat, where the Concat has another grid: QAIRT 2.36.1."""
+    """a row gathered in front of a Concat comes out wrong (13 to 20 dB); sliced it is right
+
+    Behind LayerNormalization, Gather and Concat, where the Concat has another grid: QAIRT 2.36.1.
+    """
     index = look.array(node.input[1])
     if index is None or index.size != 1 or node.input[0] in look.static():
         return None
@@ -254,16 +229,12 @@ def without_gather_before_concat(look: ModelLook, node: NodeProto) -> Match | No
     return Match("one row goes into a Concat", write)
 
 
-@rewrite(
-    "Sigmoid",
-    name="without-sigmoid-before-linear",
-    summary="a Sigmoid between a sum or product and a linear layer dies; on one row it does not",
-    none="no 16-bit Sigmoid lies between a sum or product and a linear layer",
-    quiet=True,
-    until="2.47",
-)
+@rewrite("Sigmoid", none="no 16-bit Sigmoid lies between a sum or product and a linear layer", quiet=True, until="2.47")
 def without_sigmoid_before_linear(look: ModelLook, node: NodeProto) -> Match | None:
-    """Its code dies on a number of rows; between two Reshapes the values and their grids stay as they are."""
+    """a Sigmoid between a sum or product and a linear layer dies; on one row it does not
+
+    Its code dies on a number of rows; between two Reshapes the values and their grids stay as they are.
+    """
     graph, grids = look, [look.grid(name) for name in (node.input[0], node.output[0])]
     before = graph.maker(node.input[0], "Add", "Mul")
     if before is None or not all(grid is not None and grid.bits == 16 for grid in grids):
@@ -292,13 +263,12 @@ def without_sigmoid_before_linear(look: ModelLook, node: NodeProto) -> Match | N
     return Match(f"it has {shape[-2]} rows", write)
 
 
-@regrid(
-    name="without-asymmetric-operand",
-    summary="a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)",
-    until="2.47",
-)
+@regrid(until="2.47")
 def without_asymmetric_operand(look: ModelLook) -> dict[str, Affine]:
-    """Grids with 0 in the middle for stored operands 1; a step grows to twice its size at most."""
+    """a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)
+
+    Grids with 0 in the middle for stored operands 1; a step grows to twice its size at most.
+    """
     static, grids = look.static() | look.stored.keys(), dict[str, Affine]()
     for node in look.nodes:
         value = look.grid(node.input[1]) if node.op_type == "MatMul" and node.input[1] in static else None
@@ -307,13 +277,12 @@ def without_asymmetric_operand(look: ModelLook) -> dict[str, Affine]:
     return grids
 
 
-@regrid(
-    name="without-hardsigmoid-range",
-    summary="a 16-bit HardSigmoid is right on the grid from 0 to 1 only (6 to 26 dB on any other)",
-    until="2.48",
-)
+@regrid(until="2.48")
 def without_hardsigmoid_range(look: ModelLook) -> dict[str, Affine]:
-    """QAIRT 2.36.1 computes 93 dB on this grid."""
+    """a 16-bit HardSigmoid is right on the grid from 0 to 1 only (6 to 26 dB on any other)
+
+    QAIRT 2.36.1 computes 93 dB on this grid.
+    """
     made = (node.output[0] for node in look.nodes if node.op_type == "HardSigmoid")
     unit = affine_for_range(0.0, 1.0, GridKind(bits=16, signed=False))
     return {name: unit for name, _ in of_16_bits(look, made)}
