@@ -16,7 +16,6 @@ from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, listed
-from deploykit.findings.records import Record
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import Model, load_model, wrap_proto
 from deploykit.model.values import byte_size
@@ -35,14 +34,6 @@ from deploykit_qualcomm.devices import capability, has
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES
 
 __all__ = ["crossing_findings", "cut_graphs", "segment_drafts", "wants_contexts"]
-
-
-class CutGraph(Record):
-    """One part of one graph. ``name`` is the graph's in its context, ``number`` its context's, from 1 on."""
-
-    name: str
-    number: int
-    draft: ConversionDraft
 
 
 def wants_contexts(whole: ConversionDraft) -> bool:
@@ -74,8 +65,8 @@ def parts_wanted(whole: ConversionDraft) -> int:
     return max(1, -(-sum(_sizes(whole).values()) // (limit.value << 10)))
 
 
-def cut_graphs(whole: ConversionDraft) -> tuple[CutGraph, ...]:
-    """The parts of every graph, context by context."""
+def cut_graphs(whole: ConversionDraft) -> list[tuple[str, int, ConversionDraft]]:
+    """The parts of every graph, context by context: its name there, its context's number, from 1 on, and its draft."""
     drafts = [whole, *_second(whole)]
     models = [draft.situation.model.proto for draft in drafts]
     cut = cut_alike(models, parts_wanted(whole), _sizes(whole))
@@ -83,11 +74,11 @@ def cut_graphs(whole: ConversionDraft) -> tuple[CutGraph, ...]:
     if len(set(names)) < len(names):
         raise UsageError(f"--also: both graphs are called {names[0]}", next="rename one of the files")
     shared = len(drafts) > 1
-    return tuple(
-        CutGraph(name=f"{name}_{number}", number=number, draft=_draft_of(draft, part, shared))
+    return [
+        (f"{name}_{number}", number, _draft_of(draft, part, shared))
         for number, parts in enumerate(zip(*cut, strict=True), 1)
         for name, draft, part in zip(names, drafts, parts, strict=True)
-    )
+    ]
 
 
 def _second(whole: ConversionDraft) -> Iterable[ConversionDraft]:

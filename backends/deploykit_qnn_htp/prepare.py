@@ -57,7 +57,11 @@ def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
         return _in_contexts(_judged(whole, shared), graph)
     if not situation.segments:
         whole = _judged(whole, shared)
-        drafted = DraftedPart(draft=whole, paths=Paths(graph), provider=_provider(whole, shared))
+        # The provider's backend prepares where the route that will be selected is its: weights may be loaded.
+        selected, provider = select_route(whole).candidate, None
+        if selected is not None and selected.route.by_provider and whole.carried is not None:
+            provider = prepare_provider(situation, whole.carried, shared, dlc=selected.route.dlc)
+        drafted = DraftedPart(draft=whole, paths=Paths(graph), provider=provider)
         return PreparedConversions(whole=whole, parts=(drafted,))
     drafts = segment_drafts(whole)
     parts = tuple(
@@ -70,21 +74,13 @@ def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
 def _in_contexts(whole: ConversionDraft, graph: str) -> PreparedConversions:
     """The parts of every graph; what only the uncut model shows is said of that, and only once."""
     cut = cut_graphs(whole)
-    several = max(item.number for item in cut) > 1
+    several = cut[-1][1] > 1
     parts = []
-    for item in cut:
-        context = f"{graph}_{item.number}" if several else graph
-        paths = Paths(item.name, item.number if several else None, context)
-        parts.append(DraftedPart(draft=item.draft, paths=paths, segment=item.name, context=context))
+    for name, number, draft in cut:
+        context = f"{graph}_{number}" if several else graph
+        paths = Paths(name, number if several else None, context)
+        parts.append(DraftedPart(draft=draft, paths=paths, segment=name, context=context))
     return PreparedConversions(whole=whole, parts=tuple(parts), findings=whole.findings)
-
-
-def _provider(draft: ConversionDraft, shared: SharedWork) -> ProviderPart | None:
-    """What the provider's backend prepares, where the route that will be selected is its: weights may be loaded."""
-    selected = select_route(draft).candidate
-    if selected is None or not selected.route.by_provider or draft.carried is None:
-        return None
-    return prepare_provider(draft.situation, draft.carried, shared, dlc=selected.route.dlc)
 
 
 def _judged(draft: ConversionDraft, shared: SharedWork) -> ConversionDraft:

@@ -18,13 +18,12 @@ from onnx import (
     TensorProto,
     TensorShapeProto,
     TypeProto,
-    ValueInfoProto,
     helper,
     shape_inference,
 )
 
 from deploykit.findings.records import Record
-from deploykit.model.nodes import attribute, bodies, captured_names
+from deploykit.model.nodes import attribute, captured_names
 from deploykit.model.operators import is_standard
 from deploykit.model.values import dtype_name, element_count, is_external, nested_graphs
 from deploykit.system.limits import limited_memory
@@ -173,14 +172,11 @@ def _reason(error: Exception) -> str:
 
 def _types(proto: ModelProto, graph: GraphProto, problem: str, negative: str = "") -> Inferred:
     """What the graph says, without the symbols that the inference invented: those that the model does not have."""
-    said = (dim.dim_param for item in _items(proto.graph) for dim in _dims(item.type))
+    declared, found = ((*one.value_info, *one.input, *one.output) for one in (proto.graph, graph))
+    said = (dim.dim_param for item in declared for dim in _dims(item.type))
     symbols = {symbol for symbol in said if symbol and isinstance(symbol, str)}
-    types = {item.name: _type_of(item.type, symbols) for item in _items(graph)}
+    types = {item.name: _type_of(item.type, symbols) for item in found}
     return Inferred(types=types, problem=problem, negative=negative)
-
-
-def _items(graph: GraphProto) -> tuple[ValueInfoProto, ...]:
-    return (*graph.value_info, *graph.input, *graph.output)
 
 
 def _dims(proto: TypeProto) -> Iterator[TensorShapeProto.Dimension]:
@@ -269,7 +265,15 @@ def _infer_in_stages(lean: ModelProto) -> tuple[GraphProto, str]:
     for node in lean.graph.node:
         if node.op_type == "STFT" and attribute(node, "onesided") is None:
             node.attribute.append(helper.make_attribute("onesided", 1))  # the default, which onnx 1.23 takes for 0
-    waiting = [(node, node.domain) for node in lean.graph.node if _slices(node)]
+    # A Slice, or a node in whose bodies one is.
+    waiting = [
+        (node, node.domain)
+        for node in lean.graph.node
+        if any(
+            one.op_type == "Slice" and is_standard(one)
+            for one in (node, *(inner for body in nested_graphs([node]) for inner in body.node))
+        )
+    ]
     for node, _ in waiting:
         node.domain = _OPAQUE
     for _ in range(_STAGES):
@@ -289,13 +293,6 @@ def _infer_in_stages(lean: ModelProto) -> tuple[GraphProto, str]:
                 node.domain = domain
         waiting = still
     return shape_inference.infer_shapes(lean, data_prop=True).graph, ""
-
-
-def _slices(node: NodeProto) -> bool:
-    """True for a Slice, and for a node in whose bodies one is."""
-    if node.op_type == "Slice":
-        return is_standard(node)
-    return any(_slices(inner) for body in bodies(node) for inner in body.node)
 
 
 def _behind(graph: GraphProto) -> set[str]:
