@@ -19,11 +19,10 @@ from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, 
 from deploykit.model.operators import BIAS, ROLES, WEIGHT, Trait, data_outputs, has, ops
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import Fusion, fusions
+from deploykit.system.aliases import Json
 
 __all__ = [
-    "Border",
     "CoverageStatus",
-    "Extension",
     "FloatPrediction",
     "absorbing_fusions",
     "collect_coverage",
@@ -85,17 +84,6 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     return found
 
 
-class Border(Record):
-    """One conversion: ``tensor`` is quantized and ``node`` (a label) runs in float.
-
-    ``direction`` is ``to-float`` where the node reads the tensor and ``to-quantized`` where it makes it.
-    """
-
-    tensor: str
-    node: str
-    direction: str
-
-
 def float_nodes(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:
     """Indices of the nodes that run in float: those that read or make a float activation."""
     facts = with_static(facts)
@@ -105,14 +93,15 @@ def float_nodes(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:
 
 def find_borders(
     facts: GraphFacts, floats: Collection[str], *, ignored: Collection[str] = frozenset()
-) -> tuple[Border, ...]:
-    """Every quantized activation that a float node reads or makes, in graph order.
+) -> tuple[Json, ...]:
+    """Every conversion, in graph order: ``tensor`` is quantized and ``node`` (a label) runs in float.
 
-    ``ignored`` are tensors without a type of their own (inside fused pairs).
+    ``direction`` is ``to-float`` where the node reads the tensor and ``to-quantized`` where it makes it. ``ignored``
+    are tensors without a type of their own (inside fused pairs).
     """
     facts = with_static(facts)
     return tuple(
-        Border(tensor=name, node=node.label, direction=direction)
+        {"tensor": name, "node": node.label, "direction": direction}
         for node in map(facts.nodes.__getitem__, sorted(float_nodes(facts, floats)))
         for names, direction in ((node.inputs, "to-float"), (node.outputs, "to-quantized"))
         for name in dict.fromkeys(names)
@@ -124,21 +113,9 @@ def _is_quantized(facts: GraphFacts, name: str, floats: Collection[str]) -> bool
     return facts.is_data(name) and not facts.is_stored(name) and name not in floats
 
 
-class Extension(Record):
-    """Quantized activations that, made float as well, would remove borders.
-
-    ``nodes`` are the ops that would then run in float and do not yet (labels); ``removed`` is the net number of borders
-    that would go.
-    """
-
-    tensors: tuple[str, ...]
-    nodes: tuple[str, ...]
-    removed: int
-
-
 def suggest_extensions(
     facts: GraphFacts, floats: Collection[str], *, ignored: Collection[str] = frozenset(), most_nodes: int = 32
-) -> tuple[Extension, ...]:
+) -> list[Json]:
     """Small quantized islands among float ops whose inclusion removes borders, best gain per op first.
 
     An island starts at a border and grows over the ops it turns float while these are at most ``most_nodes``; borders
@@ -149,7 +126,7 @@ def suggest_extensions(
     borders = find_borders(facts, base, ignored=ignored)
     # Quantized tensors around every border, one island per step of their growth.
     islands: dict[frozenset[str], None] = {}
-    for start in dict.fromkeys(border.tensor for border in borders):
+    for start in dict.fromkeys(border["tensor"] for border in borders):
         island, frontier, turned = {start}, {start}, set(running)
         while frontier:
             islands[frozenset(island)] = None
@@ -167,9 +144,9 @@ def suggest_extensions(
         removed = len(borders) - len(find_borders(facts, base | tensors, ignored=ignored))
         if removed > 0:
             more = sorted(float_nodes(facts, base | tensors) - running)
-            labels = tuple(facts.nodes[index].label for index in more)
-            found.append(Extension(tensors=tuple(sorted(tensors)), nodes=labels, removed=removed))
-    return tuple(sorted(found, key=lambda e: (-e.removed / (len(e.nodes) + 1), e.tensors)))
+            labels = [facts.nodes[index].label for index in more]
+            found.append({"tensors": sorted(tensors), "nodes": labels, "removed": removed})
+    return sorted(found, key=lambda each: (-each["removed"] / (len(each["nodes"]) + 1), each["tensors"]))
 
 
 _ACTIVATIONS = ops(Trait.CLAMPS, Trait.RECTIFIES) | {"HardSwish"}
@@ -191,7 +168,7 @@ class FloatPrediction(Record):
     explicit: bool
     absorbed: Mapping[str, str]
     by_habit: frozenset[str]
-    borders: tuple[Border, ...]
+    borders: tuple[Json, ...]
 
     @property
     def meant(self) -> frozenset[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct, field
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from deploykit.encodings.values import EncodingSet
@@ -135,7 +134,7 @@ def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> 
     if node.op_type == "If":
         wanted = "then_branch" if known[node.input[0]] else "else_branch"
         body = next(found.g for found in node.attribute if found.name == wanted)
-        yield from _Inlined(graph, body).nodes_to(node.output)
+        yield from _inlined(graph, body, node.output, {})
         return
     rounds = _rounds(node, known)
     assert rounds is not None
@@ -153,7 +152,7 @@ def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> 
             for at in range(carried)
         ]
         given = [graph.fresh(f"{label(node)}/given") for _ in stacked]
-        yield from _Inlined(graph, body, renamed).nodes_to(["", *values, *given])
+        yield from _inlined(graph, body, ["", *values, *given], renamed)
         axes = graph.store(f"{label(node)}/axes", [0])
         for pieces, name in zip(stacked, given, strict=True):
             pieces.append(graph.fresh(f"{name}/row"))
@@ -162,37 +161,35 @@ def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> 
         yield helper.make_node("Concat", pieces, [output], name=output, axis=0)
 
 
-class _Inlined(Struct):
-    """One body with names that are free in the graph around it."""
+def _inlined(
+    graph: GraphCopy, body: GraphProto, outputs: Sequence[str], renamed: dict[str, str]
+) -> Iterator[NodeProto]:
+    """The nodes of a body such that they make ``outputs``; an empty name is wanted by nobody.
 
-    graph: GraphCopy
-    body: GraphProto
-    renamed: dict[str, str] = field(default_factory=dict)
-
-    def nodes_to(self, outputs: Sequence[str]) -> Iterator[NodeProto]:
-        """The nodes of the body such that they make ``outputs``; an empty name is wanted by nobody."""
-        made = dict.fromkeys(name for node in self.body.node for name in node.output if name)
-        copies = []
-        for item, wanted in zip(self.body.output, outputs, strict=True):
-            if item.name in made and item.name not in self.renamed:
-                self.renamed[item.name] = wanted or self.graph.fresh(item.name)
-            elif wanted:
-                copies.append((item.name, wanted))
-        for tensor in self.body.initializer:
-            stored = self.graph.model.graph.initializer.add()
-            stored.CopyFrom(tensor)
-            stored.name = self.renamed.setdefault(tensor.name, self.graph.fresh(tensor.name))
-        for name in made:
-            self.renamed.setdefault(name, self.graph.fresh(name))
-        for node in self.body.node:
-            copy = NodeProto()
-            copy.CopyFrom(node)
-            if copy.name:
-                copy.name = self.graph.fresh(copy.name)
-            _rename(copy, self.renamed)
-            yield copy
-        for name, wanted in copies:
-            yield helper.make_node("Identity", [self.renamed.get(name, name)], [wanted], name=wanted)
+    They get names that are free in the graph around it where ``renamed`` has none.
+    """
+    made = dict.fromkeys(name for node in body.node for name in node.output if name)
+    copies = []
+    for item, wanted in zip(body.output, outputs, strict=True):
+        if item.name in made and item.name not in renamed:
+            renamed[item.name] = wanted or graph.fresh(item.name)
+        elif wanted:
+            copies.append((item.name, wanted))
+    for tensor in body.initializer:
+        stored = graph.model.graph.initializer.add()
+        stored.CopyFrom(tensor)
+        stored.name = renamed.setdefault(tensor.name, graph.fresh(tensor.name))
+    for name in made:
+        renamed.setdefault(name, graph.fresh(name))
+    for node in body.node:
+        copy = NodeProto()
+        copy.CopyFrom(node)
+        if copy.name:
+            copy.name = graph.fresh(copy.name)
+        _rename(copy, renamed)
+        yield copy
+    for name, wanted in copies:
+        yield helper.make_node("Identity", [renamed.get(name, name)], [wanted], name=wanted)
 
 
 def _rename(node: NodeProto, renamed: Mapping[str, str]) -> None:
@@ -229,7 +226,7 @@ def both_branches(look: ModelLook, node: NodeProto) -> Match:
         for branch in ("then_branch", "else_branch"):
             body = attribute(to.node, branch)
             made[branch] = [to.graph.fresh(f"{name}_{branch}") if name else "" for name in to.node.output]
-            to.nodes += _Inlined(to.graph, body).nodes_to(made[branch])
+            to.nodes += _inlined(to.graph, body, made[branch], {})
         chosen = zip(to.node.output, made["then_branch"], made["else_branch"], strict=True)
         for name, then, other in ((name, then, other) for name, then, other in chosen if name):
             to.write("Where", [to.source, then, other], name)

@@ -104,12 +104,12 @@ def float_set(asked: Asked) -> Iterator[str]:
     for label in ("meant", "by_habit", "predicted", "unexpected", "missing"):
         yield from listed(label, getattr(found, label))
     yield from listed("absorbed", (f"{name} by {node}" for name, node in found.absorbed.items()))
-    yield from (f"{one.tensor} {one.direction} at {one.node}" for one in found.borders)
+    yield from (f"{one['tensor']} {one['direction']} at {one['node']}" for one in found.borders)
 
 
 def extensions(asked: Asked) -> Iterator[str]:
     for one in suggest_extensions(asked.facts, asked.words):
-        yield f"{', '.join(one.tensors)}: {one.removed} fewer, {', '.join(one.nodes) or 'no node'} in float"
+        yield f"{', '.join(one['tensors'])}: {one['removed']} fewer, {', '.join(one['nodes']) or 'no node'} in float"
 
 
 def reach(asked: Asked) -> Iterator[str]:

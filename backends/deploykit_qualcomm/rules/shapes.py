@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
@@ -13,6 +12,7 @@ from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
+from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints, limit
 from deploykit_qualcomm.rules.views import (
@@ -27,9 +27,6 @@ from deploykit_qualcomm.rules.views import (
     quantized,
     rewrite_advice,
 )
-
-if TYPE_CHECKING:
-    from deploykit.encodings.float_sets import Extension
 
 __all__ = ["RULES"]
 
@@ -374,13 +371,13 @@ def check_borders(situation: Situation) -> Finds:
     prediction = predict_float_set(facts, situation.encodings)
     if not prediction.borders or not prediction.predicted:
         return
-    labels = list(dict.fromkeys(border.node for border in prediction.borders))
+    labels = list(dict.fromkeys(border["node"] for border in prediction.borders))
     ignored = prediction.absorbed.keys()
-    best: tuple[Extension, ...] = ()
+    best: list[Json] = []
     if len(prediction.borders) * len(facts.nodes) <= _MOST_WORK:
         best = suggest_extensions(facts, prediction.predicted, ignored=ignored, most_nodes=_SMALL)[:1]
     advice = "".join(
-        f"; {listed(list(more.tensors))} in float too would remove {more.removed} of them" for more in best
+        f"; {listed(more['tensors'])} in float too would remove {more['removed']} of them" for more in best
     )
     yield Found(
         "encodings",
@@ -388,13 +385,8 @@ def check_borders(situation: Situation) -> Finds:
         f"{len(prediction.borders)} borders between float and integers at {len(labels)} operators: "
         f"{listed(labels)}{advice}",
         evidence={
-            "borders": [
-                {"tensor": border.tensor, "node": border.node, "direction": border.direction}
-                for border in prediction.borders
-            ],
+            "borders": list(prediction.borders),
             "operators": len(labels),
-            "extension": [
-                {"tensors": list(more.tensors), "nodes": list(more.nodes), "removed": more.removed} for more in best
-            ],
+            "extension": best,
         },
     )
