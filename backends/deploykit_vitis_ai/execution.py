@@ -31,7 +31,7 @@ from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, EndlessError, quark_environment
-from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measure, tried
+from deploykit_vitis_ai.search import Measured, find_better, measure, tried
 
 __all__ = ["device_job", "device_results", "execute"]
 
@@ -72,32 +72,14 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
     except EndlessError as error:
         return Execution(instead=_without_equalization(draft, error))
     found = find_better(environment, package, details, measured, progress)
-    return _execution(package, details, measured, found)
-
-
-def _without_equalization(draft: QuarkDraft, error: EndlessError) -> Instead:
-    """The same without it, unless somebody asked for it by name."""
-    request = draft.situation.request
-    if "include_cle" in dict(request.options):
-        raise error
-    outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", endless=error.why)
-    return Instead(
-        request=replace(request, options=(*request.options, ("include_cle", "false"))),
-        how="quantized without cross-layer equalization",
-        findings=OUTCOME_RULES.run(outcome),
-    )
-
-
-def _execution(package: Path, details: QuarkPrepared, measured: Measured, found: SearchResult) -> Execution:
     run = measured.run
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
     # What led to another package is told there.
     outcome = found.outcome
     if found.instead is not None:
-        outcome = QuarkOutcome(toolchain=details.draft.toolchain, state="ready")
+        outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready")
     outcome = replace(outcome, skipped=skipped, samples=run.result.get("samples"))
     path = package / run.output
-    draft = details.draft
     quantized = inspect_quantized(
         path,
         precision=draft.precision,
@@ -117,6 +99,19 @@ def _execution(package: Path, details: QuarkPrepared, measured: Measured, found:
         ),
         right=_right(draft, measured),
         instead=found.instead,
+    )
+
+
+def _without_equalization(draft: QuarkDraft, error: EndlessError) -> Instead:
+    """The same without it, unless somebody asked for it by name."""
+    request = draft.situation.request
+    if "include_cle" in dict(request.options):
+        raise error
+    outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", endless=error.why)
+    return Instead(
+        request=replace(request, options=(*request.options, ("include_cle", "false"))),
+        how="quantized without cross-layer equalization",
+        findings=OUTCOME_RULES.run(outcome),
     )
 
 
