@@ -54,7 +54,16 @@ def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
     """Everything the decision needs. UsageError for options that contradict a cut."""
     whole, graph = draft_of(situation), graph_name(situation.request.model)
     if wants_contexts(whole):
-        return _in_contexts(_judged(whole, shared), graph)
+        # The parts of every graph; what only the uncut model shows is said of that, and only once.
+        whole = _judged(whole, shared)
+        cut = cut_graphs(whole)
+        several = cut[-1][1] > 1
+        made = []
+        for name, number, draft in cut:
+            context = f"{graph}_{number}" if several else graph
+            paths = Paths(name, number if several else None, context)
+            made.append(DraftedPart(draft=draft, paths=paths, segment=name, context=context))
+        return PreparedConversions(whole=whole, parts=tuple(made), findings=whole.findings)
     if not situation.segments:
         whole = _judged(whole, shared)
         # The provider's backend prepares where the route that will be selected is its: weights may be loaded.
@@ -69,18 +78,6 @@ def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
         for number, (segment, draft) in enumerate(zip(situation.segments, drafts, strict=True))
     )
     return PreparedConversions(whole=whole, parts=parts, findings=crossing_findings(whole, drafts))
-
-
-def _in_contexts(whole: ConversionDraft, graph: str) -> PreparedConversions:
-    """The parts of every graph; what only the uncut model shows is said of that, and only once."""
-    cut = cut_graphs(whole)
-    several = cut[-1][1] > 1
-    parts = []
-    for name, number, draft in cut:
-        context = f"{graph}_{number}" if several else graph
-        paths = Paths(name, number if several else None, context)
-        parts.append(DraftedPart(draft=draft, paths=paths, segment=name, context=context))
-    return PreparedConversions(whole=whole, parts=tuple(parts), findings=whole.findings)
 
 
 def _judged(draft: ConversionDraft, shared: SharedWork) -> ConversionDraft:

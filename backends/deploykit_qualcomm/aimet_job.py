@@ -99,18 +99,6 @@ def hold_indices(job: child.ChildJob, sim: Any) -> None:
             quantizer.set_fixed_encoding_range((0, 65535))
 
 
-def improve(job: child.ChildJob, sim: Any) -> None:
-    """What is asked for to get better weights; both freeze the encodings of the weights that they changed."""
-    for name, apply, told in (
-        ("seq_mse", apply_seq_mse, "searching weight scales"),
-        ("adaround", apply_adaround, "learning to round weights"),
-    ):
-        if job.settings[name]:
-            child.tell(told)
-            apply(sim, job.calibration.named(told), **job.settings[name])
-            job.stage_done(name)
-
-
 class Score:
     """Signal to noise in decibels of a session's outputs against the float model's, more is better.
 
@@ -225,7 +213,15 @@ def work(job: child.ChildJob) -> None:
                 quantizer.enabled = False
             else:
                 quantizer.set_bitwidth(16)
-    improve(job, sim)
+    # What is asked for to get better weights; both freeze the encodings of the weights that they changed.
+    for name, apply, told in (
+        ("seq_mse", apply_seq_mse, "searching weight scales"),
+        ("adaround", apply_adaround, "learning to round weights"),
+    ):
+        if job.settings[name]:
+            child.tell(told)
+            apply(sim, job.calibration.named(told), **job.settings[name])
+            job.stage_done(name)
     sim.compute_encodings(job.calibration)
     job.stage_done("calibrate")
     mix(job, sim)

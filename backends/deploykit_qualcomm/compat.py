@@ -123,7 +123,25 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
             status=Status.UNKNOWN,
             confidence=Confidence.INFERRED,
         )
-    yield from _release_rows(backend, shelf)
+    for version in shelf.versions:
+        file = shelf.file(version)
+        name, only = f"release {version}", {"since": version, "until": version}
+        yield _row(
+            backend,
+            name,
+            file,
+            "a release",
+            _said("released", file.month),
+            _said("builds", ", ".join(file.builds)),
+            _said("met only inside", file.carrier),
+            "" if file.extends else "its tools were not read: no tables",
+            **only,
+        )
+        for news in file.change:
+            yield _row(backend, name, news, news.text, **only)
+        for key, fact in file.facts.items():
+            seen = f"{key.replace('_', ' ')} {fact.value} seen in this release"
+            yield _row(backend, f"fact {key.replace('_', '-')} {fact.value}", fact, seen, fact.note, **only)
 
 
 def _ranges(found: Sequence[SdkTable], rows_of: Callable[[SdkTable], Iterable[R]]) -> Iterator[tuple[R, str]]:
@@ -197,28 +215,6 @@ def _said(what: str, value: object) -> str:
 
 def _lifecycle(row: Flag | ConfigKey) -> str:
     return "" if row.lifecycle == "normal" else row.lifecycle
-
-
-def _release_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
-    for version in shelf.versions:
-        file = shelf.file(version)
-        name, only = f"release {version}", {"since": version, "until": version}
-        yield _row(
-            backend,
-            name,
-            file,
-            "a release",
-            _said("released", file.month),
-            _said("builds", ", ".join(file.builds)),
-            _said("met only inside", file.carrier),
-            "" if file.extends else "its tools were not read: no tables",
-            **only,
-        )
-        for change in file.change:
-            yield _row(backend, name, change, change.text, **only)
-        for key, fact in file.facts.items():
-            seen = f"{key.replace('_', ' ')} {fact.value} seen in this release"
-            yield _row(backend, f"fact {key.replace('_', '-')} {fact.value}", fact, seen, fact.note, **only)
 
 
 def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:

@@ -132,7 +132,17 @@ def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
     )
     yield _tools(around, root, version)
     if known is not None:
-        yield _python(around, version, known)
+        wanted = [name for name in _PYTHONS if known.status(f"python-{name}") is Status.SUPPORTED]
+        present = [name for name in wanted if around.which(f"python{name}")]
+        row = next((known.feature(f"python-{name}") for name in wanted), None)
+        words = " or ".join(wanted) or "a version that no table has"
+        yield CheckLine(
+            id=f"python:{version}",
+            state="ok" if present else "problem",
+            detail=f"the converters of {version} need Python {words}; found: {', '.join(present) or 'none'}",
+            next="" if present else f"install python{wanted[0]}, or make an environment with it" if wanted else "",
+            facts={"wanted": wanted, "present": present, "source": [] if row is None else list(row.source)},
+        )
 
 
 def version_of_sdk(root: Path) -> str | None:
@@ -182,20 +192,6 @@ def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
         + reasons,
         next="source the SDK's bin/envsetup.sh in that shell, with the Python it needs" if broken else "",
         facts={"present": present, "missing": missing, "broken": broken},
-    )
-
-
-def _python(around: Surroundings, version: str, table: SdkTable) -> CheckLine:
-    wanted = [name for name in _PYTHONS if table.status(f"python-{name}") is Status.SUPPORTED]
-    present = [name for name in wanted if around.which(f"python{name}")]
-    row = next((table.feature(f"python-{name}") for name in wanted), None)
-    words = " or ".join(wanted) or "a version that no table has"
-    return CheckLine(
-        id=f"python:{version}",
-        state="ok" if present else "problem",
-        detail=f"the converters of {version} need Python {words}; found: {', '.join(present) or 'none'}",
-        next="" if present else f"install python{wanted[0]}, or make an environment with it" if wanted else "",
-        facts={"wanted": wanted, "present": present, "source": [] if row is None else list(row.source)},
     )
 
 

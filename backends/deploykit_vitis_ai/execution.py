@@ -70,7 +70,18 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
     try:
         measured = measure(environment, package, draft, progress)
     except EndlessError as error:
-        return Execution(instead=_without_equalization(draft, error))
+        # The same without it, unless somebody asked for it by name.
+        request = draft.situation.request
+        if "include_cle" in dict(request.options):
+            raise error
+        outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", endless=error.why)
+        return Execution(
+            instead=Instead(
+                request=replace(request, options=(*request.options, ("include_cle", "false"))),
+                how="quantized without cross-layer equalization",
+                findings=OUTCOME_RULES.run(outcome),
+            )
+        )
     found = find_better(environment, package, details, measured, progress)
     run = measured.run
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
@@ -88,34 +99,6 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
         last_opset=draft.product.opset.last or None,
         float16_source=draft.source == "float16",
     )
-    return Execution(
-        executed=("quantize",),
-        outputs=(run.output, RESULT),
-        record=_record(details, measured),
-        findings=(
-            *OUTCOME_RULES.run(outcome),
-            *QUANTIZED_RULES.run(quantized),
-            *_quality_findings(details, measured),
-        ),
-        right=_right(draft, measured),
-        instead=found.instead,
-    )
-
-
-def _without_equalization(draft: QuarkDraft, error: EndlessError) -> Instead:
-    """The same without it, unless somebody asked for it by name."""
-    request = draft.situation.request
-    if "include_cle" in dict(request.options):
-        raise error
-    outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", endless=error.why)
-    return Instead(
-        request=replace(request, options=(*request.options, ("include_cle", "false"))),
-        how="quantized without cross-layer equalization",
-        findings=OUTCOME_RULES.run(outcome),
-    )
-
-
-def _record(details: QuarkPrepared, measured: Measured) -> Json:
     run, comparison = measured.run, measured.comparison
     record: dict[str, Any] = {
         "quark": run.result.get("quark"),
@@ -130,7 +113,18 @@ def _record(details: QuarkPrepared, measured: Measured) -> Json:
             name: {key: finite(value) and round(value, 9) for key, value in output.summary().items()}
             for name, output in comparison.outputs.items()
         }
-    return record
+    return Execution(
+        executed=("quantize",),
+        outputs=(run.output, RESULT),
+        record=record,
+        findings=(
+            *OUTCOME_RULES.run(outcome),
+            *QUANTIZED_RULES.run(quantized),
+            *_quality_findings(details, measured),
+        ),
+        right=_right(draft, measured),
+        instead=found.instead,
+    )
 
 
 def _wider(draft: QuarkDraft) -> tuple[str, ...]:

@@ -96,7 +96,15 @@ def requantized(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLos
 
     def work(rows: slice) -> None:
         here = _scale_rows(weight, rows)
-        values = _blocked(weight, _unpack(weight, rows))
+        # int8 values of some rows of the first axis. Both halves of a byte move at once, as one 16-bit number.
+        count = (rows.stop - rows.start) * int(np.prod(weight.shape[1:]))
+        wide = weight.packed[_bytes(weight, rows)].astype("<u2")
+        wide |= wide << 4
+        wide &= 0x0F0F
+        values = wide.view(np.int8)
+        values ^= 8
+        values -= 8
+        values = _blocked(weight, values[:count].reshape(rows.stop - rows.start, *weight.shape[1:]))
         sums[0, here] = _dots(weight, values, values)
         if not refined:
             return
@@ -205,18 +213,6 @@ def _scale_rows(weight: BlockWeight, rows: slice) -> slice:
 def _bytes(weight: BlockWeight, rows: slice) -> slice:
     width = int(np.prod(weight.shape[1:]))
     return slice(rows.start * width // 2, -(-rows.stop * width // 2))
-
-
-def _unpack(weight: BlockWeight, rows: slice) -> Numbers:
-    """int8 values of some rows of the first axis. Both halves of a byte move at once, as one 16-bit number."""
-    count = (rows.stop - rows.start) * int(np.prod(weight.shape[1:]))
-    wide = weight.packed[_bytes(weight, rows)].astype("<u2")
-    wide |= wide << 4
-    wide &= 0x0F0F
-    values = wide.view(np.int8)
-    values ^= 8
-    values -= 8
-    return values[:count].reshape(rows.stop - rows.start, *weight.shape[1:])
 
 
 def _db(signal: float, noise: float) -> float:

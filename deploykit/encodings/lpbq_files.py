@@ -147,7 +147,21 @@ def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
                 file = work.scratch / f"r{len(work.replaced)}.bin"
                 packed.tofile(file)
                 work.replaced[node.input[0]] = file
-            _use_scales(work, node, channel.astype(np.float32), blocks.astype(np.int64), given.channel_axis)
+            channel = channel.astype(np.float32)
+            base = node.input[0]
+            names = [
+                work.graph.fresh(f"{base}_{end}") for end in ("block_scale_q", "channel_scale", "channel_zero_point")
+            ]
+            result, label = work.graph.fresh(f"{base}_block_scale"), work.graph.fresh(f"{base}_scale_DequantizeLinear")
+            work.new += [
+                integer_tensor(names[0], blocks.astype(np.int64), "uint8"),
+                numpy_helper.from_array(channel, names[1]),
+                integer_tensor(names[2], np.zeros(channel.shape, np.int64), "uint8"),
+            ]
+            work.before[node.output[0]] = helper.make_node(
+                "DequantizeLinear", names, [result], name=label, axis=given.channel_axis
+            )
+            node.input[1] = result
             yield WeightReport(loss=loss, **common)
         except _LeftError as reason:
             yield WeightReport(reason=str(reason), **common)
@@ -178,7 +192,13 @@ def _block_weight(work: _ModelWork, node: NodeProto, layer: NodeProto) -> BlockW
         maker = work.graph.maker(node.input[1])
         already = maker is not None and maker.op_type == "DequantizeLinear"
         raise _LeftError("it is LPBQ already" if already else "its scales are computed at run time")
-    source = _source(work, node)
+    # The stored integers, or the stored float weight that a QuantizeLinear in front turns into them.
+    stored, maker = work.model.stored.get(node.input[0]), work.graph.maker(node.input[0])
+    if maker is not None and maker.op_type == "QuantizeLinear" and maker.input[1:] == node.input[1:]:
+        stored = work.model.stored.get(maker.input[0])
+    if stored is None:
+        raise _LeftError("its integers are computed at run time")
+    source = stored
     kind = source.data_type
     if source.name != node.input[0]:
         zero = work.model.stored.get(operand(node, 2))
@@ -191,7 +211,12 @@ def _block_weight(work: _ModelWork, node: NodeProto, layer: NodeProto) -> BlockW
         if zero is None or np.any(np.asarray(weight(work.model, node.input[2])).astype(np.int8)):
             raise _LeftError("its zero point is not 0")
     shape = tuple(source.dims)
-    channel_axis, block_axis = _axes(layer, len(shape))
+    # Channel and block axis of a layer's weight.
+    rank = len(shape)
+    is_kernel = layer.op_type == "Conv"
+    if (rank < 3) if is_kernel else (rank != 2):
+        raise _LeftError(f"the weight of a {layer.op_type} has rank {rank}")
+    channel_axis, block_axis = (0, 1) if is_kernel or attribute(layer, "transB", 0) else (1, 0)
     axis = int(attribute(node, "axis", 1)) % max(1, len(shape))
     if axis != block_axis:
         raise _LeftError(f"its blocks run along axis {axis}; the layer sums along axis {block_axis}")
@@ -212,16 +237,6 @@ def _block_weight(work: _ModelWork, node: NodeProto, layer: NodeProto) -> BlockW
         channel_axis=channel_axis,
         block_size=size,
     )
-
-
-def _source(work: _ModelWork, node: NodeProto) -> TensorProto:
-    """The stored integers, or the stored float weight that a QuantizeLinear in front turns into them."""
-    stored, maker = work.model.stored.get(node.input[0]), work.graph.maker(node.input[0])
-    if maker is not None and maker.op_type == "QuantizeLinear" and maker.input[1:] == node.input[1:]:
-        stored = work.model.stored.get(maker.input[0])
-    if stored is None:
-        raise _LeftError("its integers are computed at run time")
-    return stored
 
 
 def _quantized(work: _ModelWork, node: NodeProto, floats: TensorProto, scale: Any, size: int) -> Any:
@@ -245,14 +260,6 @@ def _quantized(work: _ModelWork, node: NodeProto, floats: TensorProto, scale: An
     return packed
 
 
-def _axes(layer: NodeProto, rank: int) -> tuple[int, int]:
-    """Channel and block axis of a layer's weight."""
-    is_kernel = layer.op_type == "Conv"
-    if (rank < 3) if is_kernel else (rank != 2):
-        raise _LeftError(f"the weight of a {layer.op_type} has rank {rank}")
-    return (0, 1) if is_kernel or attribute(layer, "transB", 0) else (1, 0)
-
-
 def _packed(work: _ModelWork, stored: TensorProto) -> Any:
     """The bytes as they lie in the file: two integers each, never unpacked as a whole."""
     if not is_external(stored):
@@ -261,19 +268,6 @@ def _packed(work: _ModelWork, stored: TensorProto) -> Any:
         return np.asarray(stored.int32_data, np.int32).astype(np.uint8)
     path, claim = work.claims[stored.name]
     return np.memmap(path, np.uint8, "r", claim.offset, (claim.length,))
-
-
-def _use_scales(work: _ModelWork, node: NodeProto, channel: Any, blocks: Any, channel_axis: int) -> None:
-    base = node.input[0]
-    names = [work.graph.fresh(f"{base}_{end}") for end in ("block_scale_q", "channel_scale", "channel_zero_point")]
-    result, label = work.graph.fresh(f"{base}_block_scale"), work.graph.fresh(f"{base}_scale_DequantizeLinear")
-    work.new += [
-        integer_tensor(names[0], blocks, "uint8"),
-        numpy_helper.from_array(channel, names[1]),
-        integer_tensor(names[2], np.zeros(channel.shape, np.int64), "uint8"),
-    ]
-    work.before[node.output[0]] = helper.make_node("DequantizeLinear", names, [result], name=label, axis=channel_axis)
-    node.input[1] = result
 
 
 def _write(work: _ModelWork, target: Path) -> None:

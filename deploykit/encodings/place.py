@@ -38,7 +38,17 @@ def fit(value: Affine | Float8 | Lpbq, shape: tuple[int, ...], where: str) -> Af
     Raises InputError where an axis is out of range or a list is longer or shorter than its axis.
     """
     if value.block_size is not None:
-        _check_blocks(value, shape, where)
+        blocks = value.block_scale if isinstance(value, Lpbq) else value.scale
+        block_axis, size = value.block_axis, value.block_size
+        assert block_axis is not None and size is not None  # a placed blockwise value has both
+        if blocks.ndim != len(shape):
+            raise _misfit(f"{where}: scales of {blocks.ndim} dimensions for a tensor of shape", shape)
+        for axis, length in enumerate(blocks.shape):
+            if axis == block_axis and length * size != shape[axis]:
+                what = f"{where}: {length} blocks of {size} for axis {axis}, which is {shape[axis]} long in"
+                raise _misfit(what, shape)
+            if axis != block_axis and length not in (1, shape[axis]):
+                raise _misfit(f"{where}: {length} scales for axis {axis}, which is {shape[axis]} long in", shape)
         return value
     if value.axis is None:
         return value
@@ -46,20 +56,6 @@ def fit(value: Affine | Float8 | Lpbq, shape: tuple[int, ...], where: str) -> Af
     if value.scale.size != shape[axis]:
         raise _misfit(f"{where}: {value.scale.size} scales for axis {axis}, which is {shape[axis]} long in", shape)
     return replace(value, axis=axis)
-
-
-def _check_blocks(value: Affine | Float8 | Lpbq, shape: tuple[int, ...], where: str) -> None:
-    blocks = value.block_scale if isinstance(value, Lpbq) else value.scale
-    block_axis, size = value.block_axis, value.block_size
-    assert block_axis is not None and size is not None  # a placed blockwise value has both
-    if blocks.ndim != len(shape):
-        raise _misfit(f"{where}: scales of {blocks.ndim} dimensions for a tensor of shape", shape)
-    for axis, length in enumerate(blocks.shape):
-        if axis == block_axis and length * size != shape[axis]:
-            what = f"{where}: {length} blocks of {size} for axis {axis}, which is {shape[axis]} long in"
-            raise _misfit(what, shape)
-        if axis != block_axis and length not in (1, shape[axis]):
-            raise _misfit(f"{where}: {length} scales for axis {axis}, which is {shape[axis]} long in", shape)
 
 
 def _misfit(what: str, shape: tuple[int, ...]) -> InputError:

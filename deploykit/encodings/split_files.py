@@ -8,9 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
-
-from onnx import ModelProto
 
 from deploykit.encodings.cut import CutPart, cut_alike, large_weights
 from deploykit.encodings.formats.aimet import write_encodings
@@ -79,7 +76,16 @@ def _written(
     reports = []
     with data.open("wb") as sink:
         for model, part, entries in zip(models, parts, encodings, strict=True):
-            _take_along(model, part.model, data.name, sink, places)
+            # Point a part's external tensors into the new file, and copy there what is not in it yet.
+            claims = {claim.tensor: (file.path, claim) for file in model.external for claim in file.claims}
+            for tensor in part.model.graph.initializer:
+                if not is_external(tensor):
+                    continue
+                path, claim = claims[tensor.name]
+                if (path, claim.offset) not in places:
+                    places[path, claim.offset] = sink.tell()
+                    copy_bytes(path, claim.offset, claim.length, sink)
+                point_outside(tensor, data.name, places[path, claim.offset], claim.length)
             sink.flush()  # the entries are chosen with a look at the part, whose weights must be there
             path = folder / f"{model.path.stem}_{number}.onnx"
             path.write_bytes(part.model.SerializeToString(deterministic=True))
@@ -100,16 +106,3 @@ def _written(
     if not data.stat().st_size:
         data.unlink()
     return reports
-
-
-def _take_along(model: Model, part: ModelProto, name: str, sink: BinaryIO, places: dict[tuple[Path, int], int]) -> None:
-    """Point a part's external tensors into the new file, and copy there what is not in it yet."""
-    claims = {claim.tensor: (file.path, claim) for file in model.external for claim in file.claims}
-    for tensor in part.graph.initializer:
-        if not is_external(tensor):
-            continue
-        path, claim = claims[tensor.name]
-        if (path, claim.offset) not in places:
-            places[path, claim.offset] = sink.tell()
-            copy_bytes(path, claim.offset, claim.length, sink)
-        point_outside(tensor, name, places[path, claim.offset], claim.length)

@@ -284,7 +284,16 @@ def _infer_in_stages(lean: ModelProto) -> tuple[GraphProto, str]:
         below = next((item.name for item in made if any(dim.dim_value < 0 for dim in _dims(item.type))), "")
         if below:
             return found, below
-        late = _behind(lean.graph)
+        # Tensors behind a hidden node and, after it, one that may shrink: their shapes may still change.
+        touched, late = set[str](), set[str]()
+        for node in lean.graph.node:
+            read = {*node.input, *captured_names(node)}
+            if node.domain == _OPAQUE or read & touched:
+                touched.update(node.output)
+                shrinks = node.op_type in _MAY_SHRINK and not (node.op_type in _WINDOWS and _keeps_one(node))
+                if read & late or (read & touched and shrinks):
+                    late.update(node.output)
+
         still = []
         for node, domain in waiting:
             if late & {*node.input, *captured_names(node)}:
@@ -293,19 +302,6 @@ def _infer_in_stages(lean: ModelProto) -> tuple[GraphProto, str]:
                 node.domain = domain
         waiting = still
     return shape_inference.infer_shapes(lean, data_prop=True).graph, ""
-
-
-def _behind(graph: GraphProto) -> set[str]:
-    """Tensors behind a hidden node and, after it, one that may shrink: their shapes may still change."""
-    touched, late = set[str](), set[str]()
-    for node in graph.node:
-        read = {*node.input, *captured_names(node)}
-        if node.domain == _OPAQUE or read & touched:
-            touched.update(node.output)
-            shrinks = node.op_type in _MAY_SHRINK and not (node.op_type in _WINDOWS and _keeps_one(node))
-            if read & late or (read & touched and shrinks):
-                late.update(node.output)
-    return late
 
 
 def _keeps_one(node: NodeProto) -> bool:

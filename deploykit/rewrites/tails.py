@@ -171,7 +171,16 @@ def _last_scales(graph: ModelLook) -> MatchResult:
     scales = [index for index in scales if index in later]
     if not scales:
         return MatchResult(refusals=tuple(refusals), reason="no output ends in a multiplication by a scale")
-    data = _with_makers(graph, _followers(graph, scales, later), free)  # earlier moves stay on the device
+    # ``later`` plus the makers of ``light`` tensors that only it reads: they would otherwise compute for nobody.
+    where = {id(node): index for index, node in enumerate(graph.nodes)}
+    grown = set(_followers(graph, scales, later))
+    for index in reversed(range(len(graph.nodes))):
+        node = graph.nodes[index]
+        readers = [where[id(reader)] for name in node.output for reader in graph.readers(name)]
+        is_output = any(name in graph.outputs for name in node.output)
+        if readers and not is_output and all(r in grown for r in readers) and free & set(node.output):
+            grown.add(index)
+    data = frozenset(grown)
     tensors = (graph.nodes[index].output[0] for index in scales)
     return _cut_at(graph, scales, data, "the last thing computed is a scale", tensors, refusals)
 
@@ -187,19 +196,6 @@ def _no_scale(graph: GraphCopy, node: NodeProto, free: set[str]) -> str:
     value = graph.array(scale)
     largest = float(np.abs(value).max()) if value is not None and value.size else math.inf
     return f"it scales by {largest:g} only" if 1 / _NOTABLE < largest < _NOTABLE else ""
-
-
-def _with_makers(graph: GraphCopy, later: Collection[int], light: set[str]) -> frozenset[int]:
-    """``later`` plus the makers of ``light`` tensors that only it reads: they would otherwise compute for nobody."""
-    where = {id(node): index for index, node in enumerate(graph.nodes)}
-    grown = set(later)
-    for index in reversed(range(len(graph.nodes))):
-        node = graph.nodes[index]
-        readers = [where[id(reader)] for name in node.output for reader in graph.readers(name)]
-        is_output = any(name in graph.outputs for name in node.output)
-        if readers and not is_output and all(r in grown for r in readers) and light & set(node.output):
-            grown.add(index)
-    return frozenset(grown)
 
 
 scale_last = Transform(

@@ -53,16 +53,7 @@ def _without_groups(place: OperatorPlace) -> None:
     place.assert_is("Conv", "ConvTranspose")
     if place.setting("group", 1) == 1:
         raise NoMatchError("it has one group")
-    weight = place.weight(*_one_group(place))
-    place.finish(place.again([place.node.input[0], weight, *place.node.input[2:]], group=None))
-
-
-# Values of a weight beyond which the zeros of other groups are not written out.
-_MOST_WEIGHTS = 1 << 22
-
-
-def _one_group(place: OperatorPlace) -> tuple[Any, PairGrid | None]:
-    """The weights as of one group: integers with their grid, or floats."""
+    # The weights as of one group: integers with their grid, or floats.
     group, weight = place.setting("group", 1), place.node.input[1]
     grid = place.grid_of(weight)
     values = place.value(weight) if grid is None else place.integers(weight)
@@ -78,7 +69,12 @@ def _one_group(place: OperatorPlace) -> tuple[Any, PairGrid | None]:
         whole[part, number * columns : (number + 1) * columns] = values[part]
     if grid is not None and grid.scale.size > 1 and place.node.op_type == "ConvTranspose":
         grid = replace(grid, scale=np.tile(grid.scale, group), zero=np.tile(grid.zero, group))
-    return whole, grid
+    weight = place.weight(whole, grid)
+    place.finish(place.again([place.node.input[0], weight, *place.node.input[2:]], group=None))
+
+
+# Values of a weight beyond which the zeros of other groups are not written out.
+_MOST_WEIGHTS = 1 << 22
 
 
 @_way("max-inside", "its windows lie inside: values at a border come again")

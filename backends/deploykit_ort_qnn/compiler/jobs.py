@@ -157,7 +157,22 @@ def compile_model(job: CompileJob, progress: Tell = silent) -> CompileOutcome:
             raise UsageError(f"{path}: exists already", next="remove it")
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=job.root, ignore_cleanup_errors=True) as folder:
         scratch = Path(folder)
-        request = _request(job, scratch)
+        graphs, out = scratch / "graphs", scratch / "out"
+        for made in (graphs, out, scratch / "traces"):
+            made.mkdir()
+        here = scratch.name
+        options = {**job.options, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": f"{here}/graphs"}
+        if job.trace:
+            options |= {"profiling_level": "optrace", "profiling_file_path": f"{here}/{_PROFILE}"}
+        request = {
+            "action": "compile",
+            "model": job.model,
+            "context": f"{here}/out/{Path(job.context).name}",
+            "embed": job.embed,
+            "allow_cpu": job.allow_cpu,
+            "options": options,
+            "entries": dict(job.entries),
+        }
         compile_ = HERE.work if job.host is None else job.host.compile
 
         def run() -> Work:
@@ -310,25 +325,6 @@ def read_context(path: Path) -> Json:
 
 _READING_SECONDS = 120.0
 """For reading a binary, where the caller has set no bound (``limited_time``)."""
-
-
-def _request(job: CompileJob, scratch: Path) -> Json:
-    graphs, out = scratch / "graphs", scratch / "out"
-    for folder in (graphs, out, scratch / "traces"):
-        folder.mkdir()
-    here = scratch.name
-    options = {**job.options, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": f"{here}/graphs"}
-    if job.trace:
-        options |= {"profiling_level": "optrace", "profiling_file_path": f"{here}/{_PROFILE}"}
-    return {
-        "action": "compile",
-        "model": job.model,
-        "context": f"{here}/out/{Path(job.context).name}",
-        "embed": job.embed,
-        "allow_cpu": job.allow_cpu,
-        "options": options,
-        "entries": dict(job.entries),
-    }
 
 
 def _outcome(
