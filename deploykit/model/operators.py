@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 __all__ = [
     "BIAS",
@@ -20,7 +20,6 @@ __all__ = [
     "RANGES",
     "ROLES",
     "WEIGHT",
-    "OpNode",
     "Trait",
     "data_outputs",
     "has",
@@ -137,16 +136,18 @@ _TRAITS: dict[str, frozenset[Trait]] = {
 _NONE: frozenset[Trait] = frozenset()
 
 
-class OpNode(Protocol):
-    """A node as far as this table asks: facts and protobuf nodes are both."""
+if TYPE_CHECKING:
 
-    @property
-    def op_type(self) -> str:
-        """The operator's name within its domain."""
+    class OpNode(Protocol):
+        """A node as far as this table asks: facts and protobuf nodes are both."""
 
-    @property
-    def domain(self) -> str:
-        """The domain, "" or ai.onnx for ONNX's own."""
+        @property
+        def op_type(self) -> str:
+            """The operator's name within its domain."""
+
+        @property
+        def domain(self) -> str:
+            """The domain, "" or ai.onnx for ONNX's own."""
 
 
 def is_standard(node: OpNode) -> bool:

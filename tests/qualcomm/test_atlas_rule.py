@@ -10,7 +10,8 @@ import pytest
 from deploykit.errors import InputError
 from deploykit.findings import Finding
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, costs, verdict_of
-from deploykit_qualcomm.atlas.traits import SmallGraph, traits_of, type_of
+from deploykit_qualcomm.atlas.traits import traits_of, type_of
+from deploykit_qualcomm.rules.views import SmallGraph
 from graph_questions import Asked, answers_of
 from rule_cases import check_pairs
 from tables import each_row

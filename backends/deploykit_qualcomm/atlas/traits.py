@@ -10,10 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TypeAlias
 
-from deploykit.encodings.values import EncodingSet
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.load import Model
 from deploykit.model.operators import QUANTIZERS, ops
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.parameters import stored_behind_pairs
@@ -21,7 +18,7 @@ from deploykit.system.aliases import Json
 from deploykit_qualcomm.atlas.stored import traits_of_values
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 
-__all__ = ["RANGES", "SmallGraph", "Trait", "traits_of", "traits_without_grids", "type_of"]
+__all__ = ["RANGES", "Trait", "traits_of", "traits_without_grids", "type_of"]
 
 Trait: TypeAlias = float | str
 
@@ -53,14 +50,6 @@ RANGES = frozenset(
 )
 
 _OF_GRIDS = RANGES | {f"{side} channels of scales" for side in ("in", "out", "second", "third")}
-
-
-class SmallGraph(Record):
-    """A graph that was made here, with what ``grid_of`` asks of one."""
-
-    model: Model
-    facts: GraphFacts
-    encodings: EncodingSet | None = None
 
 
 def type_of(graph: Grids, node: NodeFact) -> str:

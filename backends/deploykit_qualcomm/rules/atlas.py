@@ -20,8 +20,8 @@ from deploykit_qualcomm.atlas.rows import (
     verdict_in,
     where_it_holds,
 )
-from deploykit_qualcomm.atlas.traits import SmallGraph, traits_of, traits_without_grids, type_of
-from deploykit_qualcomm.rules.views import Grids
+from deploykit_qualcomm.atlas.traits import traits_of, traits_without_grids, type_of
+from deploykit_qualcomm.rules.views import Grids, SmallGraph
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from deploykit import findings
 from deploykit.backend.backend import Situation
@@ -21,6 +21,7 @@ from deploykit_qualcomm.devices import arch_of
 
 __all__ = [
     "Grids",
+    "SmallGraph",
     "TensorGrid",
     "about_encodings",
     "about_several",
@@ -60,20 +61,16 @@ class TensorGrid(Record):
         return INTEGER_BITS.get(self.dtype, 0)
 
 
-class Grids(Protocol):
-    """A graph in which grids of tensors are looked up: a situation, or a graph that was made here."""
+class SmallGraph(Record):
+    """A graph that was made here, with what ``grid_of`` asks of one."""
 
-    @property
-    def model(self) -> Model:
-        """The model with its stored values."""
+    model: Model
+    facts: GraphFacts
+    encodings: EncodingSet | None = None
 
-    @property
-    def facts(self) -> GraphFacts:
-        """What is true of it."""
 
-    @property
-    def encodings(self) -> EncodingSet | None:
-        """Encodings that came beside it."""
+Grids: TypeAlias = Situation | SmallGraph
+"""A graph in which grids of tensors are looked up."""
 
 
 def nodes(situation: Situation, *op_types: str) -> Iterator[NodeFact]:

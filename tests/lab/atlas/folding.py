@@ -20,7 +20,8 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn.bench.kernels import RUNNING
 from deploykit_qualcomm.atlas.rows import KernelCost, KernelVerdict, Row, verdict_of
-from deploykit_qualcomm.atlas.traits import SmallGraph, Trait, traits_of
+from deploykit_qualcomm.atlas.traits import Trait, traits_of
+from deploykit_qualcomm.rules.views import SmallGraph
 
 __all__ = ["Measured", "costs_of", "counted", "is_about", "measured_cases", "rows_of", "traits_of_case"]
 
