@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
 from deploykit.findings.records import Record
-from deploykit.tables.sources import sourced_file
+from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [
     "Catalog",
@@ -97,19 +97,17 @@ class KnownError(Record):
         return {**told, "match": list(self.patterns), "weak": bool(self.weak)}
 
 
-class CodeMeaning(Record):
+class CodeMeaning(SourcedRow):
     """What one numeric code, or every code up to ``last``, means in one numbering; ``words`` stand for it in logs."""
 
     code: int
     last: int
     meaning: str
     area: str
-    source: tuple[str, ...]
-    confidence: Confidence
     words: str = ""
 
 
-class Numbering(Record):
+class Numbering(SourcedRow):
     """The codes of one numbering: ``meanings`` by code or range, such as ``1002`` or ``1000-1999``.
 
     ``words`` are what programs print for a code, the device's, which may differ from those of who reads its log.
@@ -117,8 +115,6 @@ class Numbering(Record):
 
     area: str
     meanings: Mapping[str, str]
-    source: tuple[str, ...]
-    confidence: Confidence
     words: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self) -> Iterable[CodeMeaning]:
@@ -169,7 +165,7 @@ class LineForm(Record):
     source: tuple[str, ...] = ()
 
 
-class Observation(Record):
+class Observation(SourcedRow):
     """A number that a tool prints and that a build wants to judge; ``pattern`` has one group per number.
 
     With ``whole`` the line is a tally: the numbers are the sums of what ``pattern`` and ``whole`` find.
@@ -179,12 +175,10 @@ class Observation(Record):
     fragment: str
     pattern: str
     meaning: str
-    source: tuple[str, ...]
-    confidence: Confidence
     whole: str = ""
 
 
-class FailureKind(Record):
+class FailureKind(SourcedRow):
     """One way to fail, whoever fails: regular expressions, in which the group ``name`` is what the line names.
 
     ``cause`` and ``workaround`` use ``{speaker}``, ``{name}`` and any further group; ``{code}`` is spelled out with
@@ -198,8 +192,6 @@ class FailureKind(Record):
     patterns: tuple[str, ...]
     cause: str
     workaround: str
-    source: tuple[str, ...]
-    confidence: Confidence
     unnamed: str = ""
     root: Root = "cause"
     speakers: tuple[str, ...] = ()
