@@ -61,19 +61,7 @@ def part_of(
     """
     known = infer_types(graph.model) if types is None else types
     nodes = [graph.nodes[index] for index in sorted(positions)]
-    # The nodes that only compute constants for some others, in graph order: every part makes its own.
-    static = graph.static()
-    wanted: dict[str, None] = {}
-    todo = [name for node in nodes for name in names_read(node)]
-    while todo:
-        name = todo.pop()
-        maker = graph.makers.get(name)
-        if maker is not None and name in static and name not in wanted:
-            wanted[name] = None
-            todo += maker.input
-    makers = {id(graph.makers[name]) for name in wanted}
-    # Asking each node of the graph for its outputs takes most of the time of an audit, which cuts hundreds of parts.
-    fixed = [node for node in graph.nodes if id(node) in makers] if makers else []
+    fixed = _fixed(graph, nodes)
     known_fixed = {id(node) for node in fixed}
     nodes = [*fixed, *(node for node in nodes if node.op_type != "Constant" and id(node) not in known_fixed)]
     made = {out for node in nodes for out in node.output}
@@ -89,6 +77,22 @@ def part_of(
     part.graph.output.extend(known.get(n, ValueInfoProto(name=n)) for n in outputs)
     part.graph.value_info.extend(known[n] for n in sorted(made) if n in known and n not in outputs)
     return part
+
+
+def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
+    """The nodes that only compute constants for some others, in graph order: every part makes its own."""
+    static = graph.static()
+    wanted: dict[str, None] = {}
+    todo = [name for node in nodes for name in names_read(node)]
+    while todo:
+        name = todo.pop()
+        maker = graph.makers.get(name)
+        if maker is not None and name in static and name not in wanted:
+            wanted[name] = None
+            todo += maker.input
+    makers = {id(graph.makers[name]) for name in wanted}
+    # Asking each node of the graph for its outputs takes most of the time of an audit, which cuts hundreds of parts.
+    return [node for node in graph.nodes if id(node) in makers] if makers else []
 
 
 def cut_model(model: ModelProto, later: Collection[int]) -> tuple[ModelProto, ModelProto]:

@@ -146,6 +146,10 @@ def _dipping(lowest: float) -> Rule:
     return lambda case: (max(lowest, min(case.of(0)[0], 0.0)), max(case.of(0)[1], 0.0))
 
 
+def _negative(a: Interval) -> Interval:
+    return -a[1], -a[0]
+
+
 def _mul(case: Case) -> Interval:
     if case.name(0) != case.name(1):
         return product(case.of(0), case.of(1))
@@ -344,8 +348,6 @@ def _rising(function: Callable[[float], float]) -> Rule:
     return lambda case: (function(case.of(0)[0]), function(case.of(0)[1]))
 
 
-_MINUS_ONE = (-1.0, -1.0)
-
 FUNCTIONS: Mapping[str, Rule] = {
     **{name: _rising(function) for name, function in _RISING.items()},
     **{name: lambda _case: (0.0, 1.0) for name in ops(Trait.LOGICAL)},
@@ -373,7 +375,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "Mish": _dipping(-0.30884),
     "Mod": _mod,
     "Mul": _mul,
-    "Neg": lambda case: product(case.of(0), _MINUS_ONE),
+    "Neg": lambda case: _negative(case.of(0)),
     "PRelu": _prelu,
     "Pow": _pow,
     "QuantizeLinear": _quantize,
@@ -382,7 +384,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "Selu": _elu(1.67326319, 1.05070102),
     "Sin": lambda _case: RANGES["Sin"],
     "Softmax": lambda _case: RANGES["Softmax"],
-    "Sub": lambda case: ZERO if case.name(0) == case.name(1) else total(case.of(0), product(case.of(1), _MINUS_ONE)),
+    "Sub": lambda case: ZERO if case.name(0) == case.name(1) else total(case.of(0), _negative(case.of(1))),
     "Sum": _sum,
 }
 """Operators that compute element by element, and recurrent ones."""
