@@ -471,6 +471,38 @@ def conv_by_shifts(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"its places lie {far[0]} steps apart", write, opset=13)
 
 
+@rewrite(
+    "ConvTranspose",
+    none="no ConvTranspose has dilation",
+    note="{} transposed convolutions are Convs",
+    ulps=64.0,
+)
+def transposed_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
+    """Writes a transposed convolution with dilation as a Conv with the kernel turned round.
+
+    What is cut off the result is padding that the Conv does without.
+    """
+    far, name = attribute(node, "dilations", [1]), node.input[1]
+    if max(far) == 1:
+        return None
+    weight, group = look.values(name), attribute(node, "group", 1)
+    entry = None if look.encodings is None else look.encodings.get(name)
+    reach = np.tile(np.multiply(far, np.subtract(weight.shape[2:], 1)), 2)
+    pads = reach - attribute(node, "pads", 0)
+    if max(attribute(node, "strides", [1])) > 1 or min(pads) < 0 or (entry and look.grid(name) is None):
+        raise NoMatchError("it has a stride, scales per channel, or more padding than its kernel reaches")
+
+    def write(to: NodeSteps) -> None:
+        parts = weight.reshape(group, -1, *weight.shape[1:]).swapaxes(1, 2)
+        turned = np.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, weight.ndim)))
+        kernel = to.store(f"{name}_turned", turned)
+        if entry:
+            to.put(replace(entry, name=kernel))
+        to.end("Conv", [to.source, kernel, *node.input[2:]], dilations=far, group=group, pads=pads.tolist())
+
+    return Match(f"its places lie {max(far)} steps apart", write)
+
+
 # Those of the ONNX operators where none are named.
 _USUAL = {"GRU": [b"Sigmoid", b"Tanh"], "LSTM": [b"Sigmoid", b"Tanh", b"Tanh"]}
 

@@ -74,9 +74,10 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
     given, turned = node.input[0], node.output[0]
     if len(look.shape(given) or ()) <= _MOST_AXES:
         return None
-    before, after = look.maker(given, "Reshape"), look.only_reader(turned, "Reshape")
-    if before is None or look.only_reader(given) is None:
-        raise NoMatchError(f"{given} is not made by a Reshape for this Transpose alone")
+    before, after = look.maker(given, "Reshape", "Gather"), look.only_reader(turned, "Reshape")
+    index = look.array(before.input[1]) if before and before.op_type == "Gather" else np.zeros(0)
+    if before is None or index is None or look.only_reader(given) is None:
+        raise NoMatchError(f"{given} is not made by a Reshape or a stored index for this Transpose alone")
     if after is None:
         raise NoMatchError(f"{turned} is not read by one Reshape alone")
     shape, last = _static(look.shape(given)), _static(look.shape(after.output[0]))
@@ -91,10 +92,13 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
     def write(to: NodeSteps) -> None:
         to.gone = []
         (first, *further), move, target = steps, to.node, to.graph.readers(turned)[0]
-        for reshape, sizes in ((to.graph.makers[given], first[0]), (target, last)):
+        if index.size:  # windows of a signal, by an index of windows
+            move.input[0] = to.reshape(given, first[0], f"{given}_windows")
+            to.share(given, move.input[0])
+        for reshape, sizes in ((to.graph.makers[given], index.reshape(-1) if index.size else first[0]), (target, last)):
             reshape.input[1] = to.store(f"{reshape.output[0]}_shape", sizes)
         if further:
-            between = to.add("Transpose", [given], f"{given}_moved", perm=first[1])
+            between = to.add("Transpose", [move.input[0]], f"{given}_moved", perm=first[1])
             move.input[0] = to.reshape(between, further[0][0], f"{given}_again")
             to.share(given, between, move.input[0])
         del move.attribute[:]

@@ -202,6 +202,7 @@ def check_short_axes(situation: Situation) -> Finds:
         "cumulate-forward",
         "product-by-halves",
         "usual-activations",
+        "transposed-to-conv",
     ),
 )
 def check_refused(situation: Situation) -> Finds:
