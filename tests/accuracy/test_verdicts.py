@@ -281,6 +281,10 @@ def test_what_is_lost_without_words_of_a_task_is_excused_with_both_numbers() -> 
     verdict = here.beside(before)
     assert verdict.right is True and "dB by them alone" in verdict.cost
     assert here.beside(_judged(facts, DENSE, _noise(11.5)(DENSE))).right is False, "more than a decibel"
+    other = DENSE.copy()
+    other[:, 2] = other[:, 2, ::-1]
+    lost = _judged(facts, DENSE, other)
+    assert lost.beside(lost).right is False, "nothing is left of a part, whoever loses it"
     assert _judged(facts, DENSE, _noise(14)(DENSE)).beside(_judged(facts, DENSE, _noise(40)(DENSE))).right is False
     assert _judged(facts, DENSE, _noise(14)(DENSE)).beside(_judged(facts, DENSE, _noise(19)(DENSE))).right is True
     assert _judged(facts, DENSE, _noise(21)(DENSE)).beside(_judged(facts, DENSE, _noise(40)(DENSE))).right is True
