@@ -327,16 +327,16 @@ def matrix(
     from deploykit.accuracy.latency import read_time
     from deploykit.fleet.running import run_matrix, select
 
-    limit = read_time(max_time)
     return run_matrix(
         select(Path(file), only=_texts(only)),
+        Path(file).name,
         Path(out),
         executor=executor,
         processes=processes,
         time_limit=time_limit,
         fail_fast=fail_fast,
         fresh=fresh,
-        max_time_us=limit,
+        max_time_us=read_time(max_time),
         tell=progress or silent,
         done=on_result or silent,
     )
@@ -370,7 +370,7 @@ def matrix_emit(engine: str, file: AnyPath = "deploykit.toml", *, only: str | It
     """The same matrix for another engine, as text: ``github-actions``, ``gitlab`` or ``snakemake``."""
     from deploykit.fleet.running import emit, select
 
-    return emit(engine, select(Path(file), only=_texts(only)))
+    return emit(engine, Path(file), select(Path(file), only=_texts(only)))
 
 
 def evaluate(

@@ -6,6 +6,7 @@ Only here are weights loaded; nothing is written.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
@@ -118,7 +119,7 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     halves = Float16Plan(
         situation=situation,
         tensors={name for name, fact in tensors.items() if fact.is_float},
-        seen=largest_seen(situation, shared),
+        seen=partial(largest_seen, situation, shared),
     )
     # Who names the wheel and not its QAIRT insists on it.
     insisted = request.sdk == wheel.version

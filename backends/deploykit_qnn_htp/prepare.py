@@ -88,6 +88,6 @@ def _judged(draft: ConversionDraft, shared: SharedWork) -> ConversionDraft:
         strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}
         made = partial(replace, source, entries={**completed.entries, **strangers}, float_tensors=draft.float_set)
         situation = replace(situation, encodings=situation.facts.once(("as converted", completed), made))
-    halves = replace(float16_plan(draft), seen=largest_seen(draft.situation, shared))
+    halves = replace(float16_plan(draft), seen=partial(largest_seen, draft.situation, shared))
     findings = (*DRAFT_RULES.run(draft), *FLOAT16_RULES.run(halves), *run_lint(situation, CONVERTERS))
     return replace(draft, findings=findings)

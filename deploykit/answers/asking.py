@@ -6,6 +6,7 @@ It collects and filters; what the answer is stands in the backends' tables.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -37,41 +38,25 @@ class ReleaseComparison(Published):
     releases: tuple[CompatRow, ...]
 
 
-def ask(
-    words: Sequence[str] = (),
-    *,
-    sdk: str = "",
-    target: str = "",
-    arch: str = "",
-    tool: str = "",
-    backend: str = "",
-) -> CompatAnswer:
-    """The rows about ``words``; with ``target`` those of its architecture, and what is known about the device itself.
+def ask(words: Sequence[str] = (), **asked: str) -> CompatAnswer:
+    """The rows about ``words``; with a ``target`` those of its architecture, and what is known about the device itself.
 
     Raises UnknownTargetError for an unknown device, backend or SDK version.
     """
-    query, device = _query(words, sdk, target, arch, tool, backend)
-    found = answer(_rows(query), query)
-    if device is None and (not found.rows or not words):
-        device = _named_device(words)
-    extra = tuple(device_rows(device)) if device is not None and not tool else ()
-    if target:
+    query, target = _query(words, **asked)
+    found, device = answer(_rows(query), query), target
+    if device is None and words and not found.rows:
+        with suppress(UnknownTargetError):
+            device = device_named(" ".join(words))
+    extra = tuple(device_rows(device)) if device is not None and not query.tool else ()
+    if target is not None:
         extra = search(extra, words)
     return replace(found, rows=(*found.rows, *extra), near=() if extra else found.near)
 
 
-def compare(
-    before: str,
-    after: str,
-    words: Sequence[str] = (),
-    *,
-    target: str = "",
-    arch: str = "",
-    tool: str = "",
-    backend: str = "",
-) -> ReleaseComparison:
+def compare(before: str, after: str, words: Sequence[str] = (), **asked: str) -> ReleaseComparison:
     """What changes from one SDK release to another, for one backend and device where they are given."""
-    query, _ = _query(words, "", target, arch, tool, backend)
+    query, _ = _query(words, **asked)
     rows = tuple(_rows(query))
     return ReleaseComparison(
         before=before,
@@ -88,7 +73,7 @@ def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str, ar
     """
     if not runtime or not (target or arch):
         raise UsageError("the runtime is missing", next="give --sdk for the device, and --target or --arch")
-    query, _ = _query((), "", target, arch, "", "")
+    query, _ = _query(target=target, arch=arch)
     wanted = query.archs[0] if query.archs else ""
     rows = tuple(
         row for backend in load_backends() for row in backend.binary_rows(built_with, built_for, runtime, wanted)
@@ -110,8 +95,9 @@ def _rows(query: Query) -> Iterator[CompatRow]:
 
 
 def _query(
-    words: Sequence[str], sdk: str, target: str, arch: str, tool: str, backend: str
+    words: Sequence[str] = (), *, sdk: str = "", target: str = "", arch: str = "", tool: str = "", backend: str = ""
 ) -> tuple[Query, Device | None]:
+    """What is asked, and the device of that name; an empty text asks for nothing."""
     if backend:
         load_backend(backend)  # raises where there is no such backend
     device = device_named(target) if target else None
@@ -122,12 +108,3 @@ def _query(
         archs = archs or ((str(found),) if found is not None else ())
         backends = backends or device.backends
     return Query(words=tuple(words), sdk=sdk, archs=archs, tool=tool, backends=backends), device
-
-
-def _named_device(words: Sequence[str]) -> Device | None:
-    if not words:
-        return None
-    try:
-        return device_named(" ".join(words))
-    except UnknownTargetError:
-        return None

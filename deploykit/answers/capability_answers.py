@@ -121,8 +121,8 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
     if not phrases:
         return everything
     joined = " ".join(phrases)
-    for matches in (_whole, _part):
-        found = [row for row in everything if matches(f" {_names(row)} ", phrases)]
+    for edge in (" ", ""):
+        found = [row for row in everything if _holds_all(_names(row), phrases, edge)]
         if found:
             found.sort(key=lambda row: _normal(row.feature) != joined)
             wanted = {(row.backend, row.renamed_to) for row in found if row.renamed_to}
@@ -130,7 +130,7 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
                 return tuple(found)
             right = (row for row in everything if (row.backend, row.feature) in wanted)
             return tuple(dict.fromkeys((*found, *right)))
-    return tuple(row for row in everything if _whole(f" {_normal(row.note)} ", phrases))
+    return tuple(row for row in everything if _holds_all(_normal(row.note), phrases, " "))
 
 
 def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[ReleaseDifference, ...]:
@@ -266,12 +266,9 @@ def _names(row: CompatRow) -> str:
     return _normal(" ".join((row.feature, row.tool, row.backend, *row.words)))
 
 
-def _whole(names: str, phrases: Iterable[str]) -> bool:
-    return all(f" {phrase} " in names for phrase in phrases)
-
-
-def _part(names: str, phrases: Iterable[str]) -> bool:
-    return all(phrase in names for phrase in phrases)
+def _holds_all(text: str, phrases: Iterable[str], edge: str) -> bool:
+    """True where every phrase occurs; between spaces as its ``edge`` as whole words only."""
+    return all(f"{edge}{phrase}{edge}" in f" {text} " for phrase in phrases)
 
 
 def _near(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[str, ...]:

@@ -108,9 +108,8 @@ def advise_on(path: Path | None, accuracies: Mapping[str, float], *, goal: str |
         raise UsageError(
             f"--goal {wanted}: asks about outputs, and a table has none", next="deploykit accuracy ladder MODEL"
         )
-    if not wanted.needs_metric:
-        return advise({name: Reached(sqnr_db=value) for name, value in known.items()}, wanted)
-    return advise({name: Reached(metric=value) for name, value in known.items()}, wanted)
+    asks = wanted.needs_metric
+    return advise({n: Reached(metric=v) if asks else Reached(sqnr_db=v) for n, v in known.items()}, wanted)
 
 
 class _JudgedPrecisions:

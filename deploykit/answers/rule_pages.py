@@ -35,25 +35,20 @@ class RuleEntry(Published):
 def all_rules(core: Iterable[Registry[Any]]) -> tuple[RuleEntry, ...]:
     """Every rule of the core and of all installed backends, by code; a code or slug used twice is a defect."""
     entries: dict[str, RuleEntry] = {}
-    for registry in core:
-        for rule in registry:
-            _enter(entries, rule, ())
+    found: list[tuple[Rule[Any], tuple[str, ...]]] = [(rule, ()) for registry in core for rule in registry]
     for backend in load_backends():
-        for registry in backend.registries():
-            for rule in registry:
-                _enter(entries, rule, (backend.id,))
+        found += [(rule, (backend.id,)) for registry in backend.registries() for rule in registry]
+    for rule, backends in found:
+        known = entries.get(rule.code)
+        others = (entry.rule for entry in entries.values() if entry.rule is not rule)
+        twin = next((other for other in others if rule.code == other.code or rule.slug == other.slug), None)
+        if twin is not None:
+            raise DefectError(f"rules {twin.code} {twin.slug} and {rule.code} {rule.slug} share their code or name")
+        if known is None:
+            entries[rule.code] = RuleEntry(rule=rule, backends=backends)
+        elif known.backends:
+            entries[rule.code] = RuleEntry(rule=rule, backends=tuple(sorted({*known.backends, *backends})))
     return tuple(entries[code] for code in sorted(entries))
-
-
-def _enter(entries: dict[str, RuleEntry], rule: Rule[Any], backends: tuple[str, ...]) -> None:
-    known = entries.get(rule.code)
-    others = (entry.rule for entry in entries.values() if entry.rule is not rule)
-    twin = next((other for other in others if rule.code == other.code or rule.slug == other.slug), None)
-    if twin is not None:
-        raise DefectError(f"rules {twin.code} {twin.slug} and {rule.code} {rule.slug} share their code or name")
-    before = () if known is None else known.backends
-    if known is None or known.backends:
-        entries[rule.code] = RuleEntry(rule=rule, backends=tuple(sorted({*before, *backends})))
 
 
 def reserved_codes() -> Mapping[str, str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 
 import click
 
-from deploykit.cli.frame import Group, guarded, settings, show_crash
+from deploykit.cli.frame import Group, guarded, settings
 from deploykit.cli.frame import run as run_command
 from deploykit.errors import UsageError
 
@@ -162,4 +163,4 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A terminal or a pipe that lacks a letter gets its number: that is no reason to fail.
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(guarded(lambda: run_command(cli), show_crash))
+    sys.exit(guarded(partial(run_command, cli)))

@@ -38,7 +38,6 @@ __all__ = [
     "guarded",
     "run",
     "settings",
-    "show_crash",
 ]
 
 _ENV = "DEPLOYKIT"  # the environment variables of all options begin with it
@@ -275,16 +274,6 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def show_crash(by: signal.Signals) -> int:
-    """What is said of a library that ended the process; the exit status."""
-    error = ToolError(
-        f"a library that deploykit calls ended the process ({by.name})",
-        why="onnx and ONNX Runtime do that at some damaged models, and what they print stands above",
-        next="export the model again; if onnx.checker.check_model(path) finds no fault, please report it",
-    )
-    return _show_error(sys.argv[1:], error)
-
-
 def _show_error(arguments: Sequence[str], error: DeploykitError) -> int:
     shown = _LONG_WORD.sub(r"\1…\2", defused(str(error)))
     click.echo(f"{click.style('error:', fg='red', bold=True)} {shown}", err=True)
@@ -310,8 +299,8 @@ CRASHES = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
-def guarded(work: Callable[[], int], crashed: Callable[[signal.Signals], int]) -> int:
-    """The exit status of ``work``, or of ``crashed`` where a library ended the process. To be called before any thread.
+def guarded(work: Callable[[], int]) -> int:
+    """The exit status of ``work``; where a library ended the process, that is said. To be called before any thread.
 
     Where there is no such process to be had, ``work`` is done in this one.
     """
@@ -348,7 +337,12 @@ def guarded(work: Callable[[], int], crashed: Callable[[signal.Signals], int]) -
     # The child was ended by a signal: a crash is answered, any other ends this process likewise.
     by = signal.Signals(-code)
     if by in CRASHES:
-        return crashed(by)
+        error = ToolError(
+            f"a library that deploykit calls ended the process ({by.name})",
+            why="onnx and ONNX Runtime do that at some damaged models, and what they print stands above",
+            next="export the model again; if onnx.checker.check_model(path) finds no fault, please report it",
+        )
+        return _show_error(sys.argv[1:], error)
     with suppress(OSError):  # nobody may say what SIGKILL does
         signal.signal(by, signal.SIG_DFL)
     os.kill(os.getpid(), by)

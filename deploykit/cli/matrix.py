@@ -68,7 +68,7 @@ def command(
     from deploykit.fleet.running import select
 
     if dry_run:
-        cells = select(file, only=only).cells
+        cells = select(file, only=only)
         rows = [(cell.id, cell.request.model.name, cell.request.target, cell.request.backend or "-") for cell in cells]
         listed = table(rows, header=("cell", "model", "device", "backend"))
         emit({"cells": cells}, f"{listed}\n{len(cells)} cells")
@@ -85,7 +85,7 @@ def command(
         lines += [f"gone   {cell}" for cell in difference.gone] + [f"new    {cell}" for cell in difference.new]
         emit(difference, "\n".join([*lines, f"{difference.same} cells as before"]))
         return difference.exit_status
-    cells = select(file, only=only).cells
+    cells = select(file, only=only)
     if on_devices:  # before hours of packaging
         from deploykit.devices.places import devices_in
         from deploykit.fleet.on_devices import device_targets

@@ -26,12 +26,12 @@ from deploykit.devices.record import OutputBeside, RunRecord, keep_record, last_
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.devices.visit import Visit, VisitEnd, visiting
 from deploykit.encodings.insert_qdq import insert_qdq
-from deploykit.errors import InputError, PackageError, ToolError, UsageError
+from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.model.weights import whole_model
 from deploykit.packages.building import diagnosis_of
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.packages.rejudging import PackageJudge, judge_of
-from deploykit.packages.verifying import verify_integrity
+from deploykit.packages.verifying import require_integrity
 from deploykit.packages.writing import clear_left
 from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.folders import holding, scratch
@@ -88,16 +88,15 @@ def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Tell) 
     with holding(package) as alone:
         if alone:
             clear_left(package)
-    bad = [check for check in verify_integrity(package) if not check.ok]
-    if bad:
-        why = "; ".join(f"{check.id}: {check.detail}" for check in bad)
-        raise PackageError(f"{package}: is not as it was made", why=why, next="make the package again")
+    require_integrity(package, "make the package again")
     before = None if options.against is None else last_samples(options.against)
     judge = judge_of(package, manifest.get("status") or {}, row.thresholds, data=options.data)
     with scratch() as folder:
         run = run_there(package, row, options, judge.feeds, folder, tell, otherwise=judge)
-        if run.results is None:
-            return _failed(package, run.end)
+        if run.results is None:  # what its log says, in the words of the catalogue of known failures
+            log = run.end.log
+            said = tuple(log.read_text("utf-8", "replace").splitlines())
+            return RunReport(record=None, status=run.end.status, said=said, diagnosis=diagnosis_of(log, package))
     results, where = run.results, run.job.where
     outputs = judge.finished(results.outputs)
     missing = [item.name for item in judge.whole.graph.output if any(item.name not in one for one in outputs)]
@@ -231,9 +230,3 @@ def _beside(
         device, before, both = (None if db is None or not math.isfinite(db) else round(db, 3) for db in told)
         rows.append(OutputBeside(output=name, device_db=device, emulator_db=before, beside_db=both))
     return rows
-
-
-def _failed(package: Path, ended: VisitEnd) -> RunReport:
-    """What the log of the failed program says, in the words of the catalogue of known failures."""
-    said = tuple(ended.log.read_text("utf-8", "replace").splitlines())
-    return RunReport(record=None, status=ended.status, said=said, diagnosis=diagnosis_of(ended.log, package))

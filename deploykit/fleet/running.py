@@ -7,12 +7,11 @@ matrix can be emitted for another engine, which runs each cell with ``deploykit 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from deploykit.errors import DeploykitError, PackageError, UsageError
-from deploykit.findings.records import Record
 from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, input_files
 from deploykit.fleet.cluster import address_of, run_on_cluster
 from deploykit.fleet.description import read_file
@@ -22,10 +21,7 @@ from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_re
 from deploykit.report.rendering import render
 from deploykit.system.files import write_files
 
-__all__ = ["Selected", "emit", "run_matrix", "select"]
-
-DEFAULT_LIMIT = 3600.0
-"""Seconds that one cell may take."""
+__all__ = ["emit", "run_matrix", "select"]
 
 ENGINES: Mapping[str, str] = {
     "github-actions": "fleet/github.yml.j2",
@@ -38,21 +34,14 @@ ENGINES: Mapping[str, str] = {
 _MOST_JOBS = {"github-actions": 256, "gitlab": 200}
 
 
-class Selected(Record):
-    """The cells of a file that a run is about."""
-
-    file: Path
-    cells: tuple[Cell, ...]
-
-
-def select(file: Path, *, only: Iterable[str] = ()) -> Selected:
+def select(file: Path, *, only: Iterable[str] = ()) -> tuple[Cell, ...]:
     """Read the file and choose its cells."""
-    described = read_file(file)
-    return Selected(file=file, cells=chosen_cells(cells_of(described, file.parent), only))
+    return chosen_cells(cells_of(read_file(file), file.parent), only)
 
 
 def run_matrix(
-    selected: Selected,
+    cells: Sequence[Cell],
+    name: str,
     out: Path,
     *,
     executor: str,
@@ -64,7 +53,7 @@ def run_matrix(
     tell: Tell,
     done: Callable[[CellResult], None],
 ) -> Results:
-    """Make every cell that has no result yet and write ``matrix.json``, ``matrix.html`` and ``junit.xml``.
+    """Make every cell that has no result yet and write ``matrix.json``, ``matrix.html`` and ``junit.xml``, with a name.
 
     ``fresh`` makes all anew. ``done`` is called with each result when it is there, kept ones first. Raises UsageError
     for an executor that is none, PackageError where the folder cannot be used.
@@ -80,7 +69,7 @@ def run_matrix(
     except OSError as error:
         raise PackageError(f"{out}: cannot be made", why=error.strerror or str(error)) from None
     made: dict[str, CellResult] = {}
-    kept, broken, wanted = _sorted(selected.cells, out, fresh)
+    kept, broken, wanted = _sorted(cells, out, fresh)
     for result in (*kept, *broken):
         made[result.cell] = result
         done(result)
@@ -90,7 +79,6 @@ def run_matrix(
                 made[result.cell] = result
                 done(result)
     finally:
-        cells, name = selected.cells, selected.file.name
         results = Results(
             models=tuple(dict.fromkeys(cell.model for cell in cells)),
             targets=tuple(dict.fromkeys(cell.id.partition("/")[2] for cell in cells)),
@@ -132,22 +120,22 @@ def _sorted(
     return kept, broken, wanted
 
 
-def emit(engine: str, selected: Selected) -> str:
+def emit(engine: str, file: Path, cells: Sequence[Cell]) -> str:
     """The text of the engine's file. UsageError for another engine, or more cells than it takes."""
     if engine not in ENGINES:
         raise UsageError(f"--emit {engine}: no such engine", next=f"one of {', '.join(ENGINES)}")
     most = _MOST_JOBS.get(engine)
-    if most is not None and len(selected.cells) > most:
+    if most is not None and len(cells) > most:
         raise UsageError(
-            f"--emit {engine}: {len(selected.cells)} cells are more than the {most} jobs of one matrix there",
+            f"--emit {engine}: {len(cells)} cells are more than the {most} jobs of one matrix there",
             next="emit parts with --only, or use snakemake",
         )
     from importlib.metadata import version
 
     values = {
-        "file": selected.file.as_posix(),
+        "file": file.as_posix(),
         "version": version("deploykit"),
-        "cells": [cell.id for cell in selected.cells],
-        "inputs": {cell.id: [path.as_posix() for path in input_files(cell.request)] for cell in selected.cells},
+        "cells": [cell.id for cell in cells],
+        "inputs": {cell.id: [path.as_posix() for path in input_files(cell.request)] for cell in cells},
     }
     return render(ENGINES[engine], values)

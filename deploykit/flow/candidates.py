@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import onnx
+from msgspec import field
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -317,8 +318,9 @@ def make_best(
     picked = pick(making.backend, target, request.quantizer, None)
     known = picked.quantizer.precisions(target)
     names = [name for name in _ORDER if name in known]
-    has_float = "float16" in wides
-    candidates = _Candidates(making, goal, metric=metric, has_float=has_float, given=given, situate=situate)
+    candidates = _Candidates(
+        making=making, goal=goal, metric=metric, has_float="float16" in wides, given=given, situate=situate
+    )
     ladder = walk(
         [*names[:1], "fp16", *names[1:]] if names else ["fp16"],
         goal,
@@ -413,53 +415,47 @@ def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **cha
     return replace(made, ran=ran, numbers=numbers, **changes)
 
 
-class _Candidates:
+class _Candidates(Record):
     """Makes candidates and keeps what was made, so that the chosen one need not be made again."""
 
-    def __init__(
-        self,
-        making: Making,
-        goal: Goal,
-        *,
-        metric: UserMetric | None,
-        has_float: bool,
-        given: Situation | None,
-        situate: Callable[[Made], Situation] | None,
-    ) -> None:
-        self._making, self._goal, self._metric, self._has_float = making, goal, metric, has_float
-        self._given, self._situate, self._tell = given, situate, making.progress
-        self._opened: dict[str, _QuantizedModel] = {}
-        self.made: dict[str, Made] = {}
+    making: Making
+    goal: Goal
+    metric: UserMetric | None
+    has_float: bool
+    given: Situation | None
+    situate: Callable[[Made], Situation] | None
+    opened: dict[str, _QuantizedModel] = field(default_factory=dict)
+    made: dict[str, Made] = field(default_factory=dict)
 
     def rung(self, name: str) -> LadderRung:
         """One candidate; a quantizer that fails is told, and the others go on."""
         if name == "fp16":
             # Every tensor cast, in the model that the first quantizer left: nothing needs to be calibrated for it.
-            opened = next(iter(self._opened.values()), None)
+            opened = next(iter(self.opened.values()), None)
             if opened is None:
                 return LadderRung(
-                    precision="fp16", missing="no quantizer left a model to measure on", runs_here=self._has_float
+                    precision="fp16", missing="no quantizer left a model to measure on", runs_here=self.has_float
                 )
             judged = opened.judged
             halves = min_max_encodings(judged.exact, judged.facts, precision_of("fp16"))
-            rung = LadderRung(precision="fp16", made_by="casts", runs_here=self._has_float)
-            if self._given is not None and self._has_float:
-                asked = replace(self._given, request=replace(self._given.request, precision="fp16"))
+            rung = LadderRung(precision="fp16", made_by="casts", runs_here=self.has_float)
+            if self.given is not None and self.has_float:
+                asked = replace(self.given, request=replace(self.given.request, precision="fp16"))
                 rung = replace(rung, refused=self._decided(asked, plans=True)[1], on_npu=1.0)
             return replace(judged.measured(rung, halves), borders=0, encodings=None)
         try:
-            made = self._making.candidate(name)
+            made = self.making.candidate(name)
             read = load_model(made.ran.model)
             facts, model = collect_facts(read), load_weights(read)
             places, count = made.division.judged_at
-            reaching = Reaching(facts, metric=None if self._metric is None else self._metric.of_some(places, count))
+            reaching = Reaching(facts, metric=None if self.metric is None else self.metric.of_some(places, count))
             judged = ModelOnSamples(model, facts, read_held_out(made.ran.folder), reaching)
             encodings = read_placed(made.ran.encodings, facts)
         except ToolError as error:
             return LadderRung(precision=name, missing=error.what)
         rung = LadderRung(precision=name, made_by=made.picked.quantizer.id, runs_here=name != "w16a16")
         rung, start = self._measured(rung, judged, made, encodings)
-        self._opened[name] = _QuantizedModel(judged=judged, start=start)
+        self.opened[name] = _QuantizedModel(judged=judged, start=start)
         self.made[name] = made
         return rung
 
@@ -467,11 +463,11 @@ class _Candidates:
         self, rung: LadderRung, judged: ModelOnSamples, made: Made, encodings: EncodingSet
     ) -> tuple[LadderRung, EncodingSet]:
         """A candidate with its numbers, as it would be packaged where that is asked; and the entries to go on from."""
-        if self._situate is None:
+        if self.situate is None:
             return judged.measured(rung, encodings), encodings
-        self._tell(f"deciding how {rung.precision} would be packaged")
-        chosen, refused = self._decided(self._situate(made), plans=rung.runs_here)
-        situation, won = chosen.situation, chosen.prepared
+        self.making.progress(f"deciding how {rung.precision} would be packaged")
+        chosen, refused = self._decided(self.situate(made), plans=rung.runs_here)
+        situation, won = chosen.situation, chosen.explored.winner
         reached = judged.reaching.reached(run_of(chosen, judged.feeds))
         start, own, borders = encodings, situation.encodings, 0
         if won is not None:
@@ -490,24 +486,24 @@ class _Candidates:
 
     def mix(self, base: LadderRung, wide: WideType) -> Raised:
         """The fewest layers of what a quantizer made in a wider type, and a few other numbers of them."""
-        opened = self._opened[base.precision]
+        opened = self.opened[base.precision]
         judged = opened.judged
         source = InputSource(label=Label.GIVEN, why="the calibration data")
         samples = Samples(feeds=tuple(judged.feeds), of_inputs=dict.fromkeys(judged.exact.graph.inputs, source))
-        return judged.mix(opened.start, samples, wide, self._goal, self._tell, more=_MOST_TRIED)
+        return judged.mix(opened.start, samples, wide, self.goal, self.making.progress, more=_MOST_TRIED)
 
     def confirmed(self, rung: LadderRung) -> LadderRung:
         """A candidate with raised layers, measured as it would be packaged."""
         assert rung.encodings is not None
-        name = next(name for name in self._opened if rung.precision.startswith(f"{name} with"))
-        judged = self._opened[name].judged
+        name = next(name for name in self.opened if rung.precision.startswith(f"{name} with"))
+        judged = self.opened[name].judged
         made = _with_encodings(self.made[name], judged.facts, rung.encodings, precision=rung.precision)
         self.made[rung.precision] = made
         return replace(self._measured(rung, judged, made, rung.encodings)[0], encodings=rung.encodings)
 
     def _decided(self, situation: Situation, *, plans: bool) -> tuple[ChosenWay, str]:
         """The way that packaging takes, decided as it decides; and why it refuses, not asked without ``plans``."""
-        backend = self._making.backend
+        backend = self.making.backend
         if not plans:
             return choose_way(backend, situation, SharedWork(), silent), ""
         decision = decide(backend, situation, SharedWork(), silent)

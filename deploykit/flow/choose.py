@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from msgspec import field
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -66,28 +67,28 @@ _SMALL_LOSS_DB = 3.0
 class WayChoice(Record):
     """The winner, or None when no way is available, and the verdict on every way by id."""
 
-    winner: Way | None
-    verdicts: Mapping[str, str]
-    ways: tuple[Way, ...]
+    winner: Way | None = None
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    ways: tuple[Way, ...] = ()
 
-    def to_json(self) -> list[Json]:
-        """The candidates in the published shape."""
+    def to_json(self) -> tuple[Json, ...]:
+        """The candidates in the published shape: every way with its numbers and why it won or lost."""
         won = self.winner.id if self.winner is not None else None
-        return [{**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways]
+        return tuple({**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways)
 
 
 class Explored(Record, eq=False):
     """The ways that were built, which one won, the encodings' own simulation, and what is ``known`` of them all.
 
-    ``wider`` simulates which wider type keeps more.
+    ``wider`` simulates which wider type keeps more. Where there was nothing to choose from, nothing of it is there.
     """
 
-    built: tuple[BuiltWay, ...]
-    winner: BuiltWay | None
-    choice: WayChoice
-    reference: Verdict | None
-    known: Known
-    wider: Callable[[], str]
+    built: tuple[BuiltWay, ...] = ()
+    winner: BuiltWay | None = None
+    choice: WayChoice = field(default_factory=WayChoice)
+    reference: Verdict | None = None
+    known: Known = field(default_factory=Known)
+    wider: Callable[[], str] = str
 
 
 class ChosenWay(Record):
@@ -102,7 +103,7 @@ class ChosenWay(Record):
     """
 
     situation: Situation
-    explored: Explored | None = None
+    explored: Explored = field(default_factory=Explored)
     samples: Samples | None = None
     skipped: str = ""
     instead: str = ""
@@ -112,36 +113,22 @@ class ChosenWay(Record):
     halves: Verdict | None = None
 
     @property
-    def choice(self) -> WayChoice | None:
-        """Every way with its verdict."""
-        return None if self.explored is None else self.explored.choice
-
-    @property
-    def prepared(self) -> BuiltWay | None:
-        """The way that won, with its parts."""
-        return None if self.explored is None else self.explored.winner
-
-    @property
-    def reference(self) -> Verdict | None:
-        """The simulation of the encodings as they were given."""
-        return None if self.explored is None else self.explored.reference
-
-    @property
     def concluded(self) -> Mapping[str, InferredRange]:
         """The entries that were not in the file, and where their ranges come from."""
-        made = None if self.prepared is None else self.prepared.inference
-        found = [inference.concluded for inference in (self.filled, made) if inference is not None]
-        return {name: conclusion for concluded in found for name, conclusion in concluded.items()}
+        won = self.explored.winner
+        inferences = (self.filled, None if won is None else won.inference)
+        return {name: one for made in inferences if made is not None for name, one in made.concluded.items()}
 
     @property
     def right(self) -> Correctness:
         """What the simulation says of the way that was chosen."""
-        verdict = self.halves if self.prepared is None else self.prepared.verdict
+        won = self.explored.winner
+        verdict = self.halves if won is None else won.verdict
         if self.samples is None:
             return Correctness(why=self.skipped or "nothing was simulated")
         if verdict is None:
             return Correctness(why=self.skipped or f"the inputs are made up, {self.samples.described_for_humans}")
-        beside = verdict.beside(self.reference)
+        beside = verdict.beside(self.explored.reference)
         return correctness_of(beside, where="simulated", label=str(self.samples.label), count=self.samples.count)
 
     @property
@@ -149,25 +136,20 @@ class ChosenWay(Record):
         """The names of the rewrites that the packaged model is made with."""
         if self.rewriting is not None:
             return self.rewriting.kept
-        return () if self.prepared is None else self.prepared.way.rewrites
-
-    @property
-    def candidates(self) -> tuple[Json, ...]:
-        """Every way with its numbers and why it won or lost."""
-        return () if self.choice is None else tuple(self.choice.to_json())
+        return () if self.explored.winner is None else self.explored.winner.way.rewrites
 
     @property
     def explains(self) -> str:
         """How the mix of float16 and integers, or a grid that destroys, was avoided, in words; "" when it was not."""
         if self.situation.segments:
             return f"the graph is cut into {len(self.situation.segments)} segments, and none mixes float16 and integers"
-        way = None if self.prepared is None else self.prepared.way
-        if self.prepared is not None and self.prepared.end is not None:
-            return f"{self.prepared.end} get 16-bit grids"
-        if way is None or not way.rewrites:
-            done = ", ".join(step.name for step in self.simplified)
-            return f"the graph is simplified first ({done})" if done else ""
-        return f"the graph is rewritten ({', '.join(way.rewrites)}), so that no tensor needs float16"
+        won = self.explored.winner
+        if won is not None and won.end is not None:
+            return f"{won.end} get 16-bit grids"
+        if won is not None and won.way.rewrites:
+            return f"the graph is rewritten ({', '.join(won.way.rewrites)}), so that no tensor needs float16"
+        done = ", ".join(step.name for step in self.simplified)
+        return f"the graph is simplified first ({done})" if done else ""
 
 
 def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
@@ -235,12 +217,12 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
 
             tell("simulating the pairs of the model")
             taken = extract_qdq(model, saturate=True)
-            return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=_end(situation)).verdict
+            return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=_end(situation))[1]
         tell("simulating float16")
         names = [name for name, tensor in facts.tensors.items() if tensor.is_float]
         entries = {name: Encoding(name=name, value=Float(dtype="float16")) for name in names}
         halves = EncodingSet(version="", entries=entries)
-        verdict = fit_judge(model, facts, halves, samples, end=_end(situation)).verdict
+        _, verdict = fit_judge(model, facts, halves, samples, end=_end(situation))
         # Kernels may keep more than float16 inside, and saturate where this overflows: a no is no proof.
         why = f"not judged: rounded to float16 everywhere, {verdict.reason}"
         return replace(verdict, right=None, reason=why) if verdict.right is False else verdict
@@ -264,7 +246,7 @@ def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) ->
     names = [name for name in dict.fromkeys(request.rewrite) if name not in request.no_rewrite]
     model, samples = lean_weights(situation.model), samples_of(situation, shared)
     if situation.facts.is_qdq:
-        made = rewrite_quantized(model, names, samples.feeds, evidence=lambda changed: evidence_of(changed, samples))
+        made = rewrite_quantized(model, names, samples)
     else:
         made = rewrite(model, situation.encodings, names, samples.feeds)
     if made.kept:
@@ -454,7 +436,7 @@ def choose(
     verdicts = {way.id: way.unavailable or f"not asked for (--mixed {mixed})" for way in ways}
     members, why = next((stage for stage in stages if stage[0]), ([], ""))
     if not members:
-        return WayChoice(winner=None, verdicts=verdicts, ways=tuple(ways))
+        return WayChoice(verdicts=verdicts, ways=tuple(ways))
     if reference_db is None:
         winner = min(members, key=lambda way: (way.intrusion, way.borders + way.segments, way.id))
         lost = {way.id: way.unavailable or f"not judged; {winner.id} was chosen on structure" for way in ways}
@@ -498,12 +480,11 @@ def _db(value: float) -> str:
 
 def run_of(chosen: ChosenWay, feeds: Sequence[Feed]) -> Sequence[Arrays]:
     """The outputs of a way that was chosen, for each sample."""
-    situation, won = chosen.situation, chosen.prepared
+    situation, won = chosen.situation, chosen.explored.winner
     if situation.segments:
         return run_chain(segment_pieces(situation.segments, half=True), feeds)
     model = lean_weights(situation.model) if won is None else won.model
     encodings = situation.encodings if won is None else won.encodings
     assert encodings is not None
     tail = [] if won is None or won.tail is None else [Session(won.tail)]
-    known = None if chosen.explored is None else chosen.explored.known
-    return run_chain([Simulator(model, encodings, known=known), *tail], feeds)
+    return run_chain([Simulator(model, encodings, known=chosen.explored.known), *tail], feeds)

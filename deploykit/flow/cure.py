@@ -8,7 +8,7 @@ number of float32 roundings for each site, or within what roundings of its input
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
+from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
 from deploykit.backend.backend import Backend, Same, SharedWork, Situation
 from deploykit.backend.plans import Plan
@@ -28,7 +29,7 @@ from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.findings.records import Record
-from deploykit.flow.samples import samples_of
+from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.model.nodes import opset_of
@@ -83,27 +84,23 @@ class Cured(Record, Generic[P, D]):
 
 def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> JudgedSituation[P, D]:
     """Prepare and plan a situation, and collect what all rules say of it."""
-    key = ("core findings", Same(situation.facts), situation.encodings)
-
-    def find() -> tuple[Finding, ...]:
-        """No device and no request is looked at: the same for every target."""
-        graph, encodings = GRAPH_RULES.run(situation.facts), situation.encodings
-        if encodings is None:
-            return graph
-        return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=situation.facts)))
-
-    found = shared.once(key, find)
+    facts, encodings = situation.facts, situation.encodings
+    # No device and no request is looked at: the same for every target.
+    key = ("core findings", Same(facts), encodings)
+    found: tuple[Finding, ...] | None = shared.known(key)
+    if found is None:
+        found = GRAPH_RULES.run(facts)
+        if encodings is not None:
+            found += ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=facts))
+        shared.keep(key, found)
     prepared = backend.prepare(situation, shared)
     core, plan = tuple(map(backend.rated, found)), backend.plan(prepared)
     if any(finding.code == "DK001" for finding in core):
         # No rewrite is proven without sizes: what has one is told as something that may go by itself.
-        plan = replace(plan, findings=tuple(map(_waiting, plan.findings)))
+        told = "give the inputs their sizes first: the rewrite {} may do it then"
+        waiting = (replace(f, hint=told.format(" or ".join(f.cure))) if f.cure else f for f in plan.findings)
+        plan = replace(plan, findings=tuple(waiting))
     return JudgedSituation(situation=situation, core=core, prepared=prepared, plan=plan)
-
-
-def _waiting(finding: Finding) -> Finding:
-    how = f"give the inputs their sizes first: the rewrite {' or '.join(finding.cure)} may do it then"
-    return replace(finding, hint=how) if finding.cure else finding
 
 
 def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWork, tell: Tell) -> Cured[P, D]:
@@ -293,11 +290,11 @@ def rewrite(
     outputs: Sequence[Feed] | None = None,
     before: Rewriting | None = None,
     problem: InputError | None = None,
-    evidence: Callable[[ModelProto], Evidence] | None = None,
+    samples: Samples | None = None,
 ) -> Rewriting:
     """Apply the named transforms in order. Raises UsageError for an unknown name.
 
-    ``evidence`` gives what the user's data tells about a model; without it new entries come from the graph alone.
+    Ranges of new entries come from the graph, and from what ``samples`` tell.
     ``outputs`` are what ``model`` gives for the samples, where they are known already: every model is run once.
     ``before`` is the rewriting that made ``model`` on the same samples; its steps, tail and outputs are gone on from.
     ``problem`` is why the model does not run, where that is known: a second try of one that takes all memory may end
@@ -348,7 +345,7 @@ def rewrite(
             state = replace(state, steps=(*state.steps, step))
             continue
         outputs, problem = after, None
-        state = _gone_on(state, made, step, evidence)
+        state = _gone_on(state, made, step, samples)
     return replace(state, problem=problem, outputs=outputs)
 
 
@@ -377,9 +374,7 @@ def _own_noise(model: ModelProto, before: Sequence[Feed], feeds: Sequence[Feed])
     return max(map(difference_in_ulps, before, Session(model).runs(off)))
 
 
-def _gone_on(
-    state: Rewriting, made: Rewritten, step: RewriteStep, evidence: Callable[[ModelProto], Evidence] | None
-) -> Rewriting:
+def _gone_on(state: Rewriting, made: Rewritten, step: RewriteStep, samples: Samples | None) -> Rewriting:
     """With a step that holds: new entries for what it made or changed.
 
     An old integer entry that holds no longer and has no heir goes.
@@ -390,7 +385,7 @@ def _gone_on(
     done = replace(state, model=made.model, encodings=made.encodings, tail=tail, steps=(*state.steps, step))
     if made.encodings is None or not made.touched:
         return done
-    found = Evidence() if evidence is None else evidence(made.model)
+    found = Evidence() if samples is None else evidence_of(made.model, samples)
     facts, touched = facts_of(made.model), sorted(made.touched)
     inferred = infer_entries(made.model, facts, made.encodings, touched, proven=made.ranges, evidence=found)
     missing = frozenset(one.tensor for one in inferred.open)
@@ -434,9 +429,7 @@ def difference_in_ulps(wanted: Feed, got: Feed) -> float:
 def rewrite_quantized(
     model: ModelProto,
     names: Iterable[str],
-    feeds: Sequence[Feed],
-    *,
-    evidence: Callable[[ModelProto], Evidence] | None = None,
+    samples: Samples,
 ) -> Rewriting:
     """Rewrite a model that holds its quantization as Q/DQ nodes: taken out, rewritten with its grids, put in again.
 
@@ -449,7 +442,7 @@ def rewrite_quantized(
     from deploykit.encodings.qdq import extract_qdq
 
     taken = extract_qdq(model)
-    made = rewrite(taken.model, taken.encodings, names, feeds, evidence=evidence)
+    made = rewrite(taken.model, taken.encodings, names, samples.feeds, samples=samples)
     if not made.kept:
         return replace(made, model=model, encodings=None)
     problem, quantized = "", None
@@ -464,7 +457,7 @@ def rewrite_quantized(
         assert made.encodings is not None
         quantized = insert_qdq(made.model, made.encodings, bias="encoded", unsigned_activations=False)
         problem = "; ".join(f"{name}: {why}" for name, why in [*quantized.skipped.items()][:3])
-        problem = problem or _loss(taken.model, model, quantized.model, feeds)
+        problem = problem or _loss(taken.model, model, quantized.model, samples.feeds)
     if quantized is None or problem:
         why = f"undone: {problem}"
         steps = tuple(replace(step, kept=False, reason=why) if step.kept else step for step in made.steps)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from deploykit.accuracy.latency import Estimate
-from deploykit.backend.backend import AnyBackend, Request, SharedWork, Situation
+from deploykit.backend.backend import AnyBackend, Instead, Request, SharedWork, Situation
 from deploykit.backend.opinions import Audit
 from deploykit.backend.options import ESTIMATE, KERNELS
 from deploykit.backend.plans import Plan
@@ -20,12 +20,9 @@ from deploykit.backend.status import Compiled, PackageStatus
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.findings.records import Record
-from deploykit.flow.choose import choose_way
-from deploykit.flow.cure import cure, judge
-from deploykit.flow.plan import Decision, decide, plan, plan_as_given
+from deploykit.flow.plan import Decision, decide, plan_as_given
 from deploykit.flow.quantizing.step import quantized_situation, quantizes
 from deploykit.flow.read import read_situation, read_situations, resolve_target, turned
-from deploykit.flow.render import render
 from deploykit.flow.run import auditor, execute, with_kernels
 from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
@@ -77,32 +74,35 @@ class PackageJob(Record):
         """
         quantizing = [QUANTIZING] if quantizes(self.backend, self.given) else []
         running = [RUNNING] if self.given.request.compile is not False else []
-        steps = Steps([*quantizing, DECIDING, WRITING, *running, VERIFYING], self.tell)
+        steps = Steps(names=[*quantizing, DECIDING, WRITING, *running, VERIFYING], tell=self.tell)
         given = self.given
-        with blaming(given.request.model), _guarded(given.request.model, given), ExitStack() as folders:
+        with _guarded(given.request.model, given=given), ExitStack() as folders:
             steps.begin(QUANTIZING)
             given = quantized_situation(self.backend, given, self.shared, self.tell)
-            given = turned(given, self.shared) if given.request.io else given
+            given = turned(given, self.shared)
             ran: RanPackage | None = None
+            asked_by: Instead | None = None
+            avoided: tuple[Finding, ...] = ()
             # What makes a tool end is gone around first, then what is wrong is made otherwise.
             for _ in range(3):
                 steps.begin(DECIDING)
-                judged = judge(self.backend, given, self.shared)
-                cured = cure(self.backend, judged, self.shared, self.tell)
-                chosen = choose_way(self.backend, cured.judged.situation, self.shared, self.tell)
-                decision = plan(self.backend, cured, chosen, self.shared, self.tell)
+                decision = decide(self.backend, given, self.shared, self.tell)
                 if not decision.plan.feasible:
                     break
                 writer = PackageWriter(self.out, force=self.how.force, link=self.how.link, tell=self.tell)
                 folders.enter_context(writer)
                 steps.begin(WRITING)
-                writer.add(render(self.backend, decision, self.how.templates))
+                writer.add(self.backend.render(decision.prepared, decision.plan, self.how.templates))
                 steps.begin(RUNNING)
                 execution = execute(self.backend, decision, writer.folder, self.shared, self.tell)
-                ran = RanPackage(decision=decision, writer=writer, execution=execution, before=ran)
-                if execution.instead is None:
+                ran = RanPackage(
+                    decision=decision, writer=writer, execution=execution, asked_by=asked_by, avoided=avoided
+                )
+                asked_by = execution.instead
+                if asked_by is None:
                     break
-                given = replace(given, request=execution.instead.request)
+                avoided += asked_by.over(execution.findings)
+                given = replace(given, request=asked_by.request)
             if ran is None:
                 return Packaged(plan=decision.plan, package=None, manifest=None, findings=decision.plan.findings)
             steps.begin(VERIFYING)
@@ -121,8 +121,7 @@ def read_jobs(
         check_place(out, force=how.force)
     for tell in progress[:1]:
         tell("reading the model and its encodings")
-    models = dict.fromkeys(request.model for request in requests)
-    with blaming(*models), _guarded(*models):
+    with _guarded(*dict.fromkeys(request.model for request in requests)):
         situations = read_situations(requests)
     return tuple(
         PackageJob(backend=backend, given=given, out=out, how=how, shared=shared, tell=tell)
@@ -185,14 +184,15 @@ def audit(request: Request, *, level: str = "full", progress: Tell | None = None
 
 def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Decision[Any, Any]]:
     """The backend and the decision; steps that come after it (``more``) are begun by then."""
-    with blaming(request.model), _guarded(request.model, checking=True):
+    with _guarded(request.model, checking=True):
         backend, given = read_situation(request)
-    with blaming(request.model), _guarded(request.model, given, checking=True):
-        steps = Steps([*([QUANTIZING] if quantizes(backend, given) else []), DECIDING, *more], tell)
+    with _guarded(request.model, given=given, checking=True):
+        quantizing = [QUANTIZING] if quantizes(backend, given) else []
+        steps = Steps(names=[*quantizing, DECIDING, *more], tell=tell)
         steps.begin(QUANTIZING)
         shared = SharedWork()
         given = quantized_situation(backend, given, shared, tell)
-        given = turned(given, shared) if given.request.io else given
+        given = turned(given, shared)
         steps.begin(DECIDING)
         decision = decide(backend, given, shared, tell)
     for name in more:
@@ -201,12 +201,11 @@ def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Deci
 
 
 @contextmanager
-def _guarded(*known: Path | Situation, checking: bool = False) -> Iterator[None]:
-    """The memory that work on a model may take: it grows with its files, those of its weights where they are known."""
-    paths: list[Path] = []
-    for one in known:
-        paths += [one] if isinstance(one, Path) else [external.path for external in one.model.external]
-    with guarded_memory(sum(path.stat().st_size for path in paths if path.is_file()), checking=checking):
+def _guarded(*models: Path, given: Situation | None = None, checking: bool = False) -> Iterator[None]:
+    """Work on models: ``blaming`` them, in memory that grows with their files, those of ``given`` weights too."""
+    paths = [*models, *(external.path for external in given.model.external)] if given is not None else models
+    size = sum(path.stat().st_size for path in paths if path.is_file())
+    with blaming(*models), guarded_memory(size, checking=checking):
         yield
 
 

@@ -19,13 +19,13 @@ from deploykit.backend.plugins import load_backends
 from deploykit.findings import Answerer, Confidence, Finding, Severity, each_once, sort_findings
 from deploykit.findings.records import Record
 from deploykit.flow.choose import ChosenWay, choose_way
-from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
+from deploykit.flow.cure import JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
 from deploykit.model.facts import GraphChange, changes_between
 from deploykit.system.aliases import Tell, silent
 
-__all__ = ["SECONDS", "Decision", "decide", "plan", "plan_as_given", "second_opinions"]
+__all__ = ["SECONDS", "Decision", "decide", "plan_as_given", "second_opinions"]
 
 SECONDS = 120.0
 """What all questions to compilers about one model may take together."""
@@ -58,21 +58,14 @@ _LASTING = frozenset({"DK112"})
 
 
 def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: Tell) -> Decision[P, D]:
-    """The stages up to the decision: cure, choose, plan."""
-    cured = cure(backend, judge(backend, given, shared), shared, tell)
-    chosen = choose_way(backend, cured.judged.situation, shared, tell)
-    return plan(backend, cured, chosen, shared, tell)
-
-
-def plan(
-    backend: Backend[P, D], cured: Cured[P, D], chosen: ChosenWay, shared: SharedWork, tell: Tell
-) -> Decision[P, D]:
-    """Plan the way that was chosen; the plan of the cured model stands where that is the way.
+    """Cure, choose, and plan the way that was chosen; the plan of the cured model stands where that is the way.
 
     What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
     """
+    cured = cure(backend, judge(backend, given, shared), shared, tell)
+    judged = cured.judged
+    chosen = choose_way(backend, judged.situation, shared, tell)
     tell("planning")
-    given, judged = cured.given.situation, cured.judged
     if chosen.situation is not judged.situation:
         judged = judge(backend, chosen.situation, shared)
     judged = _with_opinions(backend, judged, shared, tell)
@@ -80,8 +73,8 @@ def plan(
     situation, decided = chosen.situation, judged.plan
     core = cured.judged.core
     avoided: tuple[Finding, ...] = ()
-    has_wider_end = chosen.prepared is not None and chosen.prepared.end is not None
-    if situation.rewritten or situation.segments or has_wider_end:
+    won = chosen.explored.winner
+    if situation.rewritten or situation.segments or (won is not None and won.end is not None):
         how = chosen.explains or "the graph is rewritten"
         avoided = _avoided(cured.given.plan.findings, decided.findings, how)
         avoided += _avoided(cured.given.core, core, how) if cured.steps else ()
@@ -92,7 +85,7 @@ def plan(
     decided = replace(
         decided,
         findings=_settled(found, situation),
-        candidates=chosen.candidates,
+        candidates=chosen.explored.choice.to_json(),
         right=chosen.right,
         assumed=_assumed(given, decided),
     )

@@ -23,11 +23,10 @@ from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import DeploykitError, UsageError
-from deploykit.findings.records import Record
 from deploykit.flow.cure import rewrite
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.graph import view_of
-from deploykit.model.load import Model, load_model, wrap_proto
+from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
 from deploykit.system.aliases import Numbers
@@ -35,10 +34,9 @@ from deploykit.system.aliases import Numbers
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.accuracy.samples.sizes import PinnedInput
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["Pinned", "pin", "read_situation", "read_situations", "resolve_target", "turned"]
+__all__ = ["pin", "read_situation", "read_situations", "resolve_target", "turned"]
 
 
 def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
@@ -84,34 +82,28 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
         )
     elif request.float_tensors is not None:
         raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
-    pinned = pin(request, model, facts, encodings)
-    if pinned.inputs:
+    target = targets[0][1]
+    given = pin(
+        Situation(request=request, model=model, facts=facts, encodings=encodings, target=target, rewritten=changed)
+    )
+    inputs = given.request.inputs
+    if inputs:
         # A name or a value that makes no sense is told even where nothing will be run with it.
-        parse_declarations(pinned.inputs, input_specs(pinned.facts))
+        parse_declarations(inputs, input_specs(given.facts))
     if request.io:  # names that make no sense are told before anything is done
         from deploykit.rewrites.borders import asked_borders
 
-        asked_borders(request.io, pinned.facts)
+        asked_borders(request.io, given.facts)
     return [
-        (
-            backend,
-            Situation(
-                request=replace(request, inputs=pinned.inputs),
-                model=pinned.model,
-                facts=pinned.facts,
-                encodings=pinned.encodings,
-                target=target,
-                rewritten=pinned.changed or changed,
-                sizes=pinned.sizes,
-                choices=pinned.choices or {},
-            ),
-        )
+        (backend, replace(given, request=replace(request, inputs=inputs), target=target))
         for request, (backend, target) in zip(requests, targets, strict=True)
     ]
 
 
 def turned(situation: Situation, shared: SharedWork) -> Situation:
     """The situation with the inputs and outputs that ``--io`` names as N, H, W, C."""
+    if not situation.request.io:
+        return situation
     from deploykit.rewrites.borders import asked_borders, turn_borders
 
     names = asked_borders(situation.request.io, situation.facts)
@@ -159,28 +151,13 @@ def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: Gra
 _FOLDS = ("inline-control-flow", "simplify")
 
 
-class Pinned(Record):
-    """A model with fixed shapes, its facts and encodings, and what was decided.
+def pin(given: Situation) -> Situation:
+    """With the sizes that the request, the samples, the model or its kind decide; the same one where nothing is open.
 
-    ``choices`` are inputs that only chose a branch, with the value that is built in; ``inputs`` are the ``--input``
-    texts that speak of values. ``changed`` is False where everything is as it was read.
+    What ``--input`` says of sizes is used up. Raises UsageError for a stated shape that the model contradicts. Sizes
+    that nothing decides stay open; a rule asks.
     """
-
-    model: Model
-    facts: GraphFacts
-    encodings: EncodingSet | None
-    inputs: tuple[str, ...]
-    sizes: tuple[PinnedInput, ...] = ()
-    choices: Mapping[str, int] | None = None
-    changed: bool = False
-
-
-def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSet | None) -> Pinned:
-    """The model with the sizes that the request, the samples, the model or its kind decide.
-
-    Raises UsageError for a stated shape that the model contradicts. Sizes that nothing decides stay open; a rule asks.
-    """
-    unchanged = Pinned(model=model, facts=facts, encodings=encodings, inputs=request.inputs)
+    request, model, facts, encodings = given.request, given.model, given.facts, given.encodings
     # Inputs of unknown rank or of text cannot be fed here: rules say what is wrong with them.
     fed = [facts.tensors[name] for name in facts.inputs]
     known = all(tensor.shape is not None and tensor.dtype != "string" for tensor in fed)
@@ -189,7 +166,7 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     branches = any(node.op_type in ("If", "Loop") for node in facts.nodes)
     stale = not open_ and has_stale_shapes(model.proto)
     if not specs or not (open_ or branches or stale):
-        return unchanged
+        return given
     from deploykit.accuracy.samples.sizes import decide_sizes, runs_with, split_shapes
     from deploykit.model.shape_inference import contradiction
 
@@ -197,6 +174,9 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     proto = lean_weights(model)
     choices, texts = _stated_choices(branch_choices(proto) if branches else {}, texts)
     runs = runs_with(proto, facts, choices)
+    given = replace(given, request=replace(request, inputs=texts))
+    # An output with an open dimension beside the batch: there is a result for each place of a picture.
+    outputs = [facts.tensors[name].shape or (None, None) for name in facts.outputs]
     sizes = decide_sizes(
         facts,
         declared=declared,
@@ -204,10 +184,10 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
         metadata={entry.key: entry.value for entry in model.proto.metadata_props},
         runs=runs,
         fits=lambda shapes: not contradiction(proto, shapes),
-        dense=_grows_with_its_input(facts),
+        dense=any(not isinstance(dim, int) for shape in outputs for dim in shape[1:]),
     )
     if not (sizes.pinned or choices or stale or branches):
-        return replace(unchanged, inputs=texts)
+        return given
     if sizes.pinned and (why := contradiction(proto, sizes.shapes)) and not runs(sizes.shapes):
         told = "; ".join(f"{item.name} {' x '.join(map(str, item.shape))} ({item.why})" for item in sizes.pinned)
         raise UsageError(
@@ -224,19 +204,19 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     pinned, kept = folded.model, folded.encodings
     settle_outputs(pinned)
     if pinned is proto or not (sizes.pinned or choices or folded.kept):
-        return replace(unchanged, inputs=texts)
+        return given
     if kept is not None and encodings is not None:  # folding must not hide entries that never had a tensor
         strangers = {entry.name: entry for entry in encodings if entry.name not in facts.tensors}
         kept = replace(kept, entries={**strangers, **kept.entries})
     changed = wrap_proto(pinned, path=model.path)
-    return Pinned(
+    return replace(
+        given,
         model=changed,
         facts=collect_facts(changed),
         encodings=kept,
-        inputs=texts,
+        rewritten=True,
         sizes=sizes.pinned,
         choices=choices,
-        changed=True,
     )
 
 
@@ -277,12 +257,6 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: Mo
     several = {spec for spec, shape in shapes.items() if shape and spec.shape[0] is None and data.sound is None}
     cut = not rows_meet(model, sample, {spec.name for spec in several if shapes[spec][0] > 1})
     return {spec.name: (1, *shape[1:]) if cut and spec in several else shape for spec, shape in shapes.items()}
-
-
-def _grows_with_its_input(facts: GraphFacts) -> bool:
-    """True where an output has an open dimension beside the batch: there is a result for each place of a picture."""
-    shapes = [facts.tensors[name].shape or (None, None) for name in facts.outputs]
-    return any(not isinstance(dim, int) for shape in shapes for dim in shape[1:])
 
 
 def _proof_feed(model: ModelProto) -> dict[str, Numbers]:

@@ -1,11 +1,11 @@
-"""The stage ``render``: every file of a package as text or bytes. It writes nothing to disk.
+"""The stage ``render``: the pages of a package as text, beside the files of the backend. It writes nothing to disk.
 
 It runs a model only to draw detections on the samples, and does without the picture where that fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from deploykit.accuracy.judge.kinds import DetectionSet, detection_sets
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.backend.backend import AnyBackend, Execution, PackageFile, Seen, TextFile
+from deploykit.backend.backend import Execution, PackageFile, Seen, TextFile
 from deploykit.backend.status import PackageStatus
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
@@ -27,12 +27,7 @@ from deploykit.system.aliases import Json
 if TYPE_CHECKING:
     from deploykit.packages.writing import PackageWriter
 
-__all__ = ["documents", "render"]
-
-
-def render(backend: AnyBackend, decision: Decision[Any, Any], templates: Path | None) -> Iterable[PackageFile]:
-    """The files of the backend: models, encodings, configurations, scripts."""
-    return backend.render(decision.prepared, decision.plan, templates)
+__all__ = ["documents"]
 
 
 def documents(
@@ -43,13 +38,14 @@ def documents(
     findings: tuple[Finding, ...],
     generated: tuple[str, ...],
     templates: Path | None,
-) -> Iterable[PackageFile]:
+) -> Iterator[PackageFile]:
     """The pages for people, which tell what ran as well; ``generated`` are the steps that did not run."""
     plan, situation = decision.plan, decision.situation
     name = situation.request.model.name
     readme = render_readme(plan, name, execution, generated, status, findings, templates)
     yield TextFile(path="README.md", text=readme)
-    files, drawn = tuple(writer.records.values()), drawn_detections(decision, execution)
+    drawn = drawn_detections(decision, execution)
+    files = [{"path": path, **row} for path, row in writer.records.items()]
     report = render_report(
         plan, situation, decision.changes, execution, generated, status, findings, files, templates, drawn
     )

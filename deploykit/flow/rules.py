@@ -36,34 +36,24 @@ def check_rewritten(chosen: ChosenWay) -> Finds:
     """
     if not chosen.situation.rewritten or not chosen.rewrites:
         return
-    won = chosen.prepared
-    yield Found(
-        "model",
-        _name(chosen),
-        f"rewritten by {', '.join(chosen.rewrites)}: {_gain(chosen)}",
-        hint=_ways_back(chosen),
-        evidence={"rewrites": list(chosen.rewrites), "sqnr_db": None if won is None else won.way.to_json()["sqnr_db"]},
-    )
-
-
-def _ways_back(chosen: ChosenWay) -> str:
-    """How to judge the rewrites on better samples, and how to do without them."""
+    won, before = chosen.explored.winner, chosen.explored.reference
+    gain = "proven equal in float32; what it brings was not judged"
+    if won is not None and won.verdict is not None and before is not None and chosen.samples is not None:
+        gain = f"{won.verdict.overall_db:.1f} dB in simulation, {before.overall_db:.1f} dB as it was given"
+        gain += f", on {chosen.samples.described_for_humans}"
     request = chosen.situation.request
     asked = [name for name in chosen.rewrites if name in request.rewrite]
     chosen_here = [name for name in chosen.rewrites if name not in asked]
     ways = [] if request.calibration is not None else ["compare on your own data (--calibration)"]
     ways += ["do without with " + " ".join(f"--no-rewrite {name}" for name in chosen_here)] if chosen_here else []
     ways += ["leave " + " ".join(f"--rewrite {name}" for name in asked) + " out"] if asked else []
-    return ", or ".join(ways)
-
-
-def _gain(chosen: ChosenWay) -> str:
-    """What rewriting brought, on which samples; nothing but the proof where they allow no judgement."""
-    won, before = chosen.prepared, chosen.reference
-    if won is None or won.verdict is None or before is None or chosen.samples is None:
-        return "proven equal in float32; what it brings was not judged"
-    told = f"{won.verdict.overall_db:.1f} dB in simulation, {before.overall_db:.1f} dB as it was given"
-    return f"{told}, on {chosen.samples.described_for_humans}"
+    yield Found(
+        "model",
+        _name(chosen),
+        f"rewritten by {', '.join(chosen.rewrites)}: {gain}",
+        hint=", or ".join(ways),
+        evidence={"rewrites": list(chosen.rewrites), "sqnr_db": None if won is None else won.way.to_json()["sqnr_db"]},
+    )
 
 
 @RULES.rule("DK202", "host-tail", "warning", sources=("ONNX Runtime, run while packaging",))
@@ -110,8 +100,9 @@ def check_refused(chosen: ChosenWay) -> Finds:
 
     Fix: allow another way: --mixed auto
     """
-    if chosen.choice is not None and chosen.choice.winner is None:
-        verdicts = "; ".join(f"{name}: {why}" for name, why in chosen.choice.verdicts.items())
+    choice = chosen.explored.choice
+    if choice.verdicts and choice.winner is None:
+        verdicts = "; ".join(f"{name}: {why}" for name, why in choice.verdicts.items())
         yield Found("model", _name(chosen), f"no way to deploy is left: {verdicts}")
 
 
@@ -124,16 +115,16 @@ def check_quality(chosen: ChosenWay) -> Finds:
     Fix: deploykit accuracy locate names the first operator; use wider activations or calibrate anew
     """
     # Every judged number that misses its limit, in one finding per output.
-    verdict = None if chosen.prepared is None else chosen.prepared.verdict
-    if verdict is None or verdict.right or chosen.samples is None:
+    won, reference = chosen.explored.winner, chosen.explored.reference
+    if won is None or won.verdict is None or won.verdict.right or chosen.samples is None:
         return
-    before = "" if chosen.reference is None else f"; the file's own simulation: {chosen.reference.overall_db:.1f} dB"
-    for output, told, missed in verdict.lost_outputs():
+    before = "" if reference is None else f"; the file's own simulation: {reference.overall_db:.1f} dB"
+    for output, told, missed in won.verdict.lost_outputs():
         yield Found(
             "tensor",
             output,
             f"{output}: {told}, on {chosen.samples.described_for_humans}{before}",
-            hint="" if chosen.reference is None else chosen.reference.wider,
+            hint="" if reference is None else reference.wider,
             evidence={"numbers": plain(missed)},
         )
 
@@ -178,8 +169,8 @@ def check_open(chosen: ChosenWay) -> Finds:
     Fix: give data with --calibration, or say what the input is with --input NAME=VALUE
     """
     # Each tensor with the input that it hangs on; no error where another way leaves it float.
-    won = chosen.prepared
-    if chosen.explored is None or (won is not None and won.way.kind == "integer"):
+    won = chosen.explored.winner
+    if won is not None and won.way.kind == "integer":
         return
     inferences = [item.inference for item in chosen.explored.built if item.inference is not None]
     for one in next((inference.open for inference in inferences if inference.open), ()):
@@ -216,19 +207,19 @@ def check_asked(chosen: ChosenWay) -> Finds:
 
 
 def _why_not_applied(chosen: ChosenWay, name: str) -> str:
-    won = chosen.prepared
+    explored = chosen.explored
     if name in {step.name for step in chosen.simplified}.union(chosen.rewrites):
         return ""
-    if chosen.explored is None and chosen.rewriting is None:
+    if not explored.choice.ways and chosen.rewriting is None:
         return chosen.skipped or "this model has no encodings that a rewrite could be chosen for"
-    built = () if chosen.explored is None else chosen.explored.built
-    made = [chosen.rewriting, *(item.rewriting for item in built)]
+    made = [chosen.rewriting, *(item.rewriting for item in explored.built)]
     steps = [step for rewriting in made if rewriting is not None for step in rewriting.steps]
     for step in steps:
         if step.name == name and not step.kept:
             places = [f"{', '.join(one.nodes)}: {one.reason}".removeprefix(": ") for one in step.refusals[:3]]
             is_said = step.reason in {one.reason for one in step.refusals}
             return "; ".join(places if is_said else (step.reason, *places))
+    won = explored.winner
     return f"the way that was chosen, {won.way.id}, does without it" if won else "--no-rewrite takes it away"
 
 
@@ -372,7 +363,7 @@ def check_wider_end(chosen: ChosenWay) -> Finds:
     Fix: keep the grids as they were given with --no-rewrite end-in-int16
     """
     # Which part, how much of the model it is, and what was measured with and without.
-    won, before = chosen.prepared, chosen.reference
+    won, before = chosen.explored.winner, chosen.explored.reference
     if won is None or won.end is None or won.verdict is None or before is None or chosen.samples is None:
         return
     harms = ", ".join(won.end.harms)

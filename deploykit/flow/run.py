@@ -37,7 +37,7 @@ def execute(
     if decision.given.request.compile is False:
         return Execution()
     given, explored = decision.given, decision.chosen.explored
-    reference = decision.chosen.reference or decision.chosen.halves
+    reference = explored.reference or decision.chosen.halves
 
     def tried() -> Samples:
         """What runs: of made-up inputs one, since more of them judge nothing and an emulator takes minutes for some."""
@@ -69,10 +69,9 @@ def execute(
             if encodings is None:
                 return Original(judge=Judge(model, facts, samples, same_graph=True))
             if samples.may_judge and (reference is None or samples.label is Label.DERIVED):
-                fitted = fit_judge(model, facts, encodings, samples)
-                return Original(judge=fitted.judge, quantization=fitted.verdict)
-            wider = explored.wider if explored is not None else str
-            return Original(judge=Judge(model, facts, samples), quantization=reference, wider=wider)
+                judge, lost = fit_judge(model, facts, encodings, samples)
+                return Original(judge=judge, quantization=lost)
+            return Original(judge=Judge(model, facts, samples), quantization=reference, wider=explored.wider)
         except DeploykitError:  # it does not run on the CPU
             return None
 

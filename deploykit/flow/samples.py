@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -50,18 +50,18 @@ def samples_of(situation: Situation, shared: SharedWork) -> Samples:
     Raises InputError for data that does not fit the inputs, UsageError for a declaration that makes no sense.
     """
     request, encodings = situation.request, situation.encodings
-
-    def make() -> Samples:
-        known, model = encodings, load_small_weights(situation.model)
-        if known is None and situation.facts.is_qdq:  # a quantized model says itself what its inputs hold
-            from deploykit.encodings.qdq import read_qdq
-
-            known = read_qdq(model, source=str(situation.model.path))
-        declared = declarations(request, situation.facts)
-        return gather(model, situation.facts, calibration=request.calibration, declared=declared, encodings=known)
-
     key = ("samples", Same(situation.model.proto), encodings, request.calibration, request.inputs)
-    return shared.once(key, make)
+    known: Samples | None = shared.known(key)
+    if known is not None:
+        return known
+    model = load_small_weights(situation.model)
+    if encodings is None and situation.facts.is_qdq:  # a quantized model says itself what its inputs hold
+        from deploykit.encodings.qdq import read_qdq
+
+        encodings = read_qdq(model, source=str(situation.model.path))
+    declared = declarations(request, situation.facts)
+    samples = gather(model, situation.facts, calibration=request.calibration, declared=declared, encodings=encodings)
+    return shared.keep(key, samples)
 
 
 def declarations(request: Request, facts: GraphFacts) -> Mapping[str, Declaration]:
@@ -83,27 +83,27 @@ def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Sequence[Fee
     return ranges
 
 
-def largest_seen(situation: Situation, shared: SharedWork) -> Callable[[Collection[str]], Mapping[str, float]]:
-    """Tells the largest magnitude of float tensors on the user's data; of none where it does not fit."""
-
+def largest_seen(situation: Situation, shared: SharedWork, names: Collection[str]) -> Mapping[str, float]:
+    """The largest magnitude of float tensors on the user's data; of none where it does not fit."""
     asked = situation.request.calibration, situation.request.inputs
-
-    def look(names: Collection[str]) -> Mapping[str, float]:
-        with suppress(DeploykitError):
-            # Without data of the user's nothing is made, nor weights read for it.
-            if names and any(asked) and (samples := samples_of(situation, shared)).may_judge:
-                model = copy_of(lean_weights(situation.model))
-                del model.graph.output[:]
-                for name in names:  # only one number of each is kept
-                    model.graph.node.append(helper.make_node("Abs", [name], [f"|{name}|"]))
-                    model.graph.node.append(helper.make_node("ReduceMax", [f"|{name}|"], [f"max {name}"], keepdims=0))
-                    model.graph.output.add(name=f"max {name}")
-                runs = Session(model).runs(samples.feeds)
-                return {name: max(float(run[f"max {name}"]) for run in runs) for name in names}
+    if not names or not any(asked):  # without data of the user's nothing is made, nor weights read for it
         return {}
-
-    key = ("largest seen", Same(situation.model.proto), *asked)
-    return lambda names: shared.once((*key, tuple(names)), lambda: look(names))
+    key = ("largest seen", Same(situation.model.proto), *asked, tuple(names))
+    known: Mapping[str, float] | None = shared.known(key)
+    if known is not None:
+        return known
+    found: dict[str, float] = {}
+    with suppress(DeploykitError):
+        if (samples := samples_of(situation, shared)).may_judge:
+            model = copy_of(lean_weights(situation.model))
+            del model.graph.output[:]
+            for name in names:  # only one number of each is kept
+                model.graph.node.append(helper.make_node("Abs", [name], [f"|{name}|"]))
+                model.graph.node.append(helper.make_node("ReduceMax", [f"|{name}|"], [f"max {name}"], keepdims=0))
+                model.graph.output.add(name=f"max {name}")
+            runs = Session(model).runs(samples.feeds)
+            found = {name: max(float(run[f"max {name}"]) for run in runs) for name in names}
+    return shared.keep(key, found)
 
 
 def evidence_of(model: ModelProto, samples: Samples) -> Evidence:
@@ -131,24 +131,25 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
         return ()
     from deploykit.accuracy.samples.data_quality import LOOKED_AT, MOST
 
-    def find() -> tuple[Finding, ...]:
-        calibration = load_calibration(source, input_specs(facts))
-        if calibration.kind == "reader":
-            return ()
-        gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in (None, *FLOATS)
-        feeds: Sequence[Feed] = ()
-        available = 0
-        # Data that does not fit is told by the survey; an input that would have to be made up tells nothing.
-        with suppress(InputError):
-            if calibration.kind == "arrays" or can_decode():
-                declared, most = declarations(given.request, facts), MOST if gives_ranges else LOOKED_AT
-                samples = gather(load_small_weights(model), facts, calibration=source, declared=declared, most=most)
-                if samples.label in (Label.GIVEN, Label.DECLARED):
-                    feeds, available = samples.feeds, samples.available
-        return about_samples(model, facts, calibration, feeds, available=available, gives_ranges=gives_ranges)
-
     key = ("data findings", Same(model.proto), given.encodings, source, given.request.precision)
-    return shared.once(key, find)
+    known: tuple[Finding, ...] | None = shared.known(key)
+    if known is not None:
+        return known
+    calibration = load_calibration(source, input_specs(facts))
+    if calibration.kind == "reader":
+        return ()
+    gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in (None, *FLOATS)
+    feeds: Sequence[Feed] = ()
+    available = 0
+    # Data that does not fit is told by the survey; an input that would have to be made up tells nothing.
+    with suppress(InputError):
+        if calibration.kind == "arrays" or can_decode():
+            declared, most = declarations(given.request, facts), MOST if gives_ranges else LOOKED_AT
+            samples = gather(load_small_weights(model), facts, calibration=source, declared=declared, most=most)
+            if samples.label in (Label.GIVEN, Label.DECLARED):
+                feeds, available = samples.feeds, samples.available
+    found = about_samples(model, facts, calibration, feeds, available=available, gives_ranges=gives_ranges)
+    return shared.keep(key, found)
 
 
 def about_samples(

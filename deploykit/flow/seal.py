@@ -81,25 +81,15 @@ class Packaged(Published):
 class RanPackage(Record):
     """A decision, the folder that its files are in, not yet published, and what ran there.
 
-    ``before`` ran for a first package, and asked for this one, which gets over what it failed at.
+    ``asked_by`` is why there is this package, where another was made before; ``avoided`` is what those before it failed
+    at, as handled.
     """
 
     decision: Decision[Any, Any]
     writer: PackageWriter
     execution: Execution
-    before: RanPackage | None
-
-    @property
-    def asked_by(self) -> Instead | None:
-        """Why there is this package, where another was made before."""
-        return None if self.before is None else self.before.execution.instead
-
-    @property
-    def avoided(self) -> tuple[Finding, ...]:
-        """What the packages before it failed at, as handled."""
-        if self.before is None or self.asked_by is None:
-            return ()
-        return (*self.before.avoided, *self.asked_by.over(self.before.execution.findings))
+    asked_by: Instead | None = None
+    avoided: tuple[Finding, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -19,8 +19,8 @@ from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
-from deploykit.accuracy.simulate.simulation import Fitted, Simulator, fit_judge, settled
-from deploykit.encodings.backward import Evidence, Inference
+from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, settled
+from deploykit.encodings.backward import Inference
 from deploykit.encodings.float_sets import FloatPrediction, find_borders, predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import range_of, widen, with_wide_activations
@@ -109,16 +109,19 @@ class Way(Published):
 class Ground(Record, eq=False):
     """What every way of one model is made from, each thing made once.
 
-    ``first`` are the rewrites to try in every integer way, ``asked`` those of them that the user named. ``fitted``
-    is None where the samples allow no judgement: then nothing is simulated, and ways have no numbers. ``known`` is what
-    was simulated.
+    ``judge`` judges every way, ``reference`` is its word on the encodings as they were given. Both are None where the
+    samples allow no judgement: then nothing is simulated, and ways have no numbers. ``feeds`` are what rewrites are
+    proven on, ``first`` those to try in every integer way, ``asked`` those of them that the user named. ``known`` is
+    what was simulated.
     """
 
     model: ModelProto
     encodings: EncodingSet
     facts: GraphFacts
     samples: Samples
-    fitted: Fitted | None
+    judge: Judge | None
+    reference: Verdict | None
+    feeds: Sequence[Feed]
     prediction: FloatPrediction
     known: Known
     first: tuple[str, ...] = SAFE_REWRITES
@@ -143,12 +146,17 @@ class Ground(Record, eq=False):
         wanted, never, known = tuple(asked), frozenset(banned), Known()
         for name in (*wanted, *(never - {WIDER_END, WIDER_LAYERS})):
             load_transform(name)
+        judge, reference = None, None
+        if samples.may_judge:
+            judge, reference = fit_judge(model, facts, encodings, samples, known=known, end=end)
         return cls(
             model=model,
             encodings=encodings,
             facts=facts,
             samples=samples,
-            fitted=fit_judge(model, facts, encodings, samples, known=known, end=end) if samples.may_judge else None,
+            judge=judge,
+            reference=reference,
+            feeds=samples.feeds if judge is None else judge.feeds,
             prediction=predict_float_set(facts, encodings),
             first=tuple(name for name in dict.fromkeys((*SAFE_REWRITES, *wanted)) if name not in never),
             asked=wanted,
@@ -156,16 +164,6 @@ class Ground(Record, eq=False):
             max_segments=max_segments,
             known=known,
         )
-
-    @property
-    def judge(self) -> Judge | None:
-        """The judge of every way."""
-        return None if self.fitted is None else self.fitted.judge
-
-    @property
-    def reference(self) -> Verdict | None:
-        """The simulation of the encodings as they were given, None where nothing may be judged."""
-        return None if self.fitted is None else self.fitted.verdict
 
     def wider(self, *, has_float16: bool) -> str:
         """What keeps what the encodings or the device lose, as simulated.
@@ -189,18 +187,9 @@ class Ground(Record, eq=False):
         return "no wider type of the device keeps it, simulated: look at the model and at the samples" if lost else ""
 
     @property
-    def feeds(self) -> Sequence[Feed]:
-        """What rewrites are proven on: the judge's own samples where there are some."""
-        return self.samples.feeds if self.judge is None else self.judge.feeds
-
-    @property
     def has_sites(self) -> bool:
         """True when one of the first rewrites finds a place."""
         return any(load_transform(name).match(self.model, self.encodings) for name in self.first)
-
-    def evidence(self, model: ModelProto) -> Evidence:
-        """What the samples tell about a model."""
-        return evidence_of(model, self.samples)
 
     def judged(self, made: BuiltWay) -> BuiltWay:
         """A way whose model and host tail are simulated, with the judge's word on them; as it is without one."""
@@ -260,7 +249,7 @@ def _rewritten_further(
         made = _first_rewriting(ground, (*ground.first, *names))
     else:
         wanted = [name for name in names if name not in ground.banned]
-        made = rewrite(base.model, base.encodings, wanted, ground.feeds, before=base, evidence=ground.evidence)
+        made = rewrite(base.model, base.encodings, wanted, ground.feeds, before=base, samples=ground.samples)
     return _integer_way(ground, identity, intrusion, made) if set(names) & set(made.kept) else None
 
 
@@ -271,7 +260,7 @@ def _first_rewriting(ground: Ground, names: Sequence[str]) -> Rewriting:
         given = [item.name for item in ground.model.graph.output]
         outputs = [{name: shown[name] for name in given} for shown in ground.judge.reference]
     wanted = [name for name in names if name not in ground.banned]
-    return rewrite(ground.model, stated, wanted, ground.feeds, outputs=outputs, evidence=ground.evidence)
+    return rewrite(ground.model, stated, wanted, ground.feeds, outputs=outputs, samples=ground.samples)
 
 
 def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting) -> BuiltWay:
@@ -281,7 +270,8 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
     needed = sorted((ground.prediction.intended | made.open) & facts.tensors.keys())
     held = {entry.name for entry in made.encodings if not isinstance(entry.value, Float)}
     left = [name for name in needed if name not in held]
-    inference = infer_entries(made.model, facts, made.encodings, left, evidence=ground.evidence(made.model))
+    evidence = evidence_of(made.model, ground.samples)
+    inference = infer_entries(made.model, facts, made.encodings, left, evidence=evidence)
     unavailable = ""
     if inference.open:  # it would need grids that nothing given tells
         names = [one.tensor for one in inference.open]

@@ -15,7 +15,7 @@ from deploykit.errors import PackageError
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.packages.manifests import BUILD_FOLDERS, read_manifest
-from deploykit.packages.verifying import verify_integrity
+from deploykit.packages.verifying import require_integrity
 from deploykit.packages.writing import BUILD, clear_left, record_build, same_file
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.files import open_regular
@@ -71,13 +71,8 @@ def build_package(package: Path, *, on_line: Tell | None = None) -> BuildReport:
         if not alone:
             raise PackageError(f"{package}: is being built by another process", next="wait for it")
         clear_left(package)
-        bad = [check for check in verify_integrity(package) if not check.ok]
-        if bad:
-            raise PackageError(
-                f"{package}: is not as it was made",
-                why="; ".join(f"{check.id}: {check.detail}" for check in bad),
-                next="make the package again, or remove what was added; a script you edited can be run by hand",
-            )
+        advice = "make the package again, or remove what was added; a script you edited can be run by hand"
+        require_integrity(package, advice)
         if not (package / SCRIPT).is_file():
             raise PackageError(
                 f"{package}: has no {SCRIPT}", why="nothing of this package is built by a vendor's tool here"

@@ -32,7 +32,6 @@ __all__ = [
     "REPORT_PAGE",
     "RUNS",
     "SIGNATURE",
-    "FileRecord",
     "Look",
     "Witnessed",
     "content_of",
@@ -54,21 +53,6 @@ BUILD_FOLDERS = ("artifacts/", _LOGS)
 """Where a build leaves files; the manifest learns of them from ``record_build`` only."""
 _LARGEST = 256 << 20
 _CHUNK = 1 << 20
-
-
-class FileRecord(Record):
-    """One file of a package: its path, size in bytes, SHA-256, and whether it was ``generated`` or ``executed``."""
-
-    path: str
-    bytes: int
-    sha256: str
-    origin: str
-    executable: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry of the manifest."""
-        run = {"executable": True} if self.executable else {}
-        return {"bytes": self.bytes, "sha256": self.sha256, "origin": self.origin, **run}
 
 
 def json_text(value: Any) -> str:
@@ -247,11 +231,10 @@ class Look(Record):
         return cls(status=status, settled=age > least)
 
 
-class Witnessed:
+class Witnessed(Record):
     """The sizes and digests of files that were hashed while they were read or written, by their identity."""
 
-    def __init__(self) -> None:
-        self._known: dict[_Identity, tuple[int, str]] = {}
+    known: dict[_Identity, tuple[int, str]] = field(default_factory=dict)
 
     def note_read(self, before: Look, after: os.stat_result, size: int, digest: str, *, linked: bool = False) -> None:
         """A file of somebody else's, which has these states before and after it was read whole.
@@ -265,12 +248,12 @@ class Witnessed:
     def note(self, status: os.stat_result, size: int, digest: str) -> None:
         """A file that nobody else writes to, with the state it has now."""
         if size >= _LARGE and status.st_size == size:
-            self._known[_identity(status)] = (size, digest)
+            self.known[_identity(status)] = (size, digest)
 
     def hash(self, path: Path, *, size: int | None = None, follow: bool = True) -> tuple[int, str]:
         """What ``hash_file`` says: remembered for a large file that nobody wrote to since, else read now."""
         try:
-            known = self._known.get(_identity(path.stat(follow_symlinks=follow)))
+            known = self.known.get(_identity(path.stat(follow_symlinks=follow)))
         except OSError:
             known = None
         if known is None or size not in (None, known[0]):

@@ -131,8 +131,8 @@ def judge_of(
     reference, names = expected.get("float", []), {item.name for item in whole.graph.output}
     compare: Callable[[Sequence[Feed]], Verdict]
     if alone is not None and samples.may_judge:
-        fitted = fit_judge(whole, facts, alone, samples, thresholds)
-        feeds, compare, verdict = fitted.judge.feeds, fitted.judge.compare, fitted.verdict
+        judge, verdict = fit_judge(whole, facts, alone, samples, thresholds)
+        feeds, compare = judge.feeds, judge.compare
     elif reference and all(names <= one.keys() for one in reference):
         # Without a quantization the float graph itself was packaged, and more is asked of it.
         context = Context(label=samples.label, thresholds=thresholds, same_graph=lost is None)

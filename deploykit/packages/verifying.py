@@ -33,7 +33,7 @@ from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular
 from deploykit.system.published import Published
 
-__all__ = ["VerifyReport", "verify_integrity", "verify_package"]
+__all__ = ["VerifyReport", "require_integrity", "verify_integrity", "verify_package"]
 
 NAMESPACE = "deploykit"
 """What a signature of ``ssh-keygen -Y sign`` is for: one made for mail or git does not count."""
@@ -153,6 +153,13 @@ def verify_package(
 def verify_integrity(package: Path) -> tuple[Check, ...]:
     """Only the files: each one there, regular, unchanged, and none beside them, those of a build included."""
     return _integrity(package, read_manifest(package)["files"], strict=True, seen=None)
+
+
+def require_integrity(package: Path, advice: str) -> None:
+    """Raise PackageError, with what to do, for a package whose files are not as they were recorded."""
+    bad = "; ".join(f"{check.id}: {check.detail}" for check in verify_integrity(package) if not check.ok)
+    if bad:
+        raise PackageError(f"{package}: is not as it was made", why=bad, next=advice)
 
 
 def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | None) -> tuple[Check, ...]:

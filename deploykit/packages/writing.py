@@ -22,7 +22,6 @@ from deploykit.packages.manifests import (
     MANIFEST,
     REPORT_PAGE,
     RUNS,
-    FileRecord,
     Look,
     Witnessed,
     hash_file,
@@ -54,7 +53,8 @@ class PackageWriter(PlacedFolder):
     def __init__(self, out: Path, *, force: bool = False, link: bool = False, tell: Tell | None = None) -> None:
         super().__init__(out, force=force, tell=tell)
         self.link = link
-        self.records: dict[str, FileRecord] = {}
+        # What the manifest says of each file: ``origin`` is whether it was generated or executed.
+        self.records: dict[str, Json] = {}
         self.digest = ""
         self.witnessed = Witnessed()
 
@@ -98,9 +98,8 @@ class PackageWriter(PlacedFolder):
                 if path.stat().st_nlink == 1:  # the rights of a file with two names are its owner's business
                     path.chmod(0o755 if executable else 0o644)
                     self.witnessed.note(path.stat(), size, digest)
-                self.records[file.path] = FileRecord(
-                    path=file.path, bytes=size, sha256=digest, origin="generated", executable=executable
-                )
+                run = {"executable": True} if executable else {}
+                self.records[file.path] = {"bytes": size, "sha256": digest, "origin": "generated", **run}
             except DeploykitError:
                 raise
             except OSError as error:
@@ -134,21 +133,20 @@ class PackageWriter(PlacedFolder):
 
     def seal(self, manifest: Json) -> None:
         """Write the manifest, with every file recorded so far; nothing may be added afterwards."""
-        files = {path: self.records[path].to_json() for path in sorted(self.records)}
         try:
             # In one step: a part of a manifest would make strangers' files of all that is in the folder.
             part = self.folder / f"{MANIFEST}.part"
-            text, self.digest = sealed({**manifest, "files": files})
+            text, self.digest = sealed({**manifest, "files": dict(sorted(self.records.items()))})
             part.write_bytes(text.encode())
             part.replace(self.folder / MANIFEST)
         except OSError as error:
             raise self.unwritable(self.out, error) from None
 
 
-def _executed(package: Path, path: str) -> FileRecord:
+def _executed(package: Path, path: str) -> Json:
     """The record of a file that something executed left; a link is not followed."""
     size, digest = hash_file(package / path, follow=False)
-    return FileRecord(path=path, bytes=size, sha256=digest, origin="executed")
+    return {"bytes": size, "sha256": digest, "origin": "executed"}
 
 
 def record_build(package: Path, executed: Iterable[str], made: Path) -> Json:
@@ -160,7 +158,7 @@ def record_build(package: Path, executed: Iterable[str], made: Path) -> Json:
     """
     manifest = read_manifest(package)
     was = {path: row for path, row in manifest["files"].items() if path.startswith(BUILD_FOLDERS)}
-    now = {path: _executed(made, path).to_json() for path in _built(made, package)}
+    now = {path: _executed(made, path) for path in _built(made, package)}
     gone = was.keys() - now.keys()
     for path in now.keys() - was.keys():
         same_file(made / path, package / path, made)
@@ -200,9 +198,9 @@ def record_run(package: Path, manifest: Json, entry: Json, texts: Mapping[str, s
     files = dict(manifest["files"])
     for path, text in texts.items():
         _replace(package, path, text)
-        files[path] = _executed(package, path).to_json()
+        files[path] = _executed(package, path)
     if page:
-        data, was = page.encode(), _executed(package, REPORT_PAGE).to_json()
+        data, was = page.encode(), _executed(package, REPORT_PAGE)
         files[REPORT_PAGE] = {**was, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "before": was}
     _tell(package, {**manifest, "runs": [*manifest.get("runs", ()), dict(entry)]}, files)
     if page:

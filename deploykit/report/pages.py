@@ -17,7 +17,6 @@ from deploykit.backend.status import PackageStatus
 from deploykit.encodings.float_sets import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
 from deploykit.model.facts import GraphChange
-from deploykit.packages.manifests import FileRecord
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, timeline
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
 from deploykit.report.rendering import render
@@ -77,7 +76,7 @@ def render_report(
     generated: tuple[str, ...],
     status: PackageStatus,
     findings: tuple[Finding, ...],
-    files: Sequence[FileRecord],
+    files: Sequence[Json],
     templates: Path | None,
     detections: Json | None,
 ) -> str:

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from deploykit.errors import InputError, PackageError
 
-__all__ = ["copy_hashed", "is_own", "open_regular", "paths_below", "read_regular", "regular_size", "write_files"]
+__all__ = ["copy_hashed", "open_regular", "paths_below", "read_regular", "regular_size", "write_files"]
 
 # Without waiting for the other end of a pipe, should the name have become one since it was looked at.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -92,31 +92,19 @@ def paths_below(folder: Path, *, with_empty: bool = False) -> Iterator[str]:
                 yield f"{start}{entry.name}"
 
 
-def is_own(path: Path) -> bool:
-    """Whether a file or folder belongs to whoever runs this."""
-    return path.lstat().st_uid == os.getuid()
-
-
 def _check(path: Path, status: os.stat_result, size: int | None, limit: int | None) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise InputError(f"{path}: is a folder, not a file", next="name the file in it")
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path}: is not a regular file", why=f"it is {_kind(status.st_mode)}")
+        kind = _KINDS.get(stat.filemode(status.st_mode)[0], "of a kind that is not read")
+        raise InputError(f"{path}: is not a regular file", why=f"it is {kind}")
     if size is not None and status.st_size != size:
         raise InputError(f"{path}: has {status.st_size:,} bytes, not {size:,}")
     if limit is not None and status.st_size > limit:
         raise InputError(f"{path}: has {status.st_size:,} bytes, more than the {limit:,} that are read")
 
 
-def _kind(mode: int) -> str:
-    kinds = (
-        (stat.S_ISFIFO, "a pipe"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISCHR, "a device"),
-        (stat.S_ISBLK, "a disk"),
-        (stat.S_ISLNK, "a link"),
-    )
-    return next((name for is_one, name in kinds if is_one(mode)), "of a kind that is not read")
+_KINDS = {"p": "a pipe", "s": "a socket", "c": "a device", "b": "a disk", "l": "a link"}
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:

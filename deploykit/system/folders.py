@@ -17,8 +17,6 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from deploykit.system.files import is_own
-
 __all__ = [
     "GONE",
     "abandoned",
@@ -80,10 +78,11 @@ def _hold_new(parent: Path, stem: str, tried: list[Path]) -> tuple[Path, int]:
 def abandoned(parent: Path, stem: str) -> Iterator[Path]:
     """The folders that ``workspace`` made with these arguments in processes that died, each held while it is given."""
     try:
-        found = sorted(path for path in parent.iterdir() if path.name.startswith(_prefix(stem)) and is_own(path))
+        named = sorted(path for path in parent.iterdir() if path.name.startswith(_prefix(stem)))
+        own = [path for path in named if path.lstat().st_uid == os.getuid()]
     except OSError:
         return
-    for folder in found:
+    for folder in own:
         handle = _lock(folder) if not folder.is_symlink() and folder.is_dir() else None
         if handle is None or handle == _UNLOCKED:
             continue

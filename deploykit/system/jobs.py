@@ -122,17 +122,16 @@ class Begun(str):
     __slots__ = ()
 
 
-class Steps:
+class Steps(Record):
     """A list of steps that are begun in its order; one may be begun again, and one that was not needed is passed."""
 
-    def __init__(self, names: Sequence[str], tell: Tell) -> None:
-        self._names = tuple(names)
-        self._tell = tell
+    names: Sequence[str]
+    tell: Tell
 
     def begin(self, name: str) -> None:
         """Tell that the step of that name begins; nothing where it is none of these."""
-        if name in self._names:
-            self._tell(Begun(f"[{self._names.index(name) + 1}/{len(self._names)}] {name}"))
+        if name in self.names:
+            self.tell(Begun(f"[{self.names.index(name) + 1}/{len(self.names)}] {name}"))
 
 
 def prefixed(name: str, tell: Tell) -> Tell:

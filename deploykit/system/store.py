@@ -19,7 +19,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 
 from deploykit.system.aliases import Json
-from deploykit.system.files import is_own
 from deploykit.system.published import Published
 
 __all__ = [
@@ -222,7 +221,8 @@ def _is_private(folder: Path) -> bool:
         status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and is_own(folder) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _make_room(root: Path) -> None:

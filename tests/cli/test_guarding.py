@@ -14,7 +14,6 @@ import pytest
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only there a command has a child")
 PROGRAM = """
 import os, signal, sys, time
-from deploykit.cli.frame import show_crash
 from deploykit.cli.frame import guarded
 
 # Ignored where the tests run in the background of a shell, or under nohup.
@@ -39,7 +38,7 @@ def told(what):
         lambda: int(what)
     )
 
-sys.exit(guarded(told(sys.argv[1]), show_crash))
+sys.exit(guarded(told(sys.argv[1])))
 """
 
 

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from deploykit import api
 from deploykit.errors import UsageError
 from deploykit.fleet.results import read_results
-from deploykit.fleet.running import Selected
 
 
 @pytest.mark.parametrize(
@@ -30,14 +29,13 @@ def test_the_engine_takes_it(fleet: Path, tmp_path: Path, engine: str, schema: s
 def test_more_cells_than_an_engine_takes_are_refused(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from deploykit.fleet.running import emit, select
 
-    selected = select(fleet)
-    many = selected.cells * 65
-    assert emit("github-actions", Selected(file=selected.file, cells=many[:256]))
+    many = select(fleet) * 65
+    assert emit("github-actions", fleet, many[:256])
     with pytest.raises(UsageError) as caught:
-        emit("github-actions", Selected(file=selected.file, cells=many[:257]))
+        emit("github-actions", fleet, many[:257])
     assert "257 cells are more than the 256 jobs" in caught.value.what
     with pytest.raises(UsageError):
-        emit("jenkins", selected)
+        emit("jenkins", fleet, many)
 
 
 @pytest.mark.heavy

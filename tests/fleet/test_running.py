@@ -93,7 +93,7 @@ sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(ce
     )
     stand_in.chmod(0o755)
     monkeypatch.setattr("deploykit.fleet.pool.sys.executable", str(stand_in))
-    (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn"]).cells)
+    (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn"]))
     made = list(run_batch(batch, tmp_path / "out", limit=0.001, tell=lambda _cell, _line: None))
     assert [result.verdict for result in made] == [CellVerdict.FAILED] * 2
     assert "signal 6" in made[0].why and made[0].error["why"] == "about to break"
@@ -103,7 +103,7 @@ sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(ce
 
 
 def test_only_what_differs_in_its_target_shares_a_process(fleet: Path) -> None:
-    cells = select(fleet).cells
+    cells = select(fleet)
     assert [len(batch) for batch in batches_of((cell, "") for cell in cells)] == [2, 2]
 
 

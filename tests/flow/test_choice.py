@@ -25,7 +25,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.flow.choose import ChosenWay, choose_way, run_of
+from deploykit.flow.choose import ChosenWay, Explored, choose_way, run_of
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
@@ -67,22 +67,21 @@ CASES: dict[str, tuple[Callable[[], ChosenWay], Callable[[], ChosenWay]]] = {
 
 def _changed(made: ChosenWay, **winner: Any) -> ChosenWay:
     """The same choice with another winner, or one that is judged otherwise."""
-    assert made.explored is not None and made.prepared is not None
-    return replace(made, explored=replace(made.explored, winner=replace(made.prepared, **winner)))
+    assert made.explored.winner is not None
+    return replace(made, explored=replace(made.explored, winner=replace(made.explored.winner, **winner)))
 
 
 def _poor() -> ChosenWay:
     """As if the simulation had shown a miss of what is asked."""
     good = chosen(W8A16)
-    assert good.prepared is not None and good.prepared.verdict is not None
-    verdict = good.prepared.verdict
+    assert good.explored.winner is not None and good.explored.winner.verdict is not None
+    verdict = good.explored.winner.verdict
     missed = tuple(replace(number, value=-1.0, note="") for number in verdict.numbers if number.limit.at_least)
     return _changed(good, verdict=replace(verdict, right=False, numbers=missed))
 
 
 def _nothing_left() -> ChosenWay:
     good = chosen(OMIT)
-    assert good.explored is not None
     return replace(good, explored=replace(good.explored, choice=replace(good.explored.choice, winner=None)))
 
 
@@ -139,8 +138,8 @@ def test_each_rule_fires_and_stays_silent() -> None:
 
 def test_what_was_asked_for_and_kept_in_another_way_than_the_chosen_is_told() -> None:
     made = plain("fold-batchnorm")
-    assert made.prepared is not None
-    other = _changed(made, way=replace(made.prepared.way, rewrites=()))
+    assert made.explored.winner is not None
+    other = _changed(made, way=replace(made.explored.winner.way, rewrites=()))
     (found,) = CHOICE_RULES["DK208"].run(other)
     assert found.message == "--rewrite fold-batchnorm: the way that was chosen, rewrite, does without it"
 
@@ -160,16 +159,16 @@ def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
 def test_what_was_chosen_runs_as_it_was_judged(encodings: str, mixed: str) -> None:
     """With what the host runs behind it, and float segments in float16."""
     made = chosen(encodings, mixed)
-    assert made.samples is not None and made.prepared is not None
+    assert made.samples is not None and made.explored.winner is not None
     model = load_model(DETR / "model.onnx")
     facts = collect_facts(model)
-    judge = fit_judge(model.proto, facts, read_placed(DETR / encodings, facts), made.samples).judge
-    assert settled(judge.compare(run_of(made, judge.feeds)), made.samples.label) == made.prepared.verdict
+    judge, _ = fit_judge(model.proto, facts, read_placed(DETR / encodings, facts), made.samples)
+    assert settled(judge.compare(run_of(made, judge.feeds)), made.samples.label) == made.explored.winner.verdict
 
 
 def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:
     for mixed, severity in (("segments", "error"), ("auto", "warning")):
-        skipped = replace(chosen(OMIT, mixed), explored=None, skipped="too large")
+        skipped = replace(chosen(OMIT, mixed), explored=Explored(), skipped="too large")
         (finding,) = CHOICE_RULES["DK203"].run(skipped)
         assert finding.severity == severity
 

@@ -86,24 +86,25 @@ def _reach(made: ChosenWay, name: str) -> float:
 
 def test_the_grids_tell_the_size() -> None:
     made = chosen(result=True, mixed="refuse")
-    assert made.prepared is not None and made.prepared.way.kind == "integer"
+    assert made.explored.winner is not None and made.explored.winner.way.kind == "integer"
     assert [_reach(made, name) for name in SIZES] == pytest.approx([640] * 3, rel=1e-3)
 
 
 def test_without_them_it_is_an_error_that_names_the_input_and_the_ways_out() -> None:
     made = chosen(result=False, mixed="refuse")
-    assert made.prepared is None
+    assert made.explored.winner is None
     followed = chosen(result=False, mixed="refuse", inputs=("sizes=640,480",))
-    assert followed.prepared is not None and not list(CHOICE_RULES["DK207"].run(followed))
+    assert followed.explored.winner is not None and not list(CHOICE_RULES["DK207"].run(followed))
     assert [_reach(followed, name) for name in ("cast", "pixels")] == pytest.approx([640] * 2, rel=1e-3)
 
 
 def test_where_the_backend_can_it_stays_float_and_nothing_is_made_up() -> None:
     made = chosen(result=False)
-    assert made.prepared is not None and made.prepared.way.kind != "integer"
+    assert made.explored.winner is not None and made.explored.winner.way.kind != "integer"
     assert made.situation.encodings is not None and not SIZES & made.situation.encodings.entries.keys()
     found = list(CHOICE_RULES["DK207"].run(made))
-    assert {(one.severity, one.handled) for one in found} == {(Severity.INFO, f"left float: {made.prepared.way.id}")}
+    (told,) = {(one.severity, one.handled) for one in found}
+    assert told == (Severity.INFO, f"left float: {made.explored.winner.way.id}")
 
 
 ABOUT_DATA = {f"DK{number}" for number in (*range(230, 236), 252, *range(621, 629))}

@@ -207,7 +207,7 @@ def test_a_program_that_takes_too_much_memory_is_ended() -> None:
 
 def test_steps_are_told_in_their_order() -> None:
     heard: list[str] = []
-    steps = Steps(("read", "render", "seal"), prefixed("a", heard.append))
+    steps = Steps(names=("read", "render", "seal"), tell=prefixed("a", heard.append))
     for name in ("read", "seal", "none", "read"):
         steps.begin(name)
     prefixed("a", heard.append)("news")

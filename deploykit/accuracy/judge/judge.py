@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import starmap
 from typing import Any
 
@@ -192,10 +193,7 @@ def _output_numbers(
 
 def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
     """What the task measures, decibels, and what looks for damage, of one kind of values."""
-
-    def number(measure: Measure, value: float, *keys: str, **more: Any) -> JudgedNumber:
-        return context.number(piece.output, piece.kind, measure, value, *keys, part=str(piece), **more)
-
+    number = partial(context.number, piece.output, piece.kind, part=str(piece))
     if piece.kind is OutputKind.LABELS:
         yield from _of_task(number, piece, pairs)
         return

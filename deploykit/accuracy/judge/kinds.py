@@ -115,7 +115,13 @@ _FEWEST_LETTERS = 11
 def _kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
     """What a tensor holds, from what makes it, its type and its shape."""
     maker = facts.maker_behind(tensor, _MOVES)
-    if _holds_integers(facts, tensor, maker):
+    # Whole numbers as such: of an integer type, or cast from one; stored steps of a quantizer are none.
+    if maker is not None and maker.op_type == "Cast":
+        is_whole = not facts.is_data(maker.inputs[0]) and facts.producer_of(maker.inputs[0]) is not None
+    else:
+        steps = facts.maker_behind(tensor, _MOVES - {"QuantizeLinear", "TopK"}, "QuantizeLinear")
+        is_whole = not facts.is_data(tensor) and steps is None
+    if is_whole:
         return OutputKind.LABELS
     if maker is not None:
         mean = facts.maker_behind(tensor, _MOVES | ops(Trait.AVERAGES))  # a mean of probabilities is one
@@ -131,14 +137,6 @@ def _kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
     if len(shape) == 3:
         return OutputKind.SEQUENCE
     return OutputKind.LOGITS if len(shape) == 2 and shape[1] != 1 else OutputKind.OTHER
-
-
-def _holds_integers(facts: GraphFacts, tensor: str, maker: NodeFact | None) -> bool:
-    """Whole numbers as such: of an integer type, or cast from one; stored steps of a quantizer are none."""
-    if maker is not None and maker.op_type == "Cast":
-        return not facts.is_data(maker.inputs[0]) and facts.producer_of(maker.inputs[0]) is not None
-    stored = facts.maker_behind(tensor, _MOVES - {"QuantizeLinear", "TopK"}, "QuantizeLinear")
-    return not facts.is_data(tensor) and stored is None
 
 
 def _made_of_scores(facts: GraphFacts, node: NodeFact, depth: int = 3) -> bool:

@@ -11,7 +11,6 @@ import csv
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from hashlib import file_digest
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
@@ -43,7 +42,7 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import InputError, UsageError
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
-from deploykit.system.files import open_regular, paths_below, read_regular, regular_size
+from deploykit.system.files import paths_below, read_regular, regular_size
 
 __all__ = [
     "KINDS",
@@ -377,7 +376,7 @@ _FORMS = "NAME=VALUE (a number, or numbers with commas), NAME=LOW..HIGH or NAME=
 class Declaration(Record):
     """What one input is: fixed ``values`` that broadcast to its shape, a range with both ends included, or a file.
 
-    A file holds one or several samples of the input, and ``sha256`` is that of its bytes.
+    A file holds one or several samples of the input.
     """
 
     name: str
@@ -386,7 +385,6 @@ class Declaration(Record):
     low: _Number = 0
     high: _Number = 0
     file: Path | None = None
-    sha256: str = ""
 
     def __repr__(self) -> str:
         return f"Declaration({self.described})"
@@ -401,16 +399,6 @@ class Declaration(Record):
                 return f"declared as {self.low} to {self.high}"
             case "file":
                 return f"declared by the file {'' if self.file is None else self.file.name}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for the manifest: a file by its name and SHA-256, never by its path."""
-        match self.kind:
-            case "value":
-                return {"kind": "value", "values": list(self.values)}
-            case "range":
-                return {"kind": "range", "low": self.low, "high": self.high}
-            case "file":
-                return {"kind": "file", "file": "" if self.file is None else self.file.name, "sha256": self.sha256}
 
 
 def parse_declarations(texts: Iterable[str], inputs: tuple[InputSpec, ...]) -> dict[str, Declaration]:
@@ -462,9 +450,7 @@ def _declaration(text: str, spec: InputSpec, said: str) -> Declaration:
     if path.suffix.lower() in ARRAY_SUFFIXES:
         if not places_in(path, (spec,)):
             raise InputError(f"{path}: holds no sample for the input {spec}")
-        with open_regular(path) as stream:
-            digest = file_digest(stream, "sha256").hexdigest()
-        return Declaration(name=spec.name, kind="file", file=path, sha256=digest)
+        return Declaration(name=spec.name, kind="file", file=path)
     raise UsageError(f"--input {text}: neither numbers nor a range nor a .npy file", next=f"write {_FORMS}")
 
 

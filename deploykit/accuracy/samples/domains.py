@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
@@ -112,7 +113,7 @@ def input_domains(facts: GraphFacts, read: ReadConstant) -> dict[str, Domain]:
         fresh = {name for node in telling for name in node.outputs} - reached
         reached |= fresh
         todo += fresh
-    readings = _Readings(facts, read)
+    readings = _Readings(facts=facts, read=read)
     order = [*facts.inputs, *(name for node in facts.nodes for name in node.outputs)]
     for name in reversed(order):
         if name in reached:
@@ -145,12 +146,12 @@ def _domain(dtype: str, stated: tuple[_Stated, ...]) -> Domain:
     return Domain(low=low, high=high, why=tightest.why, node=tightest.node, is_mask=is_mask)
 
 
-class _Readings:
+class _Readings(Record):
     """What the readers of each tensor state, the last tensors of the graph first."""
 
-    def __init__(self, facts: GraphFacts, read: ReadConstant) -> None:
-        self._facts, self._read = facts, read
-        self.stated: dict[str, tuple[_Stated, ...]] = {}
+    facts: GraphFacts
+    read: ReadConstant
+    stated: dict[str, tuple[_Stated, ...]] = field(default_factory=dict)
 
     def of_reader(self, node: NodeFact, name: str) -> Iterator[_Stated]:
         """What one operator states of a tensor that it reads."""
@@ -165,7 +166,7 @@ class _Readings:
         if not is_standard(node) or name not in node.inputs:
             yield unknown(f"it is read by {op}, which is not looked into")
             return
-        place, fact = node.inputs.index(name), self._facts.tensors[name]
+        place, fact = node.inputs.index(name), self.facts.tensors[name]
         behind = self.stated.get(node.outputs[0], ()) if node.outputs else ()
         if op in _INDEXED and place == 1:
             rows = self._rows(node)
@@ -223,8 +224,8 @@ class _Readings:
     def _of_arithmetic(self, node: NodeFact, name: str, behind: Iterable[_Stated]) -> list[_Stated] | None:
         """What is stated of the result, told of the operand; None where nothing is stated."""
         op, other, first = node.op_type, self._beside(node, name), node.inputs[0] == name
-        is_float = self._facts.tensors[name].is_float
-        readers = self._facts.consumers_of(node.outputs[0])
+        is_float = self.facts.tensors[name].is_float
+        readers = self.facts.consumers_of(node.outputs[0])
         one_sided = _Stated(rank=_Rank.ONE_SIDED, low=1, high=math.inf, why="", node=node.label)
         if op in ("Add", "Sub") and other is not None:
             least, most = other if op == "Add" else (-other[1], -other[0])
@@ -260,7 +261,7 @@ class _Readings:
         return [replace(one_sided, why=why)]
 
     def _of_cast(self, node: NodeFact, given: str, behind: Iterable[_Stated]) -> Iterator[_Stated]:
-        made = self._facts.tensors[node.outputs[0]].dtype
+        made = self.facts.tensors[node.outputs[0]].dtype
         if made == "bool":
             why = "it is turned into true and false"
             yield _Stated(rank=_Rank.MASK, low=0, high=1, why=why, node=node.label)
@@ -275,7 +276,7 @@ class _Readings:
 
     def _constant(self, name: str) -> _Bounds | None:
         """The smallest and largest value of a stored tensor."""
-        values = self._read(name) if name else None
+        values = self.read(name) if name else None
         if values is None or not values.size or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
             return None
         return float(values.min()), float(values.max())
@@ -287,7 +288,7 @@ class _Readings:
 
     def _wrapped(self, node: NodeFact, name: str) -> float | None:
         """The n of ``Where(x < 0, x + n, x)``, by which negative indices are made positive."""
-        moved = self._facts.producer_of(node.inputs[1], "Add") if node.op_type == "Where" else None
+        moved = self.facts.producer_of(node.inputs[1], "Add") if node.op_type == "Where" else None
         if moved is None or name not in moved.inputs or node.inputs[2] != name:
             return None
         shift = self._beside(moved, name)
@@ -295,7 +296,7 @@ class _Readings:
 
     def _rows(self, node: NodeFact) -> int | None:
         """How many rows an index chooses from: the least of the dimensions that it counts off."""
-        shapes = [fact.shape if (fact := self._facts.tensors.get(name)) else None for name in node.inputs[:2]]
+        shapes = [fact.shape if (fact := self.facts.tensors.get(name)) else None for name in node.inputs[:2]]
         table, index = ((),) * 2 if None in shapes else shapes
         first, count = int(node.attributes.get("axis", 0)), 1
         if node.op_type.endswith("ND"):

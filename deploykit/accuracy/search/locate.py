@@ -357,26 +357,17 @@ def locate_files(
     model: Path,
     candidate: Path | None = None,
     *,
-    encodings: Path | None = None,
-    data: Path | None = None,
-    samples: int | None = None,
-    seed: int = 0,
     threshold_db: float = 20.0,
+    **asked: Any,
 ) -> Located:
     """``locate`` for files: a model against another with the same tensor names, or against its own simulation.
 
-    A QDQ model by itself is held against the float model that it quantizes. Raises UsageError when both ``candidate``
-    and ``encodings`` are given, or neither for a float model.
+    ``asked`` is what ``read_question`` takes. A QDQ model by itself is held against the float model that it quantizes.
+    Raises UsageError when both ``candidate`` and encodings are given, or neither for a float model.
     """
-    several = UsageError("locate compares two executions", next="give a second model, or --encodings")
-    if candidate is not None and encodings is not None:
-        raise several
-    asked: dict[str, Any] = {"data": data, "samples": samples, "seed": seed}
-    given = read_question(model, encodings=encodings, takes_pairs=candidate is None, **asked)
-    right = ModelProbe(lean_weights(load_model(candidate))) if candidate is not None else None
-    if right is None:
-        if given.encodings is None:
-            raise several
-        right = ModelProbe(given.model, given.encodings)
-    left, feeds = ModelProbe(given.model), given.samples.varied
-    return locate(given.facts, left, right, feeds, threshold_db=threshold_db)
+    given = read_question(model, takes_pairs=candidate is None, **asked)
+    if (candidate is None) is (given.encodings is None):
+        raise UsageError("locate compares two executions", next="give a second model, or --encodings")
+    other = given.model if candidate is None else lean_weights(load_model(candidate))
+    probes = ModelProbe(given.model), ModelProbe(other, given.encodings)
+    return locate(given.facts, *probes, given.samples.varied, threshold_db=threshold_db)

@@ -6,7 +6,7 @@ It knows names and nodes: no values, no encodings, and it runs nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 
@@ -53,7 +53,14 @@ class GraphPieces:
         size = size or max(_LEAST_NODES, round(math.sqrt(len(self.nodes))))
         self.pieces = self._cut_by_bytes(room, size) if room else self._cut(size)
         self.piece_of = [number for number, piece in enumerate(self.pieces) for _ in piece]
-        self.crossing = self._crossing(frozenset(wanted))
+        self.last: dict[str, int] = {}  # the last piece that reads each computed tensor
+        for place, names in enumerate(self.reads):
+            self.last.update(dict.fromkeys(names, self.piece_of[place]))
+        asked = frozenset(wanted)
+        self.crossing = tuple(
+            tuple(name for name in self.made(piece) if self.last.get(name, -1) > number or name in asked)
+            for number, piece in enumerate(self.pieces)
+        )
 
     @cached_property
     def readers(self) -> dict[str, list[int]]:
@@ -103,15 +110,6 @@ class GraphPieces:
                 counts[maker] += 1
                 counts[last.get(name, maker)] -= 1
         return list(accumulate(alive)), [count == 0 for count in accumulate(opaque)]
-
-    def _crossing(self, wanted: Collection[str]) -> tuple[tuple[str, ...], ...]:
-        last: dict[str, int] = {}
-        for place, names in enumerate(self.reads):
-            last.update(dict.fromkeys(names, self.piece_of[place]))
-        return tuple(
-            tuple(name for name in self.made(piece) if last.get(name, -1) > number or name in wanted)
-            for number, piece in enumerate(self.pieces)
-        )
 
     def made(self, places: Iterable[int]) -> list[str]:
         """What some nodes make, in graph order; sequences are left out."""

@@ -177,7 +177,7 @@ def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto
     """
     stored = {name: tensor for name, tensor in _stored_tensors(model) if name in values}
     copy = without_values(model)
-    graph, chains = copy.graph, _Chains(copy.graph)
+    graph, constants = copy.graph, dict[np.float32, str]()
     graph.initializer.extend(
         quantized_tensor(tensor, values[tensor.name], tensor.name) if tensor.name in stored else tensor
         for tensor in model.graph.initializer
@@ -193,7 +193,7 @@ def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto
         for index, name in enumerate(node.output):
             if name in values:
                 copied.output[index] = name + RAW
-                chains.add(name, values[name])
+                _add_quantizer(graph, name, values[name], constants)
     return copy
 
 
@@ -230,49 +230,38 @@ def _check_fit(tensor: TensorProto, value: Value, name: str) -> None:
         ) from None
 
 
-class _Chains:
-    """Adds the ops of quantizers to a graph and shares their constants among all of them."""
-
-    def __init__(self, graph: GraphProto) -> None:
-        self._graph = graph
-        self._known: dict[np.float32, str] = {}
-
-    def add(self, name: str, value: Value) -> None:
-        """The nodes that compute ``name`` from ``name::raw``."""
-        nodes = self._graph.node
-        if isinstance(value, Float):
-            inner, narrow = f"{name}::{value.dtype}", element_type(value.dtype.removesuffix("32"))
-            nodes.append(helper.make_node("Cast", [name + RAW], [inner], to=narrow))
-            nodes.append(helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT))
-            return
-        assert isinstance(value, Affine)  # as ``quantizers_of`` lets through
-        scale = self._constant(float(value.scale.reshape(())))
-        zero_offset = float(value.lowest - value.zero_point.reshape(()))
-        offset, half = self._constant(zero_offset), self._constant(0.5)
-        # The threshold takes NaN to the lowest step, for NaN is not above it; an offset of zero changes no number.
-        steps = [
-            ("Div", (scale,)),
-            *([("Sub", (offset,))] if zero_offset else []),
-            ("Add", (half,)),
-            ("Floor", ()),
-            ("ThresholdedRelu", ()),
-            ("Min", (self._constant(float((1 << value.bits) - 1)),)),
-            *([("Add", (offset,))] if zero_offset else []),
-            ("Mul", (scale,)),
-        ]
-        before = name + RAW
-        for number, (op, constants) in enumerate(steps, start=1):
-            made = name if number == len(steps) else f"{name}::{number}"
-            threshold = _THRESHOLD if op == "ThresholdedRelu" else ()
-            nodes.add(op_type=op, input=(before, *constants), output=(made,), attribute=threshold)
-            before = made
-
-    def _constant(self, value: float) -> str:
-        narrow = np.float32(value)
-        if narrow not in self._known:
-            self._known[narrow] = f"::float32({narrow!s})::{narrow.tobytes().hex()}"
-            self._graph.initializer.append(numpy_helper.from_array(np.asarray(narrow), self._known[narrow]))
-        return self._known[narrow]
+def _add_quantizer(graph: GraphProto, name: str, value: Value, known: dict[np.float32, str]) -> None:
+    """The nodes that compute ``name`` from ``name::raw``; all quantizers of a graph share its ``known`` constants."""
+    if isinstance(value, Float):
+        inner, narrow = f"{name}::{value.dtype}", element_type(value.dtype.removesuffix("32"))
+        graph.node.append(helper.make_node("Cast", [name + RAW], [inner], to=narrow))
+        graph.node.append(helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT))
+        return
+    assert isinstance(value, Affine)  # as ``quantizers_of`` lets through
+    scale, zero_offset = float(value.scale.reshape(())), float(value.lowest - value.zero_point.reshape(()))
+    # The threshold takes NaN to the lowest step, for NaN is not above it; an offset of zero changes no number.
+    steps = [
+        ("Div", [scale]),
+        *([("Sub", [zero_offset])] if zero_offset else []),
+        ("Add", [0.5]),
+        ("Floor", []),
+        ("ThresholdedRelu", []),
+        ("Min", [float((1 << value.bits) - 1)]),
+        *([("Add", [zero_offset])] if zero_offset else []),
+        ("Mul", [scale]),
+    ]
+    before = name + RAW
+    for place, (op, constants) in enumerate(steps, start=1):
+        made = name if place == len(steps) else f"{name}::{place}"
+        threshold = _THRESHOLD if op == "ThresholdedRelu" else ()
+        for constant in constants:
+            number = np.float32(constant)
+            if number not in known:
+                known[number] = f"::float32({number!s})::{number.tobytes().hex()}"
+                graph.initializer.append(numpy_helper.from_array(np.asarray(number), known[number]))
+        read = (before, *(known[np.float32(one)] for one in constants))
+        graph.node.add(op_type=op, input=read, output=(made,), attribute=threshold)
+        before = made
 
 
 _THRESHOLD = (helper.make_attribute("alpha", 0.0),)

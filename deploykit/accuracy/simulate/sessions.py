@@ -297,11 +297,9 @@ class StreamedModel:
         self._pieces = GraphPieces(model, self.wanted, size=nodes, room=room)
         self.inputs = frozenset(self._pieces.inputs)
         self._declared = {item.name: item for item in model.graph.input}
-        last: dict[str, int] = {}  # the last group that reads each computed tensor; what is wanted stays
-        for place, names in enumerate(self._pieces.reads):
-            last.update(dict.fromkeys(names, self._pieces.piece_of[place]))
+        # What no later group reads; what is wanted stays.
         self._last: dict[int, list[str]] = {}
-        for name, number in last.items():
+        for name, number in self._pieces.last.items():
             if name not in self.wanted:
                 self._last.setdefault(number, []).append(name)
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,6 @@ from deploykit.system.published import Published, published
 
 __all__ = [
     "Fidelity",
-    "Fitted",
     "Original",
     "QuestionOfFiles",
     "Simulation",
@@ -159,19 +159,18 @@ def simulate_files(
     model: Path,
     encodings: Path,
     *,
-    data: Path | None = None,
+    data: Path | None,
     samples: int | None = None,
-    seed: int = 0,
-    float_tensors: Path | None = None,
     thresholds: Thresholds | None = None,
+    **asked: Any,
 ) -> Simulation:
     """``simulate`` for files; without data on derived inputs, or arbitrary ones.
 
-    Raises InputError for files that make no sense.
+    ``asked`` is what ``read_question`` takes besides. Raises InputError for files that make no sense.
     """
     # All that was given; of what is made up, as much as a judgement uses.
     most = samples if samples is not None else MOST if data is None else sys.maxsize
-    given = read_question(model, encodings=encodings, float_tensors=float_tensors, data=data, samples=most, seed=seed)
+    given = read_question(model, encodings=encodings, data=data, samples=most, **asked)
     assert given.encodings is not None
     made, facts = given.samples, given.facts
     done = simulate(given.model, given.encodings, made.varied, facts=facts, label=made.label, thresholds=thresholds)
@@ -246,13 +245,6 @@ _SAME_DB = 1.0
 _PERHAPS = "not judged: it misses what is asked, perhaps only because the inputs are made up"
 
 
-class Fitted(Record, eq=False):
-    """A judge on samples that the encodings can hold, and its verdict on the encodings as they are."""
-
-    judge: Judge
-    verdict: Verdict
-
-
 class Original(Record, eq=False):
     """The model as it was handed in: its judge, and what its encodings lose; None where it came without any.
 
@@ -272,13 +264,14 @@ def fit_judge(
     thresholds: Thresholds | None = None,
     known: Known | None = None,
     end: ModelProto | None = None,
-) -> Fitted:
-    """The judge of every execution of this model; samples other than derived ones are taken as they are.
+) -> tuple[Judge, Verdict]:
+    """The judge of every execution of this model, on samples that the encodings can hold, and its verdict on these.
 
-    ``end`` is what the host runs behind it.
+    Samples other than derived ones are taken as they are. ``end`` is what the host runs behind the model.
     """
     derived = {name for name, source in samples.of_inputs.items() if source.label is Label.DERIVED}
-    session, simulator, tried = Session(model), Simulator(model, encodings, known=known), list[Fitted]()
+    session, simulator = Session(model), Simulator(model, encodings, known=known)
+    tried = list[tuple[Judge, Verdict]]()
     factors = (1.0, *_FACTORS) if samples.label is Label.DERIVED else (1.0,)
     # Opening a model piece by piece costs more than a few samples more: then all sizes share one pass, of two samples.
     streams = session.streams or simulator.streams
@@ -297,12 +290,12 @@ def fit_judge(
             reference, outputs = list(islice(wanted, len(feeds))), list(islice(got, len(feeds)))
             judge = Judge(model, facts, feeds, label=samples.label, thresholds=thresholds, reference=reference, end=end)
             verdict = settled(judge.compare(outputs), samples.label)
-            tried.append(Fitted(judge=judge, verdict=verdict))
+            tried.append((judge, verdict))
             if verdict.right:
                 return tried[-1]
     # Where size makes no difference, something else is wrong: what mends it is then seen best on the smallest.
-    best = max(_order(item.verdict.overall_db) for item in tried)
-    return next(item for item in reversed(tried) if _order(item.verdict.overall_db) >= best - _SAME_DB)
+    best = max(_order(verdict.overall_db) for _, verdict in tried)
+    return next(item for item in reversed(tried) if _order(item[1].overall_db) >= best - _SAME_DB)
 
 
 def settled(verdict: Verdict, label: Label) -> Verdict:

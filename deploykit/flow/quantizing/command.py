@@ -69,7 +69,7 @@ def quantize(
     backend, target = resolve_target(request)
     if backend.quantizer:
         return _while_packaging(backend, request, out, force=force, tell=tell)
-    steps = Steps((_READING, _QUANTIZING, _WRITING), tell)
+    steps = Steps(names=(_READING, _QUANTIZING, _WRITING), tell=tell)
     steps.begin(_READING)
     with blaming(request.model):
         backend, given = read_situation(request)
