@@ -64,21 +64,22 @@ def emit(value: object, text: str | Callable[[], str]) -> None:
         click.echo(defused((text if isinstance(text, str) else text()).rstrip("\n")))
 
 
-def plain(text: str) -> str:
-    """One line, in which whatever is not printable stands as an escape: ``\\x1b``, ``\\n``, ``\\u202e``."""
-    return text if text.isprintable() else "".join(map(_shown, text))
+def plain(text: str, kept: str = "") -> str:
+    """Text in which whatever is not printable, but those ``kept``, stands as an escape: ``\\x1b``, ``\\n``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in kept else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def defused(text: str) -> str:
     """Lines, styled or not, without anything else that a terminal would obey."""
     parts = _STYLES.split(text)
     # Every other part is a style.
-    parts[::2] = ["".join(one if one in "\n\t" else _shown(one) for one in part) for part in parts[::2]]
+    parts[::2] = [plain(part, "\n\t") for part in parts[::2]]
     return "".join(parts)
-
-
-def _shown(letter: str) -> str:
-    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
 
 
 def table(rows: Iterable[Sequence[object]], *, header: Sequence[str]) -> str:

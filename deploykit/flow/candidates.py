@@ -175,6 +175,8 @@ def simulated_ladder(
     def judged() -> ModelOnSamples:
         return ModelOnSamples(proto, facts, measured, reaching)
 
+    timed = _timer(Request(model=model, target=str(target), sdk=sdk), proto, tell) if estimate else _untimed
+
     def rung(name: str) -> LadderRung:
         """One candidate; what cannot be simulated says why."""
         rung = LadderRung(precision=name, runs_here=name != "w16a16" and (name != "fp16" or "float16" in wides))
@@ -183,7 +185,7 @@ def simulated_ladder(
             rung = judged().measured(replace(rung, made_by="ranges of the data (deploykit)"), encodings)
         except DeploykitError as error:
             return replace(rung, missing=error.why or error.what)
-        return replace(rung, borders=0) if name == "fp16" else rung
+        return timed(replace(rung, borders=0) if name == "fp16" else rung)
 
     findings: tuple[Finding, ...] = ()
     if data is not None and made.label is Label.GIVEN:
@@ -194,11 +196,8 @@ def simulated_ladder(
         assert base.encodings is not None
         return judged().mix(base.encodings, made, wide, wanted, tell)
 
-    ladder = walk(CANDIDATES, wanted, measure=rung, mix=mix, wides=wides, tell=tell)
-    if estimate:
-        ladder = ladder.timed(_timer(Request(model=model, target=str(target), sdk=sdk), proto, tell))
     return SimulatedLadder(
-        ladder=ladder,
+        ladder=walk(CANDIDATES, wanted, measure=rung, mix=mix, wides=wides, confirm=timed, tell=tell),
         samples=made,
         seen=len(seen),
         measured=len(measured),
@@ -207,19 +206,25 @@ def simulated_ladder(
     )
 
 
-def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderRung], float | None]:
-    """What a compiler that runs here estimates for one candidate; ToolError where there is none."""
+def _untimed(rung: LadderRung) -> LadderRung:
+    return rung
+
+
+def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderRung], LadderRung]:
+    """Adds what a compiler that runs here estimates, to a candidate that may win; ToolError where there is none."""
     compiler = next((known for known in load_backends() if known.offers("time_us")), None)
     if compiler is None:
         raise ToolError("--estimate: no compiler runs here", next="'deploykit doctor' says what is missing")
     device = resolve_target(request)[1].device
 
-    def timed(rung: LadderRung) -> float | None:
+    def timed(rung: LadderRung) -> LadderRung:
+        if not rung.may_win:
+            return rung
         tell(f"compiling {rung.precision}")
         made = model
         if rung.precision != "fp16" and rung.encodings is not None:
             made = insert_qdq(model, rung.encodings).model
-        return compiler.time_us(made.SerializeToString(), device, tell)
+        return replace(rung, time_us=compiler.time_us(made.SerializeToString(), device, tell))
 
     return timed
 

@@ -210,6 +210,7 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
     if not request.calibration:
         return ChosenWay(situation=situation, skipped=_NO_SAMPLES.format("it" if facts.is_qdq else "float16"))
     samples, model = samples_of(situation, shared), lean_weights(situation.model)
+    end = None if situation.tail is None else ModelProto.FromString(situation.tail)
 
     def simulated() -> Verdict:
         if facts.is_qdq:
@@ -217,23 +218,18 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
 
             tell("simulating the pairs of the model")
             taken = extract_qdq(model, saturate=True)
-            return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=_end(situation))[1]
+            return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=end)[1]
         tell("simulating float16")
         names = [name for name, tensor in facts.tensors.items() if tensor.is_float]
         entries = {name: Encoding(name=name, value=Float(dtype="float16")) for name in names}
         halves = EncodingSet(version="", entries=entries)
-        _, verdict = fit_judge(model, facts, halves, samples, end=_end(situation))
+        _, verdict = fit_judge(model, facts, halves, samples, end=end)
         # Kernels may keep more than float16 inside, and saturate where this overflows: a no is no proof.
         why = f"not judged: rounded to float16 everywhere, {verdict.reason}"
         return replace(verdict, right=None, reason=why) if verdict.right is False else verdict
 
     verdict = shared.once(("as it is", Same(situation.model.proto), samples), simulated)
     return ChosenWay(situation=situation, samples=samples, halves=verdict)
-
-
-def _end(situation: Situation) -> ModelProto | None:
-    """What the host runs behind the model, where a cure left something to it."""
-    return None if situation.tail is None else ModelProto.FromString(situation.tail)
 
 
 def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
@@ -295,7 +291,7 @@ def _explored(
         asked=request.rewrite,
         banned=request.no_rewrite,
         max_segments=most,
-        end=_end(situation),
+        end=None if situation.tail is None else ModelProto.FromString(situation.tail),
     )
     return shared.keep(key, explore(ground, support, mixed=request.mixed, tell=tell))
 

@@ -162,20 +162,6 @@ class Ladder(Published, eq=False):
         """The candidates, and what came of each step."""
         return (*self.rungs, *(step.candidate for step in self.steps))
 
-    def timed(self, estimate: Callable[[LadderRung], float | None]) -> Ladder:
-        """The same story with an estimate of each candidate that the target runs."""
-        times = {id(rung): estimate(rung) if rung.may_win and not rung.missing else None for rung in self.all_rungs}
-
-        def told(rung: LadderRung) -> LadderRung:
-            return replace(rung, time_us=times.get(id(rung)))
-
-        return replace(
-            self,
-            rungs=tuple(map(told, self.rungs)),
-            steps=tuple(replace(step, candidate=told(step.candidate)) for step in self.steps),
-            chosen=None if self.chosen is None else told(self.chosen),
-        )
-
     def as_published(self) -> Json:
         """The whole story."""
         return {

@@ -22,7 +22,6 @@ from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.cure import JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
-from deploykit.model.facts import GraphChange, changes_between
 from deploykit.system.aliases import Tell, silent
 
 __all__ = ["SECONDS", "Decision", "decide", "plan_as_given", "second_opinions"]
@@ -46,11 +45,6 @@ class Decision(Record, Generic[P, D]):
     def situation(self) -> Situation:
         """The situation that is packaged."""
         return self.chosen.situation
-
-    @property
-    def changes(self) -> tuple[GraphChange, ...]:
-        """Where the graph that is packaged differs from the one that was given."""
-        return changes_between(self.given.facts, self.situation.facts)
 
 
 # About a range of the file: it stays as it is where a rewrite moves the operator that shows it, as to the host.

@@ -186,24 +186,25 @@ def pin(given: Situation) -> Situation:
         fits=lambda shapes: not contradiction(proto, shapes),
         dense=any(not isinstance(dim, int) for shape in outputs for dim in shape[1:]),
     )
-    if not (sizes.pinned or choices or stale or branches):
+    if not (sizes or choices or stale or branches):
         return given
-    if sizes.pinned and (why := contradiction(proto, sizes.shapes)) and not runs(sizes.shapes):
-        told = "; ".join(f"{item.name} {' x '.join(map(str, item.shape))} ({item.why})" for item in sizes.pinned)
+    shapes = {item.name: item.shape for item in sizes}
+    if sizes and (why := contradiction(proto, shapes)) and not runs(shapes):
+        told = "; ".join(f"{item.name} {' x '.join(map(str, item.shape))} ({item.why})" for item in sizes)
         raise UsageError(
             f"{told}: the model's operators do not fit together at this size",
             why=why,
             next="give sizes that they take, with --input NAME=SIZES",
         )
-    pinned = pin_shapes(proto, sizes.shapes, choices)
-    shapes = [tensor.shape or (None,) for tensor in facts.tensors.values()]
+    pinned = pin_shapes(proto, shapes, choices)
+    was = [tensor.shape or (None,) for tensor in facts.tensors.values()]
     # Symbols of computed tensors are taken away only where they hid sizes.
-    if not (sizes.pinned or choices or any(not isinstance(dim, int) for shape in shapes for dim in shape)):
+    if not (sizes or choices or any(not isinstance(dim, int) for shape in was for dim in shape)):
         pinned = proto
     folded = rewrite(pinned, encodings, _FOLDS, [_proof_feed(pinned)])
     pinned, kept = folded.model, folded.encodings
     settle_outputs(pinned)
-    if pinned is proto or not (sizes.pinned or choices or folded.kept):
+    if pinned is proto or not (sizes or choices or folded.kept):
         return given
     if kept is not None and encodings is not None:  # folding must not hide entries that never had a tensor
         strangers = {entry.name: entry for entry in encodings if entry.name not in facts.tensors}
@@ -215,7 +216,7 @@ def pin(given: Situation) -> Situation:
         facts=collect_facts(changed),
         encodings=kept,
         rewritten=True,
-        sizes=sizes.pinned,
+        sizes=sizes,
         choices=choices,
     )
 

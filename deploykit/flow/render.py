@@ -20,6 +20,7 @@ from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
 from deploykit.flow.choose import run_of
 from deploykit.flow.plan import Decision
+from deploykit.model.facts import GraphChange
 from deploykit.model.weights import lean_weights
 from deploykit.report.pages import render_readme, render_report
 from deploykit.system.aliases import Json
@@ -32,6 +33,7 @@ __all__ = ["documents"]
 
 def documents(
     decision: Decision[Any, Any],
+    changes: Sequence[GraphChange],
     writer: PackageWriter,
     execution: Execution,
     status: PackageStatus,
@@ -39,16 +41,17 @@ def documents(
     generated: tuple[str, ...],
     templates: Path | None,
 ) -> Iterator[PackageFile]:
-    """The pages for people, which tell what ran as well; ``generated`` are the steps that did not run."""
+    """The pages for people, which tell what ran as well.
+
+    ``changes`` are those of the graph, ``generated`` the steps that did not run.
+    """
     plan, situation = decision.plan, decision.situation
     name = situation.request.model.name
     readme = render_readme(plan, name, execution, generated, status, findings, templates)
     yield TextFile(path="README.md", text=readme)
     drawn = drawn_detections(decision, execution)
     files = [{"path": path, **row} for path, row in writer.records.items()]
-    report = render_report(
-        plan, situation, decision.changes, execution, generated, status, findings, files, templates, drawn
-    )
+    report = render_report(plan, situation, changes, execution, generated, status, findings, files, templates, drawn)
     yield TextFile(path="report.html", text=report)
 
 

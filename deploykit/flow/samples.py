@@ -13,12 +13,12 @@ from contextlib import suppress
 import numpy as np
 from onnx import ModelProto, helper
 
-from deploykit.accuracy.samples.calibration import Calibration, Declaration, load_calibration, parse_declarations
+from deploykit.accuracy.samples.calibration import Calibration, load_calibration, parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.images import can_decode
 from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.backend.backend import Request, Same, SharedWork, Situation
+from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.requests import FLOATS
 from deploykit.encodings.backward import Evidence
 from deploykit.errors import DeploykitError, InputError
@@ -31,7 +31,6 @@ from deploykit.model.weights import lean_weights, load_small_weights
 __all__ = [
     "about_samples",
     "data_findings",
-    "declarations",
     "evidence_of",
     "largest_seen",
     "observed_ranges",
@@ -59,14 +58,9 @@ def samples_of(situation: Situation, shared: SharedWork) -> Samples:
         from deploykit.encodings.qdq import read_qdq
 
         encodings = read_qdq(model, source=str(situation.model.path))
-    declared = declarations(request, situation.facts)
+    declared = parse_declarations(request.inputs, input_specs(situation.facts)) if request.inputs else {}
     samples = gather(model, situation.facts, calibration=request.calibration, declared=declared, encodings=encodings)
     return shared.keep(key, samples)
-
-
-def declarations(request: Request, facts: GraphFacts) -> Mapping[str, Declaration]:
-    """What ``--input`` says of each input."""
-    return parse_declarations(request.inputs, input_specs(facts)) if request.inputs else {}
 
 
 def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Sequence[Feed]) -> dict[str, tuple[float, float]]:
@@ -135,7 +129,8 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
     known: tuple[Finding, ...] | None = shared.known(key)
     if known is not None:
         return known
-    calibration = load_calibration(source, input_specs(facts))
+    inputs = input_specs(facts)
+    calibration = load_calibration(source, inputs)
     if calibration.kind == "reader":
         return ()
     gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in (None, *FLOATS)
@@ -144,7 +139,7 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
     # Data that does not fit is told by the survey; an input that would have to be made up tells nothing.
     with suppress(InputError):
         if calibration.kind == "arrays" or can_decode():
-            declared, most = declarations(given.request, facts), MOST if gives_ranges else LOOKED_AT
+            declared, most = parse_declarations(given.request.inputs, inputs), MOST if gives_ranges else LOOKED_AT
             samples = gather(load_small_weights(model), facts, calibration=source, declared=declared, most=most)
             if samples.label in (Label.GIVEN, Label.DECLARED):
                 feeds, available = samples.feeds, samples.available

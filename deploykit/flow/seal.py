@@ -26,6 +26,7 @@ from deploykit.flow.plan import Decision
 from deploykit.flow.render import documents
 from deploykit.flow.samples import samples_of
 from deploykit.model.collect import constant_value
+from deploykit.model.facts import changes_between
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
@@ -102,7 +103,7 @@ class RanPackage(Record):
     def right(self) -> Correctness:
         """What ran says, else what a trial showed, else the simulation, which is no yes where a compiler refused."""
         tried = None if self.asked_by is None else self.asked_by.right
-        right = self.execution.right or tried or self.decision.chosen.right
+        right = self.execution.right or tried or self.decision.plan.right
         if self.execution.compiled.state is Compiled.REFUSED and right.state is Right.YES:
             return replace(right, state=Right.NOT_JUDGED, why=f"nothing runs; simulated by itself, {right.why}")
         return right
@@ -121,7 +122,8 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
     quantized = () if decision.given.quantized is None else (QUANTIZE,)
     execution = replace(execution, executed=(*quantized, *execution.executed))
     samples = _recorded_samples(ran, shared)
-    changes, given, facts = decision.changes, decision.given, decision.given.facts
+    given, facts = decision.given, decision.given.facts
+    changes = changes_between(facts, decision.situation.facts)
     holds = partial(encoded_range, facts, partial(constant_value, given.model), given.encodings)
     account: Json = {}
     quantizing: tuple[Step, ...] = ()
@@ -138,7 +140,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
         )
         quantizing = (step,)
     ladder = {} if given.ladder is None else {"ladder": dict(given.ladder)}  # also where it led to float16
-    writer.add(documents(decision, writer, execution, status, findings, generated, how.templates))
+    writer.add(documents(decision, changes, writer, execution, status, findings, generated, how.templates))
     manifest = {
         "schema": 1,
         "deploykit": version("deploykit"),

@@ -78,7 +78,8 @@ def _hold_new(parent: Path, stem: str, tried: list[Path]) -> tuple[Path, int]:
 def abandoned(parent: Path, stem: str) -> Iterator[Path]:
     """The folders that ``workspace`` made with these arguments in processes that died, each held while it is given."""
     try:
-        named = sorted(path for path in parent.iterdir() if path.name.startswith(_prefix(stem)))
+        prefix = _prefix(stem)
+        named = sorted(path for path in parent.iterdir() if path.name.startswith(prefix))
         own = [path for path in named if path.lstat().st_uid == os.getuid()]
     except OSError:
         return

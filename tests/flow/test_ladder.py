@@ -171,11 +171,15 @@ def test_estimated_times_are_of_what_the_target_runs_and_the_fastest_reaches_the
     found, _ = walked({**RANGES, "w8a8": 12.0})
     step = "w8a16 with 1 layer in float16"
     times = {"fp16": 9.0, "w16a16": 1.0, "w8a16": 2.0, "w8a8": 3.0, step: 8.0}
-    timed = found.timed(lambda rung: times[rung.precision])
-    told = {rung.precision: rung.time_us for rung in timed.all_rungs}
-    assert told == {**times, "w16a16": None} and timed.chosen is not None and timed.fastest is not None
-    assert (timed.chosen.precision, timed.chosen.time_us, timed.fastest.precision) == (step, 8.0, step)
-    assert found.fastest is None and found.timed(lambda _: None).fastest is None
+
+    def told(rung: LadderRung) -> LadderRung:
+        return replace(rung, time_us=times[rung.precision] if rung.may_win else None)
+
+    steps = tuple(replace(step, candidate=told(step.candidate)) for step in found.steps)
+    rungs, chosen = tuple(map(told, found.rungs)), None if found.chosen is None else told(found.chosen)
+    timed = replace(found, rungs=rungs, steps=steps, chosen=chosen)
+    assert timed.chosen is not None and timed.fastest is not None and found.fastest is None
+    assert (timed.chosen.precision, timed.fastest.precision) == (step, step)
     assert [rung.price()[0] for rung in (timed.chosen, replace(timed.chosen, on_npu=0.9))] == [False, True]
     assert LadderRung(precision="x").price() == (False, math.inf, math.inf)
 

@@ -304,8 +304,7 @@ def test_whose_word_says_whether_a_package_is_right(
     execution: Execution, tried: Correctness | None, simulated: Correctness, right: Correctness
 ) -> None:
     """What ran, else a trial before it, else the simulation; and what an earlier try failed at is handled."""
-    chosen, plan = SimpleNamespace(right=simulated), SimpleNamespace(findings=(finding_of("A"),))
-    decision: Any = SimpleNamespace(plan=plan, chosen=chosen)
+    decision: Any = SimpleNamespace(plan=SimpleNamespace(findings=(finding_of("A"),), right=simulated))
     request = Request(model=Path("m"), target="t")
     instead = Instead(request=request, how="in another form", right=tried, findings=(finding_of("N", Severity.INFO),))
     second = RanPackage(

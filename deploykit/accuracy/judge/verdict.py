@@ -466,8 +466,15 @@ class Verdict(Published):
         if quantization is None or (self.right is None and not by_chance):
             return self
         found = {(n.output, n.limit.measure, n.part): n for n in quantization.numbers}
-        pairs = [(n, found.get((n.output, n.limit.measure, n.part))) for n in self.numbers]
-        numbers = tuple(n if of is None else _beside(n, of) for n, of in pairs)
+        numbers: tuple[JudgedNumber, ...] = ()
+        for number in self.numbers:
+            of, limit = found.get((number.output, number.limit.measure, number.part)), number.limit
+            if of is not None:
+                # Where the quantization clearly keeps more, more is good in absolute terms.
+                clear = limits().limit.get(f"{limit.measure}/beside")
+                limit = clear if clear and clear.holds(of.value) and limit.reason != ASKED else limit
+                number = replace(number, limit=limit, base=of.value, base_words=of.words)
+            numbers += (number,)
         right, reason = decide(numbers, self.oddities, self.broken)
         excused = next((n for n in numbers if n.passes and not n.limit.holds(n.value)), None)
         words = quantization.words
@@ -551,13 +558,6 @@ def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: 
     # An output that hardly varies and yet differs is no proof of an error, and stands against a yes.
     doubtful = next((number for number in numbers if number.note.endswith("the values differ")), None)
     return (True, "") if doubtful is None else (None, f"{doubtful.output}: {doubtful.note}")
-
-
-def _beside(number: JudgedNumber, quantization: JudgedNumber) -> JudgedNumber:
-    """The number beside the quantization's own; where that keeps clearly more, more is good in absolute terms."""
-    clear = limits().limit.get(f"{number.limit.measure}/beside")
-    limit = clear if clear and clear.holds(quantization.value) and number.limit.reason != ASKED else number.limit
-    return replace(number, limit=limit, base=quantization.value, base_words=quantization.words)
 
 
 def _number(entry: Json) -> JudgedNumber:

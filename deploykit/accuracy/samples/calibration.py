@@ -120,7 +120,7 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
             files=tuple(files),
             unused=tuple(sorted(path.name for path in unused)),
             recipe=fit_recipe(read_recipe(source, inputs), inputs) if kinds == ["images"] else None,
-            sound=read_sound_recipe(source, RECIPE_FILE) if kinds == ["sounds"] else None,
+            sound=read_sound_recipe(source) if kinds == ["sounds"] else None,
             labels=_labels(source, files),
         )
     if not source.exists() and _READER.fullmatch(str(source)):

@@ -196,9 +196,9 @@ class SoundRecipe(Record):
             raise ValueError("scale and std are not 0")
 
 
-def read_sound_recipe(folder: Path, name: str) -> SoundRecipe:
+def read_sound_recipe(folder: Path) -> SoundRecipe:
     """The recipe of a folder of sounds; raises UsageError when it has none, because guessing one gives wrong ranges."""
-    path = folder / name
+    path = folder / RECIPE_FILE
     if path.is_file():
         return structure(SoundRecipe, read_toml(path), where=str(path))
     raise UsageError(

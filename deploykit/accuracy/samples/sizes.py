@@ -23,7 +23,7 @@ from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
 from deploykit.system.aliases import Arrays
 
-__all__ = ["PinnedInput", "Sizes", "decide_sizes", "rows_meet", "runs_with", "split_shapes"]
+__all__ = ["PinnedInput", "decide_sizes", "rows_meet", "runs_with", "split_shapes"]
 
 Shape: TypeAlias = tuple[int, ...]
 Runs: TypeAlias = Callable[[Mapping[str, Shape]], bool]
@@ -57,18 +57,6 @@ class PinnedInput(Record):
     def is_typed(self) -> bool:
         """True for a size that ``--input`` gave."""
         return self.why == _TYPED
-
-
-class Sizes(Record):
-    """The shapes that were decided, and the inputs whose shape nothing decides."""
-
-    pinned: tuple[PinnedInput, ...] = ()
-    open: tuple[InputSpec, ...] = ()
-
-    @property
-    def shapes(self) -> dict[str, Shape]:
-        """The decided shapes by input."""
-        return {item.name: item.shape for item in self.pinned}
 
 
 def split_shapes(texts: Iterable[str], inputs: Sequence[InputSpec]) -> tuple[dict[str, Shape], tuple[str, ...]]:
@@ -148,9 +136,11 @@ def decide_sizes(
     runs: Runs,
     fits: Runs,
     dense: bool,
-) -> Sizes:
-    """The shapes of the inputs that are open. ``runs`` tells whether the model runs at shapes, ``fits`` whether nothing
-    speaks against them, at less cost, ``dense`` whether its outputs grow with the picture, as those of detectors do.
+) -> tuple[PinnedInput, ...]:
+    """The shapes of the inputs that are open, but for those whose shape nothing decides.
+
+    ``runs`` tells whether the model runs at shapes, ``fits`` whether nothing speaks against them, at less cost,
+    ``dense`` whether its outputs grow with the picture, as those of detectors do.
     """
     specs = input_specs(facts)
     # The symbol of each open dimension; "?" and the like name nothing.
@@ -159,7 +149,7 @@ def decide_sizes(
     draft = _SizeDraft(specs=specs, symbols=symbols)
     waiting = tuple(spec for spec in specs if draft.open_axes(spec))
     if not waiting:
-        return Sizes()
+        return ()
     for shapes, why in ((declared, _TYPED), (sampled, "as the samples are")):
         for spec in specs:
             if spec.name in shapes:
@@ -184,7 +174,7 @@ def decide_sizes(
         )
         why = draft.why.get(spec.name) or next(shared, alone)
         pinned.append(PinnedInput(name=spec.name, shape=shape, why=why, usual=spec.name in draft.usual))
-    return Sizes(pinned=tuple(pinned), open=tuple(spec for spec in waiting if draft.open_axes(spec)))
+    return tuple(pinned)
 
 
 def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> set[str]:

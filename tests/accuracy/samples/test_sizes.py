@@ -74,10 +74,9 @@ def _answer(question: str) -> list[str]:
         fits=fits,
         dense=dense,
     )
-    lines = [
-        f"{one.name} {one.shape}: {one.why}{', by habit' * one.usual}{', typed' * one.is_typed}" for one in found.pinned
-    ]
-    lines += [*(f"open: {spec}" for spec in found.open), *(f"says no shape: {text}" for text in others)]
+    lines = [f"{one.name} {one.shape}: {one.why}{', by habit' * one.usual}{', typed' * one.is_typed}" for one in found]
+    left = (spec for spec in input_specs(facts) if None in spec.shape and spec.name not in {one.name for one in found})
+    lines += [*(f"open: {spec}" for spec in left), *(f"says no shape: {text}" for text in others)]
     return [*lines, f"tried: {', '.join(dict.fromkeys(filter(None, tried)))}"] if "tried" in more else lines
 
 
