@@ -31,7 +31,7 @@ def command(package: Path) -> int:
 def _text(report: BuildReport) -> str:
     lines = []
     if report.diagnosis is not None:
-        lines += [diagnosis_text(report.diagnosis, verbose=settings().verbosity > 0), ""]
+        lines += [diagnosis_text(report.diagnosis), ""]
     # On a terminal the script has said it already.
     lines += report.said if settings().verbosity < 0 else ()
     verdict = {0: "built", 1: "not built: the precision would have changed"}.get(report.exit_status, "not built")

@@ -63,7 +63,7 @@ def command(
     if Path(log).suffix == ".onnx":
         raise UsageError(f"{log}: is a model, not a log", next="name the log, and the model with --model")
     diagnosis = api.diagnose(sys.stdin.buffer if log == "-" else log, model=model, tools=tool)
-    emit(diagnosis, lambda: diagnosis_text(diagnosis, verbose=settings().verbosity > 0))
+    emit(diagnosis, lambda: diagnosis_text(diagnosis))
     return diagnosis.exit_status
 
 
@@ -89,11 +89,11 @@ def _pack(
     return 0
 
 
-def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
+def diagnosis_text(diagnosis: Diagnosis) -> str:
     """The causes, likeliest first, each with its way out; where nothing is known, that, and what to collect."""
     lines: list[str] = []
     for number, cause in enumerate(diagnosis.causes, 1):
-        lines += [*_cause(number, cause, verbose=verbose), ""]
+        lines += [*_cause(number, cause), ""]
     if diagnosis.numbers:
         counts = (f"{name} {' of '.join(f'{v:g}' for v in values)}" for name, values in diagnosis.numbers.items())
         lines += [f"counted by the tools: {', '.join(counts)}", ""]
@@ -108,7 +108,7 @@ def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _cause(number: int, cause: Cause, *, verbose: bool) -> Iterator[str]:
+def _cause(number: int, cause: Cause) -> Iterator[str]:
     row = cause.error
     sure = f" (possible: {cause.because})" if cause.certainty != "likely" else cause.because and f" ({cause.because})"
     yield f"{number}. {row.severity} {row.id}{sure}: {row.cause}"
@@ -130,7 +130,7 @@ def _cause(number: int, cause: Cause, *, verbose: bool) -> Iterator[str]:
     if cause.follow_ups:
         follows = ", ".join(f"{later.error.id} ({later.count}, line {later.first_line})" for later in cause.follow_ups)
         yield f"    only follows from it: {follows}"
-    if row.note and verbose:
+    if row.note and settings().verbosity > 0:
         yield f"    note: {row.note}"
     versions = f"; versions {row.versions}" if row.versions else ""
     yield f"    source: {'; '.join(row.source)} ({row.confidence}{versions})"

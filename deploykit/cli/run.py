@@ -10,7 +10,7 @@ import click
 
 from deploykit import api
 from deploykit.cli.diagnose import diagnosis_text
-from deploykit.cli.frame import Command, settings
+from deploykit.cli.frame import Command
 from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.terminal import emit, plain, progress
 from deploykit.report.for_ci import junit_text, run_cases
@@ -80,7 +80,7 @@ def _text(report: RunReport, *, keep: bool) -> str:
     if record is None:
         lines = [plain(line) for line in report.said[-_LAST_LINES:]]
         if report.diagnosis is not None:
-            lines += ["", diagnosis_text(report.diagnosis, verbose=settings().verbosity > 0)]
+            lines += ["", diagnosis_text(report.diagnosis)]
         return "\n".join([*lines, f"the program on the device failed (status {report.status}); nothing was recorded"])
     place = {"device": "on the device", "emulator": "on the emulator"}.get(record.where, "on this machine's processor")
     rows = [("right", plain(f"{record.right}, {place}"))]

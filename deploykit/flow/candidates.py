@@ -37,7 +37,6 @@ from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.new_grids import entry_for_range, range_of
 from deploykit.encodings.place import layouts
-from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
 from deploykit.findings import Finding, exit_status
@@ -369,9 +368,7 @@ def _taking_in(made: Made) -> Made:
     before = made.numbers.sqnr_db
     if before >= _AMPLE_DB or made.picked.quantizer.whole_ranges not in made.options.items():
         return made
-    read = load_model(made.ran.model)
-    facts = collect_facts(read)
-    encodings = read_placed(made.ran.encodings, facts)
+    read, facts, encodings = made.ran.read()
     moving = (name for name, fact in facts.tensors.items() if not fact.is_weight)
     known = {name: ends for name in moving if (ends := range_of(encodings.get(name)))}
     wider = dict[tuple[float, float], tuple[float, float]]()  # what shares a grid goes on sharing it
@@ -386,9 +383,8 @@ def _taking_in(made: Made) -> Made:
 
 
 def _widened(made: Made, tell: Tell) -> Made:
-    read, feeds = load_model(made.ran.model), read_decoded(made.ran.folder, MOST)
-    facts = collect_facts(read)
-    encodings = read_placed(made.ran.encodings, facts)
+    read, facts, encodings = made.ran.read()
+    feeds = read_decoded(made.ran.folder, MOST)
     found = fewest_wider(load_weights(read), facts, encodings, feeds, "int16", tell=tell)
     if found is None:
         return made
@@ -450,12 +446,10 @@ class _Candidates(Record):
             return replace(judged.measured(rung, halves), borders=0, encodings=None)
         try:
             made = self.making.candidate(name)
-            read = load_model(made.ran.model)
-            facts, model = collect_facts(read), load_weights(read)
+            read, facts, encodings = made.ran.read()
             places, count = made.division.judged_at
             reaching = Reaching(facts, metric=None if self.metric is None else self.metric.of_some(places, count))
-            judged = ModelOnSamples(model, facts, read_held_out(made.ran.folder), reaching)
-            encodings = read_placed(made.ran.encodings, facts)
+            judged = ModelOnSamples(load_weights(read), facts, read_held_out(made.ran.folder), reaching)
         except ToolError as error:
             return LadderRung(precision=name, missing=error.what)
         rung = LadderRung(precision=name, made_by=made.picked.quantizer.id, runs_here=name != "w16a16")

@@ -20,7 +20,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator, fit_judge
 from deploykit.backend.backend import AnyBackend, MixedSupport, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
-from deploykit.encodings.backward import Inference, InferredRange
+from deploykit.encodings.backward import Inference
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Encoding, EncodingSet, Float
@@ -111,13 +111,6 @@ class ChosenWay(Record):
     rewriting: Rewriting | None = None
     filled: Inference | None = None
     halves: Verdict | None = None
-
-    @property
-    def concluded(self) -> Mapping[str, InferredRange]:
-        """The entries that were not in the file, and where their ranges come from."""
-        won = self.explored.winner
-        inferences = (self.filled, None if won is None else won.inference)
-        return {name: one for made in inferences if made is not None for name, one in made.concluded.items()}
 
     @property
     def right(self) -> Correctness:

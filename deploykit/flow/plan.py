@@ -41,11 +41,6 @@ class Decision(Record, Generic[P, D]):
     prepared: P
     plan: Plan[D]
 
-    @property
-    def situation(self) -> Situation:
-        """The situation that is packaged."""
-        return self.chosen.situation
-
 
 # About a range of the file: it stays as it is where a rewrite moves the operator that shows it, as to the host.
 _LASTING = frozenset({"DK112"})

@@ -45,7 +45,7 @@ def documents(
 
     ``changes`` are those of the graph, ``generated`` the steps that did not run.
     """
-    plan, situation = decision.plan, decision.situation
+    plan, situation = decision.plan, decision.chosen.situation
     name = situation.request.model.name
     readme = render_readme(plan, name, execution, generated, status, findings, templates)
     yield TextFile(path="README.md", text=readme)
@@ -88,7 +88,7 @@ def _after(
     seen = execution.seen
     if seen is not None and set(group.outputs) <= set(seen.outputs[0]):
         return replace(seen, feeds=tuple(feeds), outputs=seen.outputs[: len(feeds)])
-    if decision.situation.encodings is None:
+    if decision.chosen.situation.encodings is None:
         return None
     outputs = tuple(run_of(decision.chosen, feeds))
     return Seen(by="simulation", feeds=tuple(feeds), outputs=outputs) if set(group.outputs) <= set(outputs[0]) else None

@@ -235,7 +235,9 @@ def check_inferred(chosen: ChosenWay) -> Finds:
     Fix: export the encodings with these tensors, or compare the ranges with what your data reaches
     """
     # How many of which origin, and every conclusion in the evidence.
-    concluded = chosen.concluded
+    won = chosen.explored.winner
+    inferences = (chosen.filled, None if won is None else won.inference)
+    concluded = {name: one for made in inferences if made is not None for name, one in made.concluded.items()}
     if not concluded:
         return
     counts = Counter(conclusion.origin for conclusion in concluded.values())

@@ -123,7 +123,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
     execution = replace(execution, executed=(*quantized, *execution.executed))
     samples = _recorded_samples(ran, shared)
     given, facts = decision.given, decision.given.facts
-    changes = changes_between(facts, decision.situation.facts)
+    changes = changes_between(facts, decision.chosen.situation.facts)
     holds = partial(encoded_range, facts, partial(constant_value, given.model), given.encodings)
     account: Json = {}
     quantizing: tuple[Step, ...] = ()

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import time
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -129,21 +128,16 @@ def parse_manifest(data: bytes, *, where: str) -> dict[str, Any]:
         raise PackageError(f"{where}: cannot be read", why=str(error), next=_AGAIN) from None
     if not isinstance(manifest, dict) or manifest.get("schema") != 1 or not isinstance(manifest.get("files"), dict):
         raise PackageError(f"{where}: is not a manifest of schema 1", next=_AGAIN)
-    if not _is_sealed(data):
+    try:  # the very bytes that deploykit writes for what they say
+        is_sealed = sealed(manifest)[0].encode() == data
+    except (ValueError, RecursionError):
+        is_sealed = False
+    if not is_sealed:
         raise PackageError(f"{where}: was changed", why="its digest is not that of its content", next=_AGAIN)
     problem = _problem(manifest)
     if problem:
         raise PackageError(f"{where}: {problem}", why="deploykit writes no such manifest", next=_AGAIN)
     return manifest
-
-
-@lru_cache(maxsize=4)
-def _is_sealed(data: bytes) -> bool:
-    """True for the very bytes that deploykit writes for what they say. A package that is replaced is asked thrice."""
-    try:
-        return sealed(json.loads(data))[0].encode() == data
-    except (ValueError, RecursionError):
-        return False
 
 
 class _ManifestStep(Record):

@@ -152,7 +152,6 @@ def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
     (tmp_path / "gap.encodings").write_text(json.dumps(told))
     made = chosen(str(tmp_path / "gap.encodings"))
     assert made.filled is not None and list(made.filled.concluded) == [gap]
-    assert gap in made.concluded
 
 
 @each_row(("encodings", "mixed"), (W8A16, "auto"), ("w8a8.v0.6.1.encodings", "auto"), (OMIT, "segments"))

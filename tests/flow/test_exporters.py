@@ -40,6 +40,6 @@ def test_how_it_was_exported_makes_no_difference(target: tuple[str, str, str | N
             blocking = [finding.message for finding in decision.plan.findings if finding.blocks]
             assert decision.plan.feasible and not blocking, name
             if name in SIX_DIMENSIONS and target[1] == "sm8650":
-                inferred = onnx.shape_inference.infer_shapes(decision.situation.model.proto)
+                inferred = onnx.shape_inference.infer_shapes(decision.chosen.situation.model.proto)
                 assert max(len(item.type.tensor_type.shape.dim) for item in inferred.graph.value_info) <= 5, name
         assert len({decision.plan.route.id for decision in decisions if decision.plan.route is not None}) == 1, name

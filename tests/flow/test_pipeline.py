@@ -200,7 +200,7 @@ def test_it_is_done_on_a_quantized_model(backend: str, target: str, model: str, 
     assert not [finding for finding in decision.plan.findings if finding.code == "DK208"]
     (said,) = [finding for finding in decision.plan.findings if finding.code == "DK201"]
     assert said.evidence["rewrites"] == [name]
-    rewritten = decision.situation.model.proto
+    rewritten = decision.chosen.situation.model.proto
     assert made in {node.op_type for node in rewritten.graph.node}
     before, after = (extract_qdq(proto) for proto in (onnx.load(given), rewritten))
     assert not after.kept and len(after.encodings) >= len(before.encodings) - 8

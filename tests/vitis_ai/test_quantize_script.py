@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.accuracy.samples.calibration import samples_of
+from deploykit.accuracy.samples.calibration import places_in, read_places
 from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError
 from deploykit.flow.quantizing.making import divide
@@ -59,7 +59,7 @@ def test_the_script_splits_samples_as_deploykit_does(
         mine: list[Any] = []
         theirs: list[Any] = []
         with suppress(InputError):
-            mine += [sample["x"] for sample in samples_of(path, (spec,))]
+            mine += [sample["x"] for sample in read_places(places_in(path, (spec,)))]
         with suppress(ValueError):
             theirs += [script.checked(sample, inputs)["x"] for sample in script.array_samples(path, inputs)]
         assert len(mine) == len(theirs) == count

@@ -161,8 +161,13 @@ def _is_unit_length(facts: GraphFacts, node: NodeFact) -> bool:
 
 def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
     """An output in pieces of one kind each: the operands of the Concat that makes it, or the whole."""
-    parts, axis = _joined(facts, output)
-    if not parts:
+    for node, axes in _upwards(facts, output):
+        if node.op_type == "Concat":
+            along, parts = int(node.attributes.get("axis", 0)) % len(axes), concat_parts(facts, node)
+            shape, axis = facts.tensors[node.outputs[0]].shape or (), axes[along]
+            if axis is not None and _are_features(facts, parts, shape, along):
+                break
+    else:
         kind = _kind_of(facts, output)
         class_axis, task = _task(facts, output, kind)
         return (Piece(output=output, kind=kind, class_axis=class_axis, task=task),)
@@ -273,18 +278,6 @@ def _upwards(facts: GraphFacts, output: str) -> Iterator[tuple[NodeFact, list[in
         elif node.op_type not in _SAME | {"Clip", "Concat"}:
             return
         tensor = node.inputs[0]
-
-
-def _joined(facts: GraphFacts, output: str) -> tuple[tuple[tuple[str, int, int], ...], int]:
-    """What lies side by side in an output, each with its slices, and the output's axis along which it does."""
-    for node, axes in _upwards(facts, output):
-        if node.op_type == "Concat":
-            along, parts = int(node.attributes.get("axis", 0)) % len(axes), concat_parts(facts, node)
-            if (axis := axes[along]) is not None and _are_features(
-                facts, parts, facts.tensors[node.outputs[0]].shape or (), along
-            ):
-                return parts, axis
-    return (), 0
 
 
 def _are_features(facts: GraphFacts, parts: tuple[tuple[str, int, int], ...], shape: _Shape, axis: int) -> bool:

@@ -101,16 +101,6 @@ class Limit(Record):
         """True for a value that is good in absolute terms; NaN is not."""
         return value >= self.value if self.at_least else value <= self.value
 
-    def is_near(self, value: float, base: float, items: int) -> bool:
-        """True for a value that is not worse than the quantization's by more than the margin, and not below the floor.
-
-        Of ``items`` counted things (0: nothing was counted) one may always differ. What a user asked for has no margin.
-        """
-        margin = max(self.margin, 1 / items + 1e-9) if items else self.margin
-        above = value - base if self.at_least else base - value
-        destroyed = self.floor is not None and not (value >= self.floor if self.at_least else value <= self.floor)
-        return (value == base or above >= -margin) and not destroyed and self.reason != ASKED
-
     def asked(self) -> str:
         """The limit as words: ``at least 20 dB``."""
         return f"at {'least' if self.at_least else 'most'} {self.value:g}{' ' + self.unit if self.unit else ''}"
@@ -192,8 +182,15 @@ class JudgedNumber(Published):
         """Whether it is good, or hardly worse than the quantization's; None for a number that counts for nothing."""
         if self.note or self.label == "arbitrary":
             return None
-        near = self.base is not None and self.limit.is_near(self.value, self.base, self.items)
-        return near or self.limit.holds(self.value)
+        limit, value, base = self.limit, self.value, self.base
+        if limit.holds(value) or base is None or limit.reason == ASKED:  # what a user asked for has no margin
+            return limit.holds(value)
+        # Not worse than the quantization's by more than the margin, and not below the floor. Of counted things one may
+        # always differ.
+        margin = max(limit.margin, 1 / self.items + 1e-9) if self.items else limit.margin
+        above = value - base if limit.at_least else base - value
+        destroyed = limit.floor is not None and not (value >= limit.floor if limit.at_least else value <= limit.floor)
+        return (value == base or above >= -margin) and not destroyed
 
     @property
     def is_open(self) -> bool:

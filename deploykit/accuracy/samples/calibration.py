@@ -55,7 +55,6 @@ __all__ = [
     "places_of",
     "read_places",
     "read_samples",
-    "samples_of",
     "spread",
 ]
 
@@ -206,11 +205,6 @@ def places_of(
             next="set width, height, layout and input in calibration.toml, or give .npz with an array for each input",
         )
     return tuple(SamplePlace(file, ((fed, ""),), 0, recipe) for file in calibration.files)
-
-
-def samples_of(file: Path, inputs: tuple[InputSpec, ...], sound: SoundRecipe | None = None) -> Iterator[dict[str, Any]]:
-    """All samples of one file, in order."""
-    return read_places(places_in(file, inputs, sound=sound))
 
 
 def places_in(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 from onnx import ModelProto, ValueInfoProto, helper
 
-from deploykit.accuracy.samples.calibration import Calibration, samples_of, spread
+from deploykit.accuracy.samples.calibration import Calibration, places_in, read_places, spread
 from deploykit.accuracy.samples.data_rules import DataFit, FirstLayer, Preparation, RangeGrowth, Survey
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import InputSpec
@@ -90,7 +90,7 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
     last: Numbers | None = None
     for path in calibration.files:
         try:
-            for index, sample in enumerate(samples_of(path, inputs, calibration.sound)):
+            for index, sample in enumerate(read_places(places_in(path, inputs, sound=calibration.sound))):
                 name, digest = f"{path.name}[{index}]", hashlib.sha256()
                 for value in sample.values():
                     digest.update(value.tobytes())

@@ -12,6 +12,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum, StrEnum
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,9 +68,9 @@ class Domain(Record):
     ``why`` says in words what the graph states and ``node`` where. ``is_mask`` is a choice between 0 and 1.
     """
 
-    low: int | None
-    high: int | None
     why: str
+    low: int | None = None
+    high: int | None = None
     node: str = ""
     is_mask: bool = False
 
@@ -88,11 +89,11 @@ class _Rank(IntEnum):
 class _Stated(Record):
     """The values that one reader, ``node``, is made for; infinite where it states no end."""
 
-    rank: _Rank
-    low: float
-    high: float
-    why: str
     node: str
+    why: str
+    rank: _Rank = _Rank.UNKNOWN
+    low: float = -math.inf
+    high: float = math.inf
 
 
 def stored_integers(dtype: str) -> tuple[int, int] | None:
@@ -132,7 +133,7 @@ def _domain(dtype: str, stated: tuple[_Stated, ...]) -> Domain:
     if not heard:
         return Domain(low=0, high=1, why="nothing in the graph looks at its values")
     if rank is _Rank.UNKNOWN:
-        return Domain(low=None, high=None, why=heard[0].why, node=heard[0].node)
+        return Domain(why=heard[0].why, node=heard[0].node)
     # Whole numbers inside the stated ones, within what the type holds; None for an open end.
     least, most = stored_integers(dtype) or (-math.inf, math.inf)
     start, end = max(item.low for item in heard), min(item.high for item in heard)
@@ -141,7 +142,7 @@ def _domain(dtype: str, stated: tuple[_Stated, ...]) -> Domain:
     tightest = min(heard, key=lambda item: (item.high - item.low, item.node))
     if low is not None and high is not None and low > high:
         why = f"what its readers state excludes each other ({'; '.join(item.why for item in heard)})"
-        return Domain(low=None, high=None, why=why, node=tightest.node)
+        return Domain(why=why, node=tightest.node)
     is_mask = rank in (_Rank.MASK, _Rank.LOOKS_LIKE) and (low, high) == (0, 1)
     return Domain(low=low, high=high, why=tightest.why, node=tightest.node, is_mask=is_mask)
 
@@ -155,16 +156,10 @@ class _Readings(Record):
 
     def of_reader(self, node: NodeFact, name: str) -> Iterator[_Stated]:
         """What one operator states of a tensor that it reads."""
-
-        def state(rank: _Rank, low: float, high: float, why: str) -> _Stated:
-            return _Stated(rank=rank, low=low, high=high, why=why, node=node.label)
-
-        def unknown(why: str) -> _Stated:
-            return state(_Rank.UNKNOWN, -math.inf, math.inf, why)
-
+        stated, limit = partial(_Stated, node=node.label), partial(_Stated, node=node.label, rank=_Rank.LIMIT, low=0)
         op, no_limit = node.op_type, f"it is used in {node.op_type}, which states no limit"
         if not is_standard(node) or name not in node.inputs:
-            yield unknown(f"it is read by {op}, which is not looked into")
+            yield stated(why=f"it is read by {op}, which is not looked into")
             return
         place, fact = node.inputs.index(name), self.facts.tensors[name]
         behind = self.stated.get(node.outputs[0], ()) if node.outputs else ()
@@ -173,9 +168,9 @@ class _Readings(Record):
             # From the front, as tokens and positions are. Indices from the end are allowed, but few models are given
             # any, and a kernel that reads them wrongly would make a right package look wrong (docs/audit.md).
             if rows is None or rows < 1:
-                yield unknown(f"{op} looks up rows, how many there are is not known")
+                yield stated(why=f"{op} looks up rows, how many there are is not known")
             else:
-                yield state(_Rank.LIMIT, 0, rows - 1, f"{op} looks up {rows} rows")
+                yield limit(high=rows - 1, why=f"{op} looks up {rows} rows")
         elif op in _MOVES and (op == "Concat" or place == 0):
             for made in node.outputs:
                 yield from self.stated.get(made, ())
@@ -183,38 +178,37 @@ class _Readings(Record):
             return  # they do not look at the values
         elif op in ("Add", "Sub", "Mul", "Div", "Mod"):
             told = self._of_arithmetic(node, name, behind)
-            yield from (unknown(no_limit),) if told is None else told
+            yield from (stated(why=no_limit),) if told is None else told
         elif op == "Cast":
             yield from self._of_cast(node, fact.dtype, behind)
         elif op == "OneHot" and place == 0 and (depth := self._constant(node.inputs[1])) is not None:
-            yield state(_Rank.LIMIT, 0, int(depth[0]) - 1, f"OneHot has depth {int(depth[0])}")
+            yield limit(high=int(depth[0]) - 1, why=f"OneHot has depth {int(depth[0])}")
         elif op in _STORED and place == 0 and (grid := stored_integers(fact.dtype)) is not None:
-            yield state(_Rank.LIMIT, *grid, f"it holds stored integers ({fact.dtype})")
+            yield limit(low=grid[0], high=grid[1], why=f"it holds stored integers ({fact.dtype})")
         elif op in ("Clip", "Where", *_COMPARES) and (op != "Clip" or place == 0):
             yield from self._of_choice(node, name, behind)
         else:
-            yield unknown(no_limit)
+            yield stated(why=no_limit)
 
     def _of_choice(self, node: NodeFact, name: str, behind: Iterable[_Stated]) -> Iterator[_Stated]:
         """What a Clip, a comparison or a Where states of the tensor that it decides on or passes on."""
-        op, limit = node.op_type, _Stated(rank=_Rank.LIMIT, low=0, high=1, why="", node=node.label)
+        op, stated = node.op_type, partial(_Stated, node=node.label)
         if op == "Clip":
             # Within its bounds it changes nothing; beyond them the graph says what it does with a wrong value.
             ends = [self._constant(end) for end in map(node.operand, (1, 2))]
             low, high = -math.inf if ends[0] is None else ends[0][0], math.inf if ends[1] is None else ends[1][1]
             yield from (replace(item, low=max(item.low, low), high=min(item.high, high)) for item in behind)
             if math.isfinite(low) and math.isfinite(high):
-                yield replace(limit, low=low, high=high, why=f"it is clipped to {low:g}..{high:g}")
+                yield stated(rank=_Rank.LIMIT, low=low, high=high, why=f"it is clipped to {low:g}..{high:g}")
         elif op != "Where":
             other = self._beside(node, name)
             is_sign = op in ("Less", "GreaterOrEqual") and other == (0.0, 0.0)
             if other is not None and 0 <= other[0] == other[1] <= 1 and not is_sign:
-                yield replace(limit, rank=_Rank.LOOKS_LIKE, why=f"it is compared with {other[0]:g}")
+                yield stated(rank=_Rank.LOOKS_LIKE, low=0, high=1, why=f"it is compared with {other[0]:g}")
             else:
-                why = f"it is compared by {op}, which states no limit"
-                yield replace(limit, rank=_Rank.UNKNOWN, low=-math.inf, high=math.inf, why=why)
+                yield stated(why=f"it is compared by {op}, which states no limit")
         elif node.inputs[0] == name:
-            yield replace(limit, rank=_Rank.MASK, why="it chooses between two values")
+            yield stated(rank=_Rank.MASK, low=0, high=1, why="it chooses between two values")
         else:
             wrapped = self._wrapped(node, name)
             for item in behind:
@@ -226,7 +220,7 @@ class _Readings(Record):
         op, other, first = node.op_type, self._beside(node, name), node.inputs[0] == name
         is_float = self.facts.tensors[name].is_float
         readers = self.facts.consumers_of(node.outputs[0])
-        one_sided = _Stated(rank=_Rank.ONE_SIDED, low=1, high=math.inf, why="", node=node.label)
+        one_sided = partial(_Stated, node=node.label, rank=_Rank.ONE_SIDED, low=1)
         if op in ("Add", "Sub") and other is not None:
             least, most = other if op == "Add" else (-other[1], -other[0])
             if op == "Add" and any(self._wrapped(reader, name) for reader in readers):
@@ -243,8 +237,7 @@ class _Readings(Record):
                     told.append(_Stated(rank=_Rank.MASK, low=0, high=1, why=why, node=reader.label))
             return told
         if node.inputs[1] == name and ((op == "Div" and not is_float) or (op == "Mod" and not first)):
-            why = "others are divided by it: it is not zero, and no upper end is stated"
-            return [replace(one_sided, why=why)]
+            return [one_sided(why="others are divided by it: it is not zero, and no upper end is stated")]
         if other is not None and other[0] == (scale := other[1]) > 0:
             if op == "Mul":
                 return [replace(item, low=item.low / scale, high=item.high / scale) for item in behind]
@@ -257,8 +250,9 @@ class _Readings(Record):
             how = "divided out of"
         else:
             return None
-        why = f"it is {how} computed values, as a size or a count is: positive, with no stated upper end"
-        return [replace(one_sided, why=why)]
+        return [
+            one_sided(why=f"it is {how} computed values, as a size or a count is: positive, with no stated upper end")
+        ]
 
     def _of_cast(self, node: NodeFact, given: str, behind: Iterable[_Stated]) -> Iterator[_Stated]:
         made = self.facts.tensors[node.outputs[0]].dtype

@@ -186,14 +186,14 @@ def gather(
     if unknown:
         raise UsageError(f"--input: the model has no input {unknown[0]!r}")
     stored = _stored(inputs, calibration, recorded, said, most)
-    missing = tuple(spec for spec in inputs if spec.name not in stored.names)
+    missing = tuple(spec for spec in inputs if spec.name not in stored.of_inputs)
     makers = _makers(model, facts, missing, said, encodings, most, seed)
     count = len(stored.feeds) or min(most, max((maker.sets for maker in makers.values()), default=1))
     feeds = [
         {**(stored.feeds[number] if stored.feeds else {}), **{name: m.make(number) for name, m in makers.items()}}
         for number in range(count)
     ]
-    sources = dict.fromkeys(stored.names, stored.source) | {name: m.source for name, m in makers.items()}
+    sources = {**stored.of_inputs, **{name: m.source for name, m in makers.items()}}
     return Samples(
         feeds=tuple({spec.name: feed[spec.name] for spec in inputs} for feed in feeds),
         of_inputs={spec.name: sources[spec.name] for spec in inputs},
@@ -203,23 +203,14 @@ def gather(
     )
 
 
-class _Stored(Record):
-    """Samples that lie in files: calibration data, or what a package keeps."""
-
-    feeds: tuple[Feed, ...] = ()
-    names: frozenset[str] = frozenset()
-    available: int = 0
-    note: str = ""
-    source: InputSource = InputSource(label=Label.GIVEN, why="the calibration data")
-
-
 def _stored(
     inputs: tuple[InputSpec, ...],
     calibration: Path | None,
     recorded: Path | None,
     declared: Mapping[str, Declaration],
     most: int,
-) -> _Stored:
+) -> Samples:
+    """Of the inputs that lie in files: calibration data, or what a package keeps."""
     note = ""
     if calibration is not None:
         data = load_calibration(calibration, inputs)
@@ -234,7 +225,8 @@ def _stored(
                     why = f"the data holds other values than {declared[name].described}"
                     error = f"--input {name}: contradicts the calibration data"
                     raise UsageError(error, why=why, next="give one of them")
-            return _Stored(feeds=feeds, names=names, available=len(places))
+            source = InputSource(label=Label.GIVEN, why="the calibration data")
+            return Samples(feeds=feeds, of_inputs=dict.fromkeys(names, source), available=len(places))
         more = f" ({WANTED})" if data.kind == "images" else ""
         note = f"the calibration data ({data.kind}) is not decoded here{more}"
     if recorded is not None:
@@ -242,8 +234,8 @@ def _stored(
         names = frozenset(feeds[0]) if feeds else frozenset()
         source = InputSource(label=Label.RECORDED, why="samples kept in the package")
         chosen = tuple(feeds[index] for index in spread(len(feeds), most))
-        return _Stored(feeds=chosen, names=names, available=len(feeds), note=note, source=source)
-    return _Stored(note=note)
+        return Samples(feeds=chosen, of_inputs=dict.fromkeys(names, source), available=len(feeds), note=note)
+    return Samples(feeds=(), of_inputs={}, note=note)
 
 
 def _agrees(declaration: Declaration, values: Numbers) -> bool:

@@ -317,23 +317,21 @@ class StreamedModel:
         for number in range(len(self._pieces.pieces) if feeds else 0):
             fresh = {name: value for name, value in kept[0].items() if name not in types}
             types |= {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in fresh.items()}
-            self._run(number, kept, types)
+            pieces, outputs = self._pieces, self._pieces.crossing[number]
+            if outputs:
+                places, declared = pieces.pieces[number], self._declared
+                group = self._open(
+                    pieces.model_of(places, outputs, stored=pieces.stored, types=types, declared=declared)
+                )
+                for values, made in zip(kept, group.runs(kept), strict=True):
+                    values.update(made)
+                del group  # before the next one is opened
             for values in kept:
                 for name in self._last.get(number, ()):
                     values.pop(name, None)
         stored = self._pieces.stored
         kept_too = {name: np.array(stored_values(stored[name])) for name in self.wanted if name in stored}
         return [{name: values[name] if name in values else kept_too[name] for name in self.wanted} for values in kept]
-
-    def _run(self, number: int, kept: Sequence[_Values], types: Mapping[str, int]) -> None:
-        """One group on all samples; it is let go when this returns."""
-        pieces, outputs = self._pieces, self._pieces.crossing[number]
-        if outputs:
-            places = pieces.pieces[number]
-            model = pieces.model_of(places, outputs, stored=pieces.stored, types=types, declared=self._declared)
-            group = self._open(model)
-            for values, made in zip(kept, group.runs(kept), strict=True):
-                values.update(made)
 
 
 class _SharedPiece(Struct, frozen=True):

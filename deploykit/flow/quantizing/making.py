@@ -41,7 +41,7 @@ from deploykit.encodings.new_grids import entry_for_range
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
-from deploykit.encodings.values import Affine
+from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings import Finding
 from deploykit.findings.records import Record
@@ -200,6 +200,12 @@ class QuantizerRun(Record):
     result: Json
     qdq: Path | None = None
 
+    def read(self) -> tuple[Model, GraphFacts, EncodingSet]:
+        """The model, its facts, and the encodings on it."""
+        model = load_model(self.model)
+        facts = collect_facts(model)
+        return model, facts, read_placed(self.encodings, facts)
+
 
 def run_quantizer(
     picked: Picked,
@@ -353,8 +359,7 @@ def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Sequence[
     Raises ToolError where the quantized model's outputs are not those of the model as given, InputError where their
     size is decided by values.
     """
-    quantized = load_model(ran.model)
-    placed = read_placed(ran.encodings, collect_facts(quantized))
+    quantized, _, placed = ran.read()
     judge = Judge(lean_weights(given), facts, feeds, label=Label.GIVEN)
     weights = lean_weights(quantized)
     if tuple(value.name for value in weights.graph.output) != judge.names:

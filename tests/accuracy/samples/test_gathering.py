@@ -16,7 +16,7 @@ from onnx import shape_inference
 
 from deploykit.accuracy.samples import arrays
 from deploykit.accuracy.samples.arrays import read_arrays, read_headers, write_arrays
-from deploykit.accuracy.samples.calibration import Declaration, parse_declarations, samples_of
+from deploykit.accuracy.samples.calibration import Declaration, parse_declarations, places_in, read_places
 from deploykit.accuracy.samples.domains import (
     SETS,
     VARIED,
@@ -205,7 +205,7 @@ def _samples(question: str) -> list[str]:
         path = Path(folder, "x.npz")
         write_arrays(path, arrays)
         try:
-            found = list(samples_of(path, tuple(inputs)))
+            found = list(read_places(places_in(path, tuple(inputs))))
         except InputError as error:
             return [error.what.replace(str(path), "x.npz")]
     return [", ".join(f"{n} {v.dtype}{list(v.shape)} {v.ravel().tolist()}" for n, v in one.items()) for one in found]
