@@ -141,21 +141,19 @@ def _cell(
         named = {item.name: getattr(one, item.name) for item in fields(Shared)}
         core |= {name: value for name, value in named.items() if value is not None and name not in ("options", "own")}
     # What an empty text is set to is not set.
-    core = {name: folder / value if name in _PATHS else value for name, value in core.items() if value != ""}
-    if "inputs" in core:
-        core["inputs"] = tuple(_moved_input(text, lambda path: folder / path) for text in core["inputs"])
+    core = {name: value for name, value in core.items() if value != ""}
     paths = {spec.name for spec in all_options() if spec.kind == "path"}
-    own = {name: folder / value if name in paths and isinstance(value, str) else value for name, value in own.items()}
+    own = {name: Path(value) if name in paths and isinstance(value, str) else value for name, value in own.items()}
     try:
         for key, value in options.items():
             if not isinstance(value, bool | str | int | float):
                 raise UsageError(f"options.{key}: one value is expected, not {type(value).__name__}")
             options[key] = str(value).lower() if isinstance(value, bool) else str(value)
-        device, path = row.device, folder / described.models[model].path
-        request = make_request(path, device, backend=backend, sdk=sdk, options=options, **{**own, **core})
+        path = described.models[model].path
+        request = make_request(path, row.device, backend=backend, sdk=sdk, options=options, **{**own, **core})
     except UsageError as error:
         raise UsageError(f"{identity}: {error.what}", why=error.why, next=error.next) from None
-    return Cell(id=identity, model=model, target=target, request=request)
+    return Cell(id=identity, model=model, target=target, request=moved(request, lambda place: folder / place))
 
 
 def _without_others(row: Row, backend: str | None, among: Collection[str]) -> Row:

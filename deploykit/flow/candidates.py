@@ -57,7 +57,7 @@ from deploykit.model.weights import lean_weights, load_weights
 from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.published import Published, published
 
-__all__ = ["Best", "Mixed", "SimulatedLadder", "make_asked", "make_best", "mix_files", "simulated_ladder"]
+__all__ = ["Mixed", "SimulatedLadder", "make_asked", "make_best", "mix_files", "simulated_ladder"]
 
 CANDIDATES = ("fp16", "w16a16", "w8a16", "w4a16", "w8a8")
 """What the workflow page compares, in its order."""
@@ -300,20 +300,14 @@ _MOST_TRIED = 8
 """Numbers of layers, spread over the order of their sensitivity, that are tried besides those of the bisection."""
 
 
-class Best(Record, eq=False):
-    """The ladder, and what was chosen: encodings, or None where float16 is the answer or nothing is good."""
-
-    ladder: Ladder
-    made: Made | None
-
-
 def make_best(
     making: Making, *, given: Situation | None = None, situate: Callable[[Made], Situation] | None = None
-) -> Best:
+) -> tuple[Made | None, Ladder]:
     """Make each precision that the quantizer has for the target, walk the ladder, keep the chosen one.
 
-    With ``situate``, the situation that what was made is packaged in, a candidate is what would be packaged, and one
-    that would be refused is not chosen; ``given`` is the float model's own.
+    None for it where float16 is the answer or nothing is good. With ``situate``, the situation that what was made is
+    packaged in, a candidate is what would be packaged, and one that would be refused is not chosen; ``given`` is the
+    float model's own.
     """
     request, target = making.request, making.target
     metric = user_metric(request.metric, references=request.references)
@@ -336,7 +330,7 @@ def make_best(
         tell=making.progress,
     )
     made = None if ladder.chosen is None else candidates.made.get(ladder.chosen.precision)
-    return Best(ladder=ladder, made=made and _taking_in(made))
+    return made and _taking_in(made), ladder
 
 
 _FINE_DB = 30.0
@@ -392,16 +386,6 @@ def _widened(made: Made, tell: Tell) -> Made:
     return _with_encodings(made, facts, found[0].encodings, widened=told)
 
 
-class _QuantizedModel(Record, eq=False):
-    """What a quantizer left, opened: its float model (rewritten, mostly) on the held-out samples.
-
-    ``start`` are the entries to go on from: as packaging would change them, where it leaves the graph as it is.
-    """
-
-    judged: ModelOnSamples
-    start: EncodingSet
-
-
 def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **changes: str) -> Made:
     """Other encodings in a file of their own beside the quantizer's, measured anew."""
     text = convert(encodings, "1.0.0", layouts=layouts(facts)).text
@@ -417,7 +401,11 @@ def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **cha
 
 
 class _Candidates(Record):
-    """Makes candidates and keeps what was made, so that the chosen one need not be made again."""
+    """Makes candidates and keeps what was made, so that the chosen one need not be made again.
+
+    ``opened`` holds what a quantizer left: its float model (rewritten, mostly) on the held-out samples, and the entries
+    to go on from, as packaging would change them where it leaves the graph as it is.
+    """
 
     making: Making
     goal: Goal
@@ -425,7 +413,7 @@ class _Candidates(Record):
     has_float: bool
     given: Situation | None
     situate: Callable[[Made], Situation] | None
-    opened: dict[str, _QuantizedModel] = field(default_factory=dict)
+    opened: dict[str, tuple[ModelOnSamples, EncodingSet]] = field(default_factory=dict)
     made: dict[str, Made] = field(default_factory=dict)
 
     def rung(self, name: str) -> LadderRung:
@@ -437,7 +425,7 @@ class _Candidates(Record):
                 return LadderRung(
                     precision="fp16", missing="no quantizer left a model to measure on", runs_here=self.has_float
                 )
-            judged = opened.judged
+            judged, _ = opened
             halves = min_max_encodings(judged.exact, judged.facts, precision_of("fp16"))
             rung = LadderRung(precision="fp16", made_by="casts", runs_here=self.has_float)
             if self.given is not None and self.has_float:
@@ -454,8 +442,7 @@ class _Candidates(Record):
             return LadderRung(precision=name, missing=error.what)
         rung = LadderRung(precision=name, made_by=made.picked.quantizer.id, runs_here=name != "w16a16")
         rung, start = self._measured(rung, judged, made, encodings)
-        self.opened[name] = _QuantizedModel(judged=judged, start=start)
-        self.made[name] = made
+        self.opened[name], self.made[name] = (judged, start), made
         return rung
 
     def _measured(
@@ -485,17 +472,16 @@ class _Candidates(Record):
 
     def mix(self, base: LadderRung, wide: WideType) -> Raised:
         """The fewest layers of what a quantizer made in a wider type, and a few other numbers of them."""
-        opened = self.opened[base.precision]
-        judged = opened.judged
+        judged, start = self.opened[base.precision]
         source = InputSource(label=Label.GIVEN, why="the calibration data")
         samples = Samples(feeds=tuple(judged.feeds), of_inputs=dict.fromkeys(judged.exact.graph.inputs, source))
-        return judged.mix(opened.start, samples, wide, self.goal, self.making.progress, more=_MOST_TRIED)
+        return judged.mix(start, samples, wide, self.goal, self.making.progress, more=_MOST_TRIED)
 
     def confirmed(self, rung: LadderRung) -> LadderRung:
         """A candidate with raised layers, measured as it would be packaged."""
         assert rung.encodings is not None
         name = next(name for name in self.opened if rung.precision.startswith(f"{name} with"))
-        judged = self.opened[name].judged
+        judged, _ = self.opened[name]
         made = _with_encodings(self.made[name], judged.facts, rung.encodings, precision=rung.precision)
         self.made[rung.precision] = made
         return replace(self._measured(rung, judged, made, rung.encodings)[0], encodings=rung.encodings)

@@ -45,7 +45,7 @@ def test_where_nothing_is_to_be_quantized_it_is_said(
 ) -> None:
     ladder = SimpleNamespace(chosen=chosen, why="nothing is good", advised="train", to_json=lambda: {"why": "it was"})
     for where in ("flow.quantizing.command", "flow.candidates"):
-        monkeypatch.setattr(f"deploykit.{where}.make_best", lambda *_, **__: SimpleNamespace(ladder=ladder, made=None))
+        monkeypatch.setattr(f"deploykit.{where}.make_best", lambda *_, **__: (None, ladder))
     asked: Any = {"target": "sm8650", "calibration": rows, "precision": "auto", "quantizer": "ort"}
     with pytest.raises(ToolError) as refused:
         deploykit.quantize(MLP, out=tmp_path / "out", **asked)

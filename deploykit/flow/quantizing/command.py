@@ -85,21 +85,18 @@ def quantize(
     )
     steps.begin(_QUANTIZING)
     with blaming(request.model):
-        if request.precision != AUTO:
-            made = make_asked(making)
-            steps.begin(_WRITING)
-            return _written(made, given, out, force=force)
-        best = make_best(making)
-    if best.made is None:
-        ladder, what, to_do = best.ladder, "float16 is the answer: there is nothing to quantize", "package with fp16"
+        made, ladder = make_best(making) if request.precision == AUTO else (make_asked(making), None)
+    if made is None and ladder is not None:
+        what, to_do = "float16 is the answer: there is nothing to quantize", "package with fp16"
         if ladder.chosen is None:
             what, to_do = f"no precision was chosen: {ladder.why}", "ask for less with --goal"
         raise ToolError(what, why=ladder.advised, next=to_do)
+    assert made is not None
     steps.begin(_WRITING)
-    return _written(best.made, given, out, force=force, ladder=best.ladder)
+    return _written(made, given, out, force=force, ladder=ladder)
 
 
-def _written(made: Made, given: Situation, out: Path, *, force: bool, ladder: Ladder | None = None) -> Quantization:
+def _written(made: Made, given: Situation, out: Path, *, force: bool, ladder: Ladder | None) -> Quantization:
     files = {"model": "model.onnx", "encodings": "model.encodings"}
     sizes = RULES["DK212"].run(ChosenWay(situation=given))
     record, findings = made.to_json(), sort_findings((*sizes, *made.findings, *made.about_data()))

@@ -106,17 +106,16 @@ def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWor
                 why=f"{error.what}: {error.why}",
                 next=f"see whether it can run at all: {asked}",
             ) from None
-    best = make_best(making, given=given, situate=situated)
-    ladder = best.ladder.to_json()
-    if best.made is not None:
-        return replace(situated(best.made), ladder=ladder)
-    if best.ladder.chosen is None:  # not even the float model reaches the goal
+    made, ladder = make_best(making, given=given, situate=situated)
+    if made is not None:
+        return replace(situated(made), ladder=ladder.to_json())
+    if ladder.chosen is None:  # not even the float model reaches the goal
         raise UsageError(
-            f"--precision auto: {best.ladder.why}",
-            why=best.ladder.advised,
+            f"--precision auto: {ladder.why}",
+            why=ladder.advised,
             next="see what costs it with 'deploykit accuracy layers', or ask for less with --goal",
         )
-    return replace(given, request=replace(request, precision="fp16"), ladder=ladder)
+    return replace(given, request=replace(request, precision="fp16"), ladder=ladder.to_json())
 
 
 def quantizes(backend: AnyBackend, given: Situation) -> bool:
