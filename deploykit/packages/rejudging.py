@@ -31,16 +31,9 @@ from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights
 from deploykit.system.aliases import Json
 
-__all__ = ["PackageJudge", "Rejudged", "judge_of", "rejudge"]
+__all__ = ["PackageJudge", "judge_of", "rejudge"]
 
 _MOST_GIVEN = 64  # samples of a user's data that are run elsewhere
-
-
-class Rejudged(Record):
-    """The check, and the verdict; None where no model lies beside encodings."""
-
-    checks: tuple[Check, ...] = ()
-    right: Correctness | None = None
 
 
 class _Piece(Record, eq=False):
@@ -180,20 +173,20 @@ def _recorded_loss(status: Json) -> Verdict | None:
     return Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}) if known else None
 
 
-def rejudge(package: Path, status: Json) -> Rejudged:
+def rejudge(package: Path, status: Json) -> tuple[Check, Correctness] | None:
     """Simulate the pieces of a package in their order, and hold its outputs against those of the same pieces in float.
 
-    Nothing is said of a package in which no model lies beside encodings.
+    None for a package in which no model lies beside encodings.
     """
     files = sorted((package / "model").glob("*.onnx"))
     if not any((package / "encodings" / f"{path.stem}.json").is_file() for path in files):
-        return Rejudged()
+        return None
     try:
         judge = judge_of(package, status, None)
         on, names = judge.samples.described_for_humans, " + ".join(piece.name for piece in judge.pieces)
         if not judge.samples.may_judge:
             check = Check(id="numerics", ok=True, detail=f"{names}: not judged, {on}")
-            return Rejudged(checks=(check,), right=Correctness(why=f"the inputs are made up, {on}"))
+            return check, Correctness(why=f"the inputs are made up, {on}")
         if judge.verdict is not None:
             verdict = judge.verdict.beside(judge.quantization)
         else:
@@ -207,8 +200,7 @@ def rejudge(package: Path, status: Json) -> Rejudged:
             found = locate(judge.facts, *probes, judge.samples.varied).first
             where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
         detail = f"{names}: {words or verdict.reason}, on {on}{where}"
-        return Rejudged(checks=(Check(id="numerics", ok=verdict.right is not False, detail=detail),), right=right)
+        return Check(id="numerics", ok=verdict.right is not False, detail=detail), right
     except DeploykitError as error:
         why = error.what + (f" ({error.why})" if error.why else "")
-        check = Check(id="numerics", ok=False, detail=why)
-        return Rejudged(checks=(check,), right=Correctness(why=why, broken=True))
+        return Check(id="numerics", ok=False, detail=why), Correctness(why=why, broken=True)

@@ -138,8 +138,8 @@ def verify_package(
         from deploykit.packages.rejudging import rejudge
 
         again = rejudge(package, manifest.get("status") or {})
-        checks = (*checks, *again.checks)
-        status = status if again.right is None else replace(status, right=again.right)
+        if again is not None:
+            checks, status = (*checks, again[0]), replace(status, right=again[1])
     return VerifyReport(
         package=package,
         checks=checks,

@@ -331,7 +331,7 @@ def test_cuts_change_no_bit(tmp_path_factory: pytest.TempPathFactory, layers: li
     whole, groups = Session(model, capture=inner), Session(lean, capture=inner, room=room)
     assert groups.streams == (len(layers) * 256 > room)
     assert _same(whole.runs(feeds), groups.runs(feeds))
-    quantized, values = Simulator(model, encodings, capture=inner).runs(feeds), quantizers_of(lean, encodings).values
+    quantized, values = Simulator(model, encodings, capture=inner).runs(feeds), quantizers_of(lean, encodings)[0]
     assert _same(quantized, Session(lean, capture=inner, room=room, values=values).runs(feeds))
     assert _same(quantized, Simulator(model, encodings, capture=inner, known={}).runs(feeds))
 

@@ -126,7 +126,7 @@ class ModelProbe:
 
     def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
         self._model = model
-        self._values: Mapping[str, Value] = {} if encodings is None else quantizers_of(model, encodings).values
+        self._values: Mapping[str, Value] = {} if encodings is None else quantizers_of(model, encodings)[0]
         self.tensors = frozenset(name for node in model.graph.node for name in node.output if name)
 
     def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Arrays]:

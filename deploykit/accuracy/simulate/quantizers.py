@@ -18,13 +18,12 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
 from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import element_type, is_mapped, stored_values
 from deploykit.system.aliases import Numbers
 
-__all__ = ["RAW", "Floats", "Quantizers", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
+__all__ = ["RAW", "Floats", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
 __all__ += ["quantizers_of", "spread_scale"]
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -123,20 +122,11 @@ def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats
     return narrow
 
 
-class Quantizers(Record):
-    """What a simulation quantizes of a graph: ``values`` by tensor, in the order stored ones, inputs, computed ones.
+def quantizers_of(model: ModelProto, encodings: EncodingSet) -> tuple[dict[str, Value], dict[str, str]]:
+    """The value of every entry of a tensor of the main graph, and of every other entry why it is not simulated.
 
-    ``skipped`` says of every other entry why it is not simulated.
-    """
-
-    values: Mapping[str, Value]
-    skipped: Mapping[str, str]
-
-
-def quantizers_of(model: ModelProto, encodings: EncodingSet) -> Quantizers:
-    """A quantizer for every entry of a tensor of the main graph.
-
-    Raises InputError for an opset below 9 and for entries that do not fit their tensor.
+    Values stand in the order stored ones, inputs, computed ones. Raises InputError for an opset below 9 and for entries
+    that do not fit their tensor.
     """
     opset = opset_of(model)
     if opset < 9:
@@ -167,7 +157,7 @@ def quantizers_of(model: ModelProto, encodings: EncodingSet) -> Quantizers:
             )
         values[name] = value
     skipped |= {name: "the main graph has no such tensor" for name in given if name not in values}
-    return Quantizers(values=values, skipped=skipped)
+    return values, skipped
 
 
 def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto:

@@ -119,9 +119,9 @@ class Simulator(Session):
         capture: Iterable[str] = (),
         known: Known | None = None,
     ) -> None:
-        quantizers = quantizers_of(model, encodings)
-        self.applied, self.skipped = tuple(quantizers.values), quantizers.skipped
-        super().__init__(model, capture=capture, values=quantizers.values, known=known)
+        values, self.skipped = quantizers_of(model, encodings)
+        self.applied = tuple(values)
+        super().__init__(model, capture=capture, values=values, known=known)
 
 
 def simulate(
