@@ -103,7 +103,7 @@ def package(
 
     asked = make_request(model, target, **request)
     return make_package(
-        asked, Path(out), force=force, templates=_path(templates), sbom=sbom, link=link, progress=progress
+        asked, Path(out), force=force, templates=_path(templates), sbom=sbom, link=link, progress=progress or silent
     )
 
 
@@ -111,7 +111,7 @@ def plan(model: AnyPath, *, target: str, progress: Tell | None = None, **request
     """The decision for one model and target, nothing written; arguments and what it raises as for ``package``."""
     from deploykit.flow.pipeline import make_plan
 
-    return make_plan(make_request(model, target, **request), progress=progress)
+    return make_plan(make_request(model, target, **request), progress=progress or silent)
 
 
 def check(model: AnyPath, *, target: str, **request: Unpack[RequestOptions]) -> tuple[Finding, ...]:
@@ -137,7 +137,7 @@ def audit(
     """
     from deploykit.flow.pipeline import audit as run
 
-    return run(make_request(model, target, **request), level=kernels, progress=progress)
+    return run(make_request(model, target, **request), level=kernels, progress=progress or silent)
 
 
 def quantize(
@@ -157,7 +157,8 @@ def quantize(
     """
     from deploykit.flow.quantizing.command import quantize as run
 
-    return run(make_request(model, target, **request), Path(out), force=force, timeout=time_limit, progress=progress)
+    asked = make_request(model, target, **request)
+    return run(asked, Path(out), force=force, timeout=time_limit, progress=progress or silent)
 
 
 def verify(
@@ -501,7 +502,7 @@ def locate_on(
         takes = {option.name for option in load_backend(manifest["backend"]).options()}
         route = {"route": manifest["route"]["id"]} if "route" in takes else {}
         wanted: dict[str, Any] = {"sdk": manifest["sdk"]["version"], "backend": manifest["backend"], **route}
-        make_package(make_request(model, manifest["target"]["id"], compile=True, **wanted), out, progress=progress)
+        make_package(make_request(model, manifest["target"]["id"], compile=True, **wanted), out, progress=tell)
 
     return find(Path(package), device_at(on, Path(file)), make, tell, threshold_db=threshold_db, samples=samples)
 

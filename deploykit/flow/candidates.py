@@ -300,25 +300,20 @@ _MOST_TRIED = 8
 """Numbers of layers, spread over the order of their sensitivity, that are tried besides those of the bisection."""
 
 
-def make_best(
-    making: Making, *, given: Situation | None = None, situate: Callable[[Made], Situation] | None = None
-) -> tuple[Made | None, Ladder]:
+def make_best(making: Making, situate: Callable[[Made], Situation] | None = None) -> tuple[Made | None, Ladder]:
     """Make each precision that the quantizer has for the target, walk the ladder, keep the chosen one.
 
     None for it where float16 is the answer or nothing is good. With ``situate``, the situation that what was made is
-    packaged in, a candidate is what would be packaged, and one that would be refused is not chosen; ``given`` is the
-    float model's own.
+    packaged in, a candidate is what would be packaged, and one that would be refused is not chosen.
     """
-    request, target = making.request, making.target
+    request, target = making.given.request, making.given.target
     metric = user_metric(request.metric, references=request.references)
     goal = goal_for(request.goal, has_metric=metric is not None)
     wides = wide_types(request.target, request.sdk, request.model)
     picked = pick(making.backend, target, request.quantizer, None)
     known = picked.quantizer.precisions(target)
     names = [name for name in _ORDER if name in known]
-    candidates = _Candidates(
-        making=making, goal=goal, metric=metric, has_float="float16" in wides, given=given, situate=situate
-    )
+    candidates = _Candidates(making=making, goal=goal, metric=metric, has_float="float16" in wides, situate=situate)
     ladder = walk(
         [*names[:1], "fp16", *names[1:]] if names else ["fp16"],
         goal,
@@ -338,7 +333,8 @@ _FINE_DB = 30.0
 
 def make_asked(making: Making) -> Made:
     """The precision that was asked for; where 8-bit activations lose what is asked, the fewest layers have 16 bits."""
-    request, made = making.request, making.encodings(making.request.precision)
+    request = making.given.request
+    made = making.encodings(request.precision)
     wider = made.precision.endswith("a8") and WIDER_LAYERS not in request.no_rewrite
     wider = wider and "int16" in wide_types(request.target, request.sdk, request.model)
 
@@ -411,7 +407,6 @@ class _Candidates(Record):
     goal: Goal
     metric: UserMetric | None
     has_float: bool
-    given: Situation | None
     situate: Callable[[Made], Situation] | None
     opened: dict[str, tuple[ModelOnSamples, EncodingSet]] = field(default_factory=dict)
     made: dict[str, Made] = field(default_factory=dict)
@@ -428,8 +423,9 @@ class _Candidates(Record):
             judged, _ = opened
             halves = min_max_encodings(judged.exact, judged.facts, precision_of("fp16"))
             rung = LadderRung(precision="fp16", made_by="casts", runs_here=self.has_float)
-            if self.given is not None and self.has_float:
-                asked = replace(self.given, request=replace(self.given.request, precision="fp16"))
+            if self.situate is not None and self.has_float:
+                given = self.making.given
+                asked = replace(given, request=replace(given.request, precision="fp16"))
                 rung = replace(rung, refused=self._decided(asked, plans=True)[1], on_npu=1.0)
             return replace(judged.measured(rung, halves), borders=0, encodings=None)
         try:

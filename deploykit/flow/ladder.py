@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from operator import attrgetter
 
 from msgspec import field
 from msgspec.structs import replace
@@ -154,8 +154,8 @@ class Ladder(Published, eq=False):
     @property
     def fastest(self) -> LadderRung | None:
         """The candidate that reaches the goal in the least estimated time; None where no times are known."""
-        timed = [(rung.time_us, rung) for rung in self.all_rungs if rung.may_win and self.meets(rung)]
-        return min(((time, rung) for time, rung in timed if time is not None), default=(0, None), key=itemgetter(0))[1]
+        timed = (rung for rung in self.all_rungs if rung.time_us is not None and rung.may_win and self.meets(rung))
+        return min(timed, key=attrgetter("time_us"), default=None)
 
     @property
     def all_rungs(self) -> tuple[LadderRung, ...]:

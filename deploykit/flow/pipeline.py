@@ -129,34 +129,33 @@ def read_jobs(
     )
 
 
-def make_package(request: Request, out: Path, *, progress: Tell | None = None, **output: Any) -> Packaged:
+def make_package(request: Request, out: Path, *, progress: Tell = silent, **output: Any) -> Packaged:
     """Check, plan, render, write and verify one package; nothing is written when an error is not handled."""
-    (job,) = read_jobs([request], [out], progress=[progress or silent], **output)
+    (job,) = read_jobs([request], [out], progress=[progress], **output)
     return job.make()
 
 
 def make_packages(
-    requests: Sequence[Request], out: Path, *, progress: Tell | None = None, **output: Any
+    requests: Sequence[Request], out: Path, *, progress: Tell = silent, **output: Any
 ) -> tuple[Packaged, ...]:
     """One package for each request; the requests differ in their target only.
 
     A single one goes to ``out``, several go to folders below it, named after the devices.
     """
-    tell = progress or silent
     if len(requests) == 1:
-        return (make_package(requests[0], out, progress=tell, **output),)
+        return (make_package(requests[0], out, progress=progress, **output),)
     names = [resolve_target(request)[1].device.id for request in requests]
-    tells = [prefixed(name, tell) for name in names]
+    tells = [prefixed(name, progress) for name in names]
     jobs = read_jobs(requests, [out / name for name in names], progress=tells, **output)
     return tuple(job.make() for job in jobs)
 
 
-def make_plan(request: Request, *, progress: Tell | None = None) -> Plan[Any]:
+def make_plan(request: Request, *, progress: Tell = silent) -> Plan[Any]:
     """The decision for one request, nothing written."""
-    return _decided(request, progress or silent)[1].plan
+    return _decided(request, progress)[1].plan
 
 
-def estimate(request: Request, *, progress: Tell | None = None) -> Estimate | None:
+def estimate(request: Request, *, progress: Tell = silent) -> Estimate | None:
     """How long the package would take by its compiler's own cost model: it is made, compiled and thrown away.
 
     None where the compiler has none, and where no compiler runs here. For backends with the option ``estimate``.
@@ -166,20 +165,18 @@ def estimate(request: Request, *, progress: Tell | None = None) -> Estimate | No
         return make_package(asked, folder / "package", progress=progress).estimate
 
 
-def check(request: Request, *, progress: Tell | None = None) -> tuple[Finding, ...]:
+def check(request: Request, *, progress: Tell = silent) -> tuple[Finding, ...]:
     """The findings of a plan, and those about kernels where the backend runs each by itself here."""
-    tell = progress or silent
     with blaming(request.model):
-        backend, decision = _decided(request, tell, AUDITING)
-        return with_kernels(backend, decision, tell)
+        backend, decision = _decided(request, progress, AUDITING)
+        return with_kernels(backend, decision, progress)
 
 
-def audit(request: Request, *, level: str = "full", progress: Tell | None = None) -> Audit:
+def audit(request: Request, *, level: str = "full", progress: Tell = silent) -> Audit:
     """Each kernel of the model as it would be packaged; UsageError for a backend that runs none by itself."""
-    tell = progress or silent
     with blaming(request.model):
-        backend, decision = _decided(replace(request, backend=auditor(request.backend)), tell, AUDITING)
-        return backend.audit(decision.prepared, level=level, progress=tell)
+        backend, decision = _decided(replace(request, backend=auditor(request.backend)), progress, AUDITING)
+        return backend.audit(decision.prepared, level=level, progress=progress)
 
 
 def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Decision[Any, Any]]:

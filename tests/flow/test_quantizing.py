@@ -26,7 +26,7 @@ from deploykit.flow.pipeline import make_packages
 from deploykit.flow.quantizing import choosing, command, making
 from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, pick
 from deploykit.flow.quantizing.making import Made, Making, Numbers, divide
-from deploykit.flow.read import resolve_target
+from deploykit.flow.read import read_situation, resolve_target
 from deploykit.flow.rules import QUANTIZED_RULES
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
@@ -309,9 +309,9 @@ class Told(Struct, frozen=True):
 @each_row(("timeout", "limit"), (None, 900.0), (10.0, 10.0), (2000.0, 900.0))
 def test_a_method_is_an_option_with_a_time_limit(timeout: float | None, limit: float) -> None:
     request = Request(model=CNN, target="sm8650", quantizer="ort")
-    backend, target = resolve_target(request)
-    asked: dict[str, Any] = {"request": request, "backend": backend, "target": target, "model": None, "facts": None}
-    making_: Any = Making(**asked, progress=print, options=(("per_channel", "false"),), timeout=timeout)
+    backend, given = read_situation(request)
+    options = (("per_channel", "false"),)
+    making_: Any = Making(backend=backend, given=given, progress=print, options=options, timeout=timeout)
     methods = (WeightMethod(name="Guess", options={"method": "guess"}), WeightMethod(name="P", options={"method": "p"}))
 
     def encodings(self: Making, precision: str | None) -> Told:

@@ -99,14 +99,7 @@ def test_a_candidate_with_better_weights_says_so(tmp_path: Path) -> None:
         quantizer="aimet",
     )
     backend, situation = read_situation(request)
-    making = Making(
-        request=request,
-        backend=backend,
-        target=situation.target,
-        model=situation.model,
-        facts=situation.facts,
-        progress=lambda _: None,
-    )
+    making = Making(backend=backend, given=situation, progress=lambda _: None)
     made = making.candidate("w4a16+SeqMSE")
     assert made.precision == "w4a16+SeqMSE"
     assert made.options["seq_mse"] is True

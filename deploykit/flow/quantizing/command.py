@@ -27,7 +27,7 @@ from deploykit.model.load import blaming, load_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
 from deploykit.report.ladders import render_ladder
-from deploykit.system.aliases import Json, Tell
+from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.jobs import Steps
 from deploykit.system.published import Published, plain
 
@@ -55,34 +55,24 @@ class Quantization(Published):
 
 
 def quantize(
-    request: Request, out: Path, *, force: bool = False, timeout: float | None = None, progress: Tell | None = None
+    request: Request, out: Path, *, force: bool = False, timeout: float | None = None, progress: Tell = silent
 ) -> Quantization:
     """Quantize and write ``out``; options of the request are the quantizer's own.
 
     Raises UsageError for what makes no sense, ToolError when the quantizer fails or is not installed, PackageError
     when ``out`` cannot be written.
     """
-    tell: Tell = progress or (lambda _: None)
     check_place(out, force=force, kind=RESULTS)
     if request.encodings is not None:
         raise UsageError("quantize makes encodings and takes none", next="'deploykit package' takes them")
-    backend, target = resolve_target(request)
+    backend = resolve_target(request)[0]
     if backend.quantizer:
-        return _while_packaging(backend, request, out, force=force, tell=tell)
-    steps = Steps(names=(_READING, _QUANTIZING, _WRITING), tell=tell)
+        return _while_packaging(backend, request, out, force=force, tell=progress)
+    steps = Steps(names=(_READING, _QUANTIZING, _WRITING), tell=progress)
     steps.begin(_READING)
     with blaming(request.model):
         backend, given = read_situation(request)
-    making = Making(
-        request=given.request,
-        backend=backend,
-        target=target,
-        model=given.model,
-        facts=given.facts,
-        progress=tell,
-        options=request.options,
-        timeout=timeout,
-    )
+    making = Making(backend=backend, given=given, progress=progress, options=request.options, timeout=timeout)
     steps.begin(_QUANTIZING)
     with blaming(request.model):
         made, ladder = make_best(making) if request.precision == AUTO else (make_asked(making), None)

@@ -32,7 +32,7 @@ from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, overall_sqnr_db
-from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork
+from deploykit.backend.backend import AnyBackend, Same, SharedWork, Situation
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
 from deploykit.backend.targets import Target
 from deploykit.encodings.float_sets import unscaled_rows
@@ -458,11 +458,8 @@ class Made(Published, eq=False):
 class Making(Record, eq=False):
     """What encodings are made from; ``options`` are the quantizer's own, ``timeout`` is in seconds."""
 
-    request: Request
     backend: AnyBackend
-    target: Target
-    model: Model
-    facts: GraphFacts
+    given: Situation
     progress: Tell
     options: tuple[tuple[str, str], ...] = ()
     timeout: float | None = None
@@ -474,7 +471,7 @@ class Making(Record, eq=False):
         Raises UsageError for what makes no sense, InputError for a model that is quantized already or has nothing to
         calibrate with, ToolError when it fails.
         """
-        request, model, facts = self.request, self.model, self.facts
+        request, model, facts, target = self.given.request, self.given.model, self.given.facts, self.given.target
         if facts.is_qdq:
             raise InputError(f"{model.path}: holds Q/DQ nodes already", next="give the float model")
         halves = [name for name in facts.inputs if facts.tensors[name].dtype == "float16"]
@@ -488,11 +485,11 @@ class Making(Record, eq=False):
             raise UsageError(
                 "a quantizer needs data", next="give --calibration: .npz or .npy samples, or a folder of images"
             )
-        picked = pick(self.backend, self.target, request.quantizer, precision)
-        name = precision or picked.quantizer.precisions(self.target)[0]
+        picked = pick(self.backend, target, request.quantizer, precision)
+        name = precision or picked.quantizer.precisions(target)[0]
         values = dict(options_of(picked.quantizer, self.options))
         plan = picked.quantizer.plan(
-            QuantizerAsked(precision=name, target=self.target, options=values, floats=unscaled_rows(facts))
+            QuantizerAsked(precision=name, target=target, options=values, floats=unscaled_rows(facts))
         )
         # What targets ask alike is made once; a quantizer is told all that it does in its plan.
         key = ("quantized", repr((plan, values, calibration)), Same(model))
@@ -511,10 +508,10 @@ class Making(Record, eq=False):
                 ran=ran,
                 numbers=numbers,
                 model=model,
-                target=self.target,
+                target=target,
             )
 
-        return replace(self.shared.once(key, make), target=self.target)
+        return replace(self.shared.once(key, make), target=target)
 
     def candidate(self, name: str) -> Made:
         """As ``encodings`` for one candidate among several, ``w8a16`` or ``w8a16+METHOD``.
@@ -525,7 +522,7 @@ class Making(Record, eq=False):
         precision, _, method = name.partition("+")
         if not method:
             return self.encodings(name)
-        quantizer = pick(self.backend, self.target, self.request.quantizer, precision).quantizer
+        quantizer = pick(self.backend, self.given.target, self.given.request.quantizer, precision).quantizer
         more = next(one for one in quantizer.weight_methods(precision) if one.name == method).options.items()
         try:
             limited = replace(self, options=(*self.options, *more), timeout=min(SECONDS, self.timeout or SECONDS))

@@ -47,11 +47,8 @@ def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWor
     ids = {one.id for one in quantizers_for(backend, given.target)}
     own = tuple((key, value) for key, value in request.options if key.partition(".")[0] in ids)
     making = Making(
-        request=request,
         backend=backend,
-        target=given.target,
-        model=given.model,
-        facts=given.facts,
+        given=given,
         progress=tell,
         options=tuple((key.partition(".")[2], value) for key, value in own),
         shared=shared,
@@ -106,7 +103,7 @@ def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWor
                 why=f"{error.what}: {error.why}",
                 next=f"see whether it can run at all: {asked}",
             ) from None
-    made, ladder = make_best(making, given=given, situate=situated)
+    made, ladder = make_best(making, situated)
     if made is not None:
         return replace(situated(made), ladder=ladder.to_json())
     if ladder.chosen is None:  # not even the float model reaches the goal
