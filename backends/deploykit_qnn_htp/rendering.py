@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 
 from onnx import ModelProto
 
-from deploykit.accuracy.samples.calibration import read_samples
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
 from deploykit.errors import InputError
 from deploykit.model.weights import whole_model
@@ -58,6 +57,8 @@ def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates
         )
         own = part.draft.situation
         if own.request.calibration is not None and part.candidate.route.input_list:
+            from deploykit.accuracy.samples.calibration import read_samples
+
             lines = []
             for index, sample in enumerate(read_samples(own.request.calibration, own.facts)):
                 words = []

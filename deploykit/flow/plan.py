@@ -69,6 +69,12 @@ def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: T
         avoided += _avoided(cured.given.core, core, how) if cured.steps else ()
         gone = {finding.about: finding for finding in _avoided(core, judged.core, how)}
         core = tuple(finding if finding.code in _LASTING else gone.get(finding.about, finding) for finding in core)
+    assumed, route = "", decided.route
+    said = given.encodings is not None or given.request.precision is not None or given.facts.is_qdq
+    if route is not None and not said:
+        kinds = decided.precision.to_json()["expected"]
+        kind = max(kinds, key=lambda name: kinds[name]) if kinds else route.id
+        assumed = f"{kind}, since neither encodings nor a precision were given"
     made = data_findings(given, shared) if given.quantized is None else given.quantized.findings
     found = (*given.target.findings, *made, *core, *CHOICE_RULES.run(chosen), *decided.findings, *avoided)
     decided = replace(
@@ -76,7 +82,7 @@ def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: T
         findings=_settled(found, situation),
         candidates=chosen.explored.choice.to_json(),
         right=chosen.right,
-        assumed=_assumed(given, decided),
+        assumed=assumed,
     )
     return Decision(given=given, chosen=chosen, prepared=judged.prepared, plan=decided)
 
@@ -168,13 +174,3 @@ def _avoided(before: Iterable[Finding], after: Iterable[Finding], how: str) -> t
     left = {finding.about for finding in after}
     gone = [finding for finding in before if finding.about not in left]
     return tuple(finding.with_handled(how) for finding in gone if finding.severity is not Severity.INFO)
-
-
-def _assumed(given: Situation, decided: Plan[D]) -> str:
-    """The precision of a float model that came without a word about it."""
-    route = decided.route
-    if given.encodings is not None or given.request.precision is not None or given.facts.is_qdq or route is None:
-        return ""
-    kinds = decided.precision.to_json()["expected"]
-    kind = max(kinds, key=lambda name: kinds[name]) if kinds else route.id
-    return f"{kind}, since neither encodings nor a precision were given"

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations, places_in, read_places
 from deploykit.accuracy.samples.domains import arbitrary_values, generator
-from deploykit.accuracy.samples.images import fed_by_images
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
@@ -87,8 +85,9 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
         Situation(request=request, model=model, facts=facts, encodings=encodings, target=target, rewritten=changed)
     )
     inputs = given.request.inputs
-    if inputs:
-        # A name or a value that makes no sense is told even where nothing will be run with it.
+    if inputs:  # a name or a value that makes no sense is told even where nothing will be run with it
+        from deploykit.accuracy.samples.calibration import parse_declarations
+
         parse_declarations(inputs, input_specs(given.facts))
     if request.io:  # names that make no sense are told before anything is done
         from deploykit.rewrites.borders import asked_borders
@@ -240,6 +239,10 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: Mo
     """The shape of one sample by input, that of the first file; nothing where the data does not say."""
     if source is None:
         return {}
+    from deploykit.accuracy.samples.calibration import load_calibration, places_in, read_places
+    from deploykit.accuracy.samples.images import fed_by_images
+    from deploykit.accuracy.samples.sizes import rows_meet
+
     try:
         data = load_calibration(source, specs)
         if data.recipe is not None:
@@ -251,8 +254,6 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: Mo
         sample = next(read_places(places[0][:1]), {}) if places else {}
     except DeploykitError:  # whoever reads the samples says what is wrong with them
         return {}
-    from deploykit.accuracy.samples.sizes import rows_meet
-
     shapes = {spec: sample[spec.name].shape for spec in specs if spec.name in sample}
     # A first axis that is open holds samples, unless they meet in the model. Of a sound it may be the only one.
     several = {spec for spec, shape in shapes.items() if shape and spec.shape[0] is None and data.sound is None}

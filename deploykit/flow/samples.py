@@ -9,13 +9,12 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import ModelProto, helper
 
-from deploykit.accuracy.samples.calibration import Calibration, load_calibration, parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
-from deploykit.accuracy.samples.images import can_decode
 from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.backend.backend import Same, SharedWork, Situation
@@ -27,6 +26,9 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model
 from deploykit.model.nodes import copy_of
 from deploykit.model.weights import lean_weights, load_small_weights
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.samples.calibration import Calibration
 
 __all__ = [
     "about_samples",
@@ -58,7 +60,11 @@ def samples_of(situation: Situation, shared: SharedWork) -> Samples:
         from deploykit.encodings.qdq import read_qdq
 
         encodings = read_qdq(model, source=str(situation.model.path))
-    declared = parse_declarations(request.inputs, input_specs(situation.facts)) if request.inputs else {}
+    declared = {}
+    if request.inputs:
+        from deploykit.accuracy.samples.calibration import parse_declarations
+
+        declared = parse_declarations(request.inputs, input_specs(situation.facts))
     samples = gather(model, situation.facts, calibration=request.calibration, declared=declared, encodings=encodings)
     return shared.keep(key, samples)
 
@@ -123,7 +129,9 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
     source, model, facts = given.request.calibration, given.model, given.facts
     if source is None:
         return ()
+    from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations
     from deploykit.accuracy.samples.data_quality import LOOKED_AT, MOST
+    from deploykit.accuracy.samples.images import can_decode
 
     key = ("data findings", Same(model.proto), given.encodings, source, given.request.precision)
     known: tuple[Finding, ...] | None = shared.known(key)

@@ -147,11 +147,8 @@ def tidy(out: Path, tell: Tell, kind: SealedKind = PACKAGES) -> bool:
 class PlacedFolder:
     """A folder that grows beside ``out`` and is put there whole; as a context manager, since what is left goes."""
 
-    kind = PACKAGES
-
-    def __init__(self, out: Path, *, force: bool = False, tell: Tell | None = None) -> None:
-        self.out, self.force = out, force
-        self._tell = tell or silent
+    def __init__(self, out: Path, *, force: bool = False, kind: SealedKind = PACKAGES, tell: Tell = silent) -> None:
+        self.out, self.force, self.kind, self._tell = out, force, kind, tell
         self._work: Path | None = None
         self._seen = ""
         self._held = ExitStack()
@@ -237,16 +234,12 @@ class PlacedFolder:
         )
 
 
-class _PlacedResults(PlacedFolder):
-    kind = RESULTS
-
-
 def publish_results(out: Path, fill: Callable[[Path], Json], *, force: bool) -> None:
     """Make the folder ``out``: ``fill`` writes files into an empty folder and returns what its report says.
 
     Raises PackageError where something stands that may not be replaced, which is kept, or nothing can be written.
     """
-    with _PlacedResults(out, force=force) as place:
+    with PlacedFolder(out, force=force, kind=RESULTS) as place:
         try:
             told = dict(fill(place.folder))
             sums = {path: hash_file(place.folder / path)[1] for path in list_files(place.folder)}

@@ -31,7 +31,7 @@ from deploykit.packages.manifests import (
     sealed,
 )
 from deploykit.packages.placing import PlacedFolder
-from deploykit.system.aliases import Json, Tell
+from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.files import copy_hashed, open_regular, regular_size
 from deploykit.system.folders import abandoned, holding, workspace
 
@@ -50,7 +50,7 @@ class PackageWriter(PlacedFolder):
     gives large files of the user's a second name instead of copying them; the bytes of the package are the same.
     """
 
-    def __init__(self, out: Path, *, force: bool = False, link: bool = False, tell: Tell | None = None) -> None:
+    def __init__(self, out: Path, *, force: bool = False, link: bool = False, tell: Tell = silent) -> None:
         super().__init__(out, force=force, tell=tell)
         self.link = link
         # What the manifest says of each file: ``origin`` is whether it was generated or executed.

@@ -55,7 +55,6 @@ __all__ = [
     "places_of",
     "read_places",
     "read_samples",
-    "spread",
 ]
 
 _READER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -298,13 +297,6 @@ def _count(shape: tuple[int, ...], spec: InputSpec) -> int | None:
     if batch and len(shape) == len(spec.shape) and shape[0] % batch == 0 and spec.fits((batch, *shape[1:])):
         return shape[0] // batch
     return None
-
-
-def spread(count: int, most: int) -> tuple[int, ...]:
-    """``most`` of ``count`` positions, evenly spaced, the first and the last among them; all where there are fewer."""
-    if count <= most:
-        return tuple(range(count))
-    return tuple(round(step * (count - 1) / (most - 1)) for step in range(most)) if most > 1 else (0,)
 
 
 def read_places(places: Iterable[SamplePlace]) -> Iterator[dict[str, Any]]:

@@ -20,10 +20,10 @@ import numpy.typing as npt
 from msgspec.structs import replace
 from onnx import ModelProto, ValueInfoProto, helper
 
-from deploykit.accuracy.samples.calibration import Calibration, places_in, read_places, spread
+from deploykit.accuracy.samples.calibration import Calibration, places_in, read_places
 from deploykit.accuracy.samples.data_rules import DataFit, FirstLayer, Preparation, RangeGrowth, Survey
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
-from deploykit.accuracy.samples.inputs import InputSpec
+from deploykit.accuracy.samples.inputs import InputSpec, spread
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.errors import InputError

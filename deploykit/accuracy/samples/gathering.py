@@ -13,21 +13,13 @@ import math
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.lib import format as npy
 from onnx import ModelProto
 
-from deploykit.accuracy.samples.calibration import (
-    Declaration,
-    load_calibration,
-    places_in,
-    places_of,
-    read_places,
-    spread,
-)
 from deploykit.accuracy.samples.domains import (
     SETS,
     VARIED,
@@ -42,8 +34,7 @@ from deploykit.accuracy.samples.domains import (
     make_integers,
     make_mask,
 )
-from deploykit.accuracy.samples.images import WANTED, can_decode
-from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
+from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, spread
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, UsageError
@@ -53,6 +44,9 @@ from deploykit.model.graph import view_of
 from deploykit.model.values import element_count
 from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.samples.calibration import Declaration
 
 __all__ = [
     "EXPECTED_FILE",
@@ -213,6 +207,9 @@ def _stored(
     """Of the inputs that lie in files: calibration data, or what a package keeps."""
     note = ""
     if calibration is not None:
+        from deploykit.accuracy.samples.calibration import load_calibration, places_of, read_places
+        from deploykit.accuracy.samples.images import WANTED, can_decode
+
         data = load_calibration(calibration, inputs)
         if data.kind == "arrays" or (data.kind == "images" and can_decode()):
             places = places_of(data, inputs, optional=declared.keys())
@@ -302,6 +299,8 @@ def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -
                 make = _points(spec, seed, make_integers, int(low), int(high))
             return _Maker(source=source, sets=1 if low == high else len(SETS), make=make)
         case "file":
+            from deploykit.accuracy.samples.calibration import places_in, read_places
+
             assert declaration.file is not None
             places = places_in(declaration.file, (spec,))
             arrays = [feed[spec.name] for feed in read_places(places[i] for i in spread(len(places), most))]
@@ -434,6 +433,8 @@ def read_expected(path: Path, feeds: Iterable[Feed]) -> dict[str, list[Feed]]:
 
 def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Feed, ...]:
     """The samples of a package, with the inputs that were kept; raises InputError for what does not fit the inputs."""
+    from deploykit.accuracy.samples.calibration import places_in, read_places
+
     inputs = tuple(replace(spec, given=()) for spec in inputs)  # they are kept as the package takes them
     places = places_in(path, inputs, optional=frozenset(spec.name for spec in inputs))
     feeds = tuple(read_places(places))

@@ -14,7 +14,7 @@ from deploykit.model.facts import GraphFacts
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["InputSpec", "Label", "input_specs"]
+__all__ = ["InputSpec", "Label", "input_specs", "spread"]
 
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
@@ -78,6 +78,13 @@ def input_specs(facts: GraphFacts) -> tuple[InputSpec, ...]:
         given = tuple(shape[axis] for axis in (0, 3, 1, 2)) if name in facts.channel_last else ()
         found.append(InputSpec(name=name, dtype=_NUMPY_NAMES.get(fact.dtype, fact.dtype), shape=shape, given=given))
     return tuple(found)
+
+
+def spread(count: int, most: int) -> tuple[int, ...]:
+    """``most`` of ``count`` positions, evenly spaced, the first and the last among them; all where there are fewer."""
+    if count <= most:
+        return tuple(range(count))
+    return tuple(round(step * (count - 1) / (most - 1)) for step in range(most)) if most > 1 else (0,)
 
 
 class Label(StrEnum):

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from onnx import ModelProto
 
-from deploykit.accuracy.samples.calibration import spread
+from deploykit.accuracy.samples.inputs import spread
 from deploykit.accuracy.search.goals import WHOLE, Goal, Reached
 from deploykit.accuracy.search.layer_losses import Layer, LayerLoss, worst_first
 from deploykit.accuracy.search.output_losses import Reaching

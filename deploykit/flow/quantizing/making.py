@@ -26,10 +26,10 @@ from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples import decoding
 from deploykit.accuracy.samples.arrays import write_arrays
-from deploykit.accuracy.samples.calibration import Calibration, load_calibration, places_of, read_places, spread
+from deploykit.accuracy.samples.calibration import Calibration, load_calibration, places_of, read_places
 from deploykit.accuracy.samples.data_quality import MOST
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
-from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
+from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, spread
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, overall_sqnr_db
 from deploykit.backend.backend import AnyBackend, Same, SharedWork, Situation
