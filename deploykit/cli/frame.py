@@ -89,7 +89,9 @@ def _remember(context: click.Context, param: click.Parameter, value: Any) -> Non
             context.with_resource(with_memory(value))
 
 
-class _WithGlobals(click.Command):
+class Command(click.Command):
+    """A command that also takes the global options."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
         super().__init__(*args, **kwargs)
@@ -116,10 +118,6 @@ class _WithGlobals(click.Command):
             if not many and order.count(one) > 1 and not ctx.resilient_parsing:
                 raise UsageError(f"{one.opts[-1]}: given twice", next="give it once")
         return super().parse_args(ctx, args)
-
-
-class Command(_WithGlobals):
-    """A command that also takes the global options."""
 
 
 class BranchingCommand(Command):
@@ -156,7 +154,7 @@ class BranchingCommand(Command):
             )
 
 
-class Group(_WithGlobals, click.Group):
+class Group(Command, click.Group):
     """A group whose commands take the global options too."""
 
     command_class = Command
