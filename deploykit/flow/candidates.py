@@ -89,17 +89,8 @@ class ModelOnSamples:
 
     def raiser(self, encodings: EncodingSet, found: Sensitivity, tell: Tell) -> Raiser:
         """Raises layers of these encodings in the order of what they cost."""
-        return Raiser(
-            self.model,
-            self.facts,
-            encodings,
-            [row.layer for row in found.worst_layers],
-            self.feeds,
-            shown=self.reaching.shown,
-            measure=self.reaching.reached,
-            costs=self.costs,
-            tell=tell,
-        )
+        order = [row.layer for row in found.worst_layers]
+        return Raiser(self.model, self.facts, encodings, order, self.feeds, self.reaching, self.costs, tell)
 
     def mix(
         self, encodings: EncodingSet, samples: Samples, wide: WideType, goal: Goal, tell: Tell, *, more: int = 0

@@ -6,6 +6,7 @@ import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,15 +244,10 @@ def _raiser(reached: Sequence[float] = ()) -> Raiser:
     entries = {name: Encoding(name=name, value=_grid()) for name in ("x", "w", "r", "t", "p", "y")}
     feeds = [{"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(1, 4, 8)}]
     scripted = iter(reached)
-
-    def measure(_: Sequence[Any]) -> Reached:
-        return Reached(sqnr_db=next(scripted, 0.0))
-
-    made, costs = (
-        EncodingSet(version="1.0.0", entries=entries),
-        CostModel(PartialRuns(model, feeds, wanted=["y"]), facts),
-    )
-    return Raiser(model, facts, made, layers_of(facts, entries), feeds, shown=["y"], measure=measure, costs=costs)
+    reaching: Any = SimpleNamespace(shown=["y"], reached=lambda _: Reached(sqnr_db=next(scripted, 0.0)))
+    made = EncodingSet(version="1.0.0", entries=entries)
+    costs = CostModel(PartialRuns(model, feeds, wanted=["y"]), facts)
+    return Raiser(model, facts, made, layers_of(facts, entries), feeds, reaching, costs)
 
 
 def test_what_cannot_stay_behind_is_raised_too() -> None:

@@ -7,7 +7,7 @@ the simulation and proposes encodings; what a target makes of them is the verifi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -37,7 +37,6 @@ MOST_SHOWN = 20
 """Of the layers that cost most, in what is published of a search."""
 
 WideType: TypeAlias = Literal["float16", "int16"]
-Measure: TypeAlias = Callable[[Sequence[Json]], Reached]
 
 
 class RaiseTrial(Published):
@@ -97,15 +96,14 @@ def _costs(row: LayerLoss) -> Json:
 
 
 class Raiser(Struct, dict=True):
-    """One quantized model, its layers in the order of their sensitivity, and how a run is measured."""
+    """One quantized model, its layers in the order of their sensitivity, and what its runs are held against."""
 
     model: ModelProto
     facts: GraphFacts
     made: EncodingSet
     order: Sequence[Layer]
     feeds: Sequence[Feed]
-    shown: Sequence[str]
-    measure: Measure
+    reaching: Reaching
     costs: CostModel
     tell: Tell = silent
     _known: dict[tuple[str, int], RaiseTrial] = field(default_factory=dict)
@@ -133,7 +131,8 @@ class Raiser(Struct, dict=True):
             best = min(met, key=lambda trial: (trial.cost.bit_operations, trial.cost.activation_bytes, trial.count))
         else:  # a quality that is no number is the least
             best = max(known, key=lambda trial: max(-math.inf, goal.quality(trial.reached)))
-        return Raised(goal=str(goal), best=best, encodings=self.encodings(best), trials=self._trials(wide))
+        encodings = self._with(set(best.tensors), wide)
+        return Raised(goal=str(goal), best=best, encodings=encodings, trials=known)
 
     def trial(self, wide: WideType, count: int, goal: Goal) -> RaiseTrial:
         """Measure the first ``count`` layers; asked again it is known."""
@@ -143,8 +142,8 @@ class Raiser(Struct, dict=True):
             layers = self.order[:count]
             names = self.together({name for layer in layers for name in layer.tensors}, wide)
             made = self._with(names, wide)
-            simulator = Simulator(self.model, made, capture=self.shown)
-            reached = self.measure([simulator.run(feed) for feed in self.feeds])
+            simulator = Simulator(self.model, made, capture=self.reaching.shown)
+            reached = self.reaching.reached([simulator.run(feed) for feed in self.feeds])
             values = {entry.name: entry.value for entry in made}
             self._known[key] = RaiseTrial(
                 wide=wide,
@@ -157,10 +156,6 @@ class Raiser(Struct, dict=True):
                 borders=len(find_borders(self.facts, made.floats)),
             )
         return self._known[key]
-
-    def encodings(self, trial: RaiseTrial) -> EncodingSet:
-        """The encodings of a trial."""
-        return self._with(set(trial.tensors), trial.wide)
 
     def _trials(self, wide: str) -> tuple[RaiseTrial, ...]:
         return tuple(sorted((t for t in self._known.values() if t.wide == wide), key=lambda trial: trial.count))
@@ -254,8 +249,7 @@ def fewest_wider(
     # The k-th layer from the end is measured by running about k of the nodes.
     most = math.isqrt(2 * len(facts.nodes) * _WORK // (work * len(exact.feeds)))
     layers = worst_first(exact, facts, narrow, most)
-    raiser = Raiser(model, facts, encodings, layers, feeds, shown=reaching.shown, measure=reaching.reached, costs=costs)
-    raised = raiser.smallest(wide, goal)
+    raised = Raiser(model, facts, encodings, layers, feeds, reaching, costs).smallest(wide, goal)
     best = raised.best
     if not best.met or len(best.layers) > _SHARE * len(layers):
         return None
