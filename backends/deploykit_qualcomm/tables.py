@@ -204,6 +204,7 @@ class Tables:
         self.data = data
         self._files: dict[str, SdkFile] = {}
         self._tables: dict[str, SdkTable] = {}
+        self._lists: dict[str, Any] = {}
         # The features of each table before their confidence was judged for its release.
         self._stated: dict[str, dict[Any, Feature]] = {}
 
@@ -352,10 +353,13 @@ class Tables:
 
     def rows(self, kind: type[T], name: str, key: str, since: str = "") -> tuple[T, ...]:
         """A file that is one list of rows."""
-        raw = self._raw(name, since=since)
-        for unknown in raw.keys() - {"schema", key}:
-            raise InputError(f"{name}: {unknown}: unknown key", next=f"known keys: schema, {key}")
-        return parse_rows(kind, raw.get(key), where=f"{name}: {key}")
+        if name not in self._lists:
+            raw = self._raw(name, since=since)
+            for unknown in raw.keys() - {"schema", key}:
+                raise InputError(f"{name}: {unknown}: unknown key", next=f"known keys: schema, {key}")
+            self._lists[name] = parse_rows(kind, raw.get(key), where=f"{name}: {key}")
+        found: tuple[T, ...] = self._lists[name]
+        return found
 
     def _raw(self, name: str, *, since: str = "") -> Json:
         """A file with what follows from it and from its sources; written by hand that could contradict them."""
