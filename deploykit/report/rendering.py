@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ class _Compiled(jinja2.BytecodeCache):
         depends = {"source": bucket.checksum, "page": bucket.environment.finalize is not None}
         bucket.key = key_of(bucket.key.encode(), depends)
         if found := Store("templates").get(bucket.key):
-            bucket.bytecode_from_string(bytes.fromhex(found["code"]))
+            with suppress(ValueError):  # of another release: it is compiled again, and replaced
+                bucket.bytecode_from_string(bytes.fromhex(found["code"]))
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         Store("templates").put(bucket.key, {"code": bucket.bytecode_to_string().hex()}, tidy=False)
