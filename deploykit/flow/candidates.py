@@ -29,7 +29,7 @@ from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideTy
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
 from deploykit.accuracy.simulate.sessions import Feed
-from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.accuracy.simulate.simulation import Simulator, without_rounding
 from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import load_backends
 from deploykit.encodings.float_sets import find_borders
@@ -52,7 +52,7 @@ from deploykit.flow.samples import about_samples, observed_ranges
 from deploykit.flow.ways import WIDER_LAYERS
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.load import load_model
+from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.published import Published, published
@@ -147,6 +147,9 @@ def simulated_ladder(
     if facts.is_qdq:
         raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model")
     proto = lean_weights(read)
+    if (floats := without_rounding(proto)) is not proto:
+        read, proto = wrap_proto(floats, path=model), floats
+        facts = collect_facts(read)
     made = gather(proto, facts, calibration=data, most=samples or MOST)
     wides = wide_types(target, sdk, model)
     wanted = goal_for(goal, has_metric=metric is not None, may_judge=made.may_judge, lower_is_better=lower_is_better)

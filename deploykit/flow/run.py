@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.simulation import Original, fit_judge
+from deploykit.accuracy.simulate.simulation import Original, fit_judge, without_rounding
 from deploykit.backend.backend import Aids, AnyBackend, Execution, Same, SharedWork
 from deploykit.backend.opinions import settled_findings
 from deploykit.backend.options import KERNELS
@@ -24,7 +24,6 @@ from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.weights import lean_weights
-from deploykit.rewrites.contract import load_transform
 from deploykit.system.aliases import Tell
 
 __all__ = ["auditor", "execute", "with_kernels"]
@@ -61,11 +60,8 @@ def execute(
 
                 taken = extract_qdq(model, saturate=True)
                 model, facts, encodings = taken.model, facts_of(taken.model), taken.encodings
-            elif any(node.op_type.startswith("DynamicQuantize") for node in facts.nodes):
-                # What its layers round while they run is noise of the reference, not of the package.
-                floats = load_transform("dequantize-layers")
-                model = floats.apply(model, encodings, floats.match(model)).model
-                facts = facts_of(model)
+            elif (floats := without_rounding(model)) is not model:
+                model, facts = floats, facts_of(floats)
             if encodings is None:
                 return Original(judge=Judge(model, facts, samples, same_graph=True))
             if samples.may_judge and (reference is None or samples.label is Label.DERIVED):

@@ -33,6 +33,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights
+from deploykit.rewrites.contract import load_transform
 from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published, published
 
@@ -49,6 +50,7 @@ __all__ = [
     "settled",
     "simulate",
     "simulate_files",
+    "without_rounding",
 ]
 
 
@@ -186,6 +188,17 @@ class QuestionOfFiles(Record, eq=False):
     encodings: EncodingSet | None
 
 
+def without_rounding(model: ModelProto) -> ModelProto:
+    """A model whose layers quantize their inputs while they run with these in float; any other as it is.
+
+    What they round is noise of the model, to which nothing is held.
+    """
+    if not any(node.op_type.startswith("DynamicQuantize") for node in model.graph.node):
+        return model
+    floats = load_transform("dequantize-layers")
+    return floats.apply(model, None, floats.match(model)).model
+
+
 def read_question(
     model: Path,
     *,
@@ -199,6 +212,8 @@ def read_question(
     """What files say. A QDQ model without a file of encodings gives its own, unless its pairs are to stay in it."""
     read = load_model(model)
     facts, proto = collect_facts(read), lean_weights(read)
+    if (floats := without_rounding(proto)) is not proto:
+        facts, proto = collect_facts(wrap_proto(floats, path=model)), floats
     placed: EncodingSet | None = None
     if encodings is not None:
         placed = read_placed(encodings, facts, float_tensors=float_tensors)
