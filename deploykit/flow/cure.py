@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from msgspec import field
 from msgspec.structs import replace
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.samples.gathering import Samples
@@ -366,11 +366,17 @@ _OF_ITS_OWN = 4.0
 
 
 def _own_noise(model: ModelProto, before: Sequence[Feed], feeds: Sequence[Feed]) -> float:
-    """What the model itself makes of inputs that are off by one rounding: a deep one makes hundreds of it.
+    """What the model itself makes of inputs that are off by one rounding of its own: a deep one makes hundreds of it.
 
     No more can be asked of steps inside of it. 0 for inputs that are not float.
     """
-    off = [{n: np.nextafter(v, np.inf) if v.dtype.kind == "f" else v for n, v in feed.items()} for feed in feeds]
+    halves = any(tensor.data_type == TensorProto.FLOAT16 for tensor in model.graph.initializer)
+
+    def moved(values: Any) -> Any:
+        kind = np.dtype(np.float16) if halves else values.dtype
+        return np.nextafter(values.astype(kind), kind.type(np.inf)).astype(values.dtype)
+
+    off = [{n: moved(v) if v.dtype.kind == "f" else v for n, v in feed.items()} for feed in feeds]
     return max(map(difference_in_ulps, before, Session(model).runs(off)))
 
 
