@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from deploykit.backend.requests import make_request
 from deploykit.cli.frame import Command
-from deploykit.cli.options import path
-from deploykit.cli.package import package_text
+from deploykit.cli.packaged import package_text
 from deploykit.cli.terminal import emit, progress
 from deploykit.packages.manifests import MANIFEST, list_files
 from deploykit.system.folders import scratch
-
-if TYPE_CHECKING:
-    from deploykit.flow.pipeline import Packaged
 
 __all__ = ["command"]
 
@@ -24,7 +19,7 @@ _TARGET, _SDK = "sm8650", "2.33"
 
 
 @click.command(cls=Command)
-@path("-o", "DIR", "Keep the package in DIR.", "--out")
+@click.option("-o", "--out", metavar="DIR", type=click.Path(path_type=Path), help="Keep the package in DIR.")
 def command(out: Path | None) -> int:
     """Package an embedded detector with mixed float16 encodings for a phone locked to an old SDK."""
     from deploykit.backend.demo_model import write_demo
@@ -37,20 +32,11 @@ def command(out: Path | None) -> int:
         (job,) = read_jobs([request], [folder], progress=[tell])
         packaged = job.make()
         tree = [] if packaged.package is None else [MANIFEST, *list_files(packaged.package)]
-    emit({**packaged.to_json(), "tree": tree}, lambda: _text(packaged, tree, out))
-    return packaged.exit_status
-
-
-def _text(packaged: Packaged, tree: list[str], out: Path | None) -> str:
-    command_line = f"deploykit package detector.onnx --target {_TARGET} --sdk {_SDK} --encodings detector.encodings"
-    lines = [
-        f"$ {command_line} -o {out or 'out'}",
-        "",
-        package_text(packaged, out or Path("out")),
-        "",
-        f"{out or 'out'}/",
-    ]
+    typed = f"deploykit package detector.onnx --target {_TARGET} --sdk {_SDK} --encodings detector.encodings"
+    shown = out or Path("out")
+    lines = [f"$ {typed} -o {shown}", "", package_text(packaged, shown), "", f"{shown}/"]
     lines += [f"  {path}" for path in tree]
     if out is None:
         lines += ["", "the package is intact and was removed again; keep it with: deploykit demo -o DIR"]
-    return "\n".join(lines)
+    emit({**packaged.to_json(), "tree": tree}, "\n".join(lines))
+    return packaged.exit_status

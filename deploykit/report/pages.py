@@ -144,7 +144,7 @@ def render_report(
             for item in times[:10]
             if estimate is not None
         ],
-        "audit": audit_section(execution.audit),
+        "audit": None if execution.audit is None else audit_section(execution.audit),
         "detections": detections,
         "ranges": None if situation.encodings is None else range_chart(situation.encodings),
         "shipping": shipping(status, findings),
@@ -159,10 +159,8 @@ _WORST_FIRST = ("wrong", "refused", "narrowed", "not judged", "right")
 _MOST_ROWS = 200
 
 
-def audit_section(audit: Audit | None) -> Json | None:
+def audit_section(audit: Audit) -> Json:
     """``open`` are the kernels that are not right, worst first; ``left_out`` counts those beyond the table."""
-    if audit is None:
-        return None
     ranked = sorted(audit.kernels, key=lambda kernel: _WORST_FIRST.index(kernel.verdict))
     right = [kernel for kernel in ranked if kernel.verdict == "right"]
     still_open = [kernel for kernel in ranked if kernel.verdict != "right"]

@@ -48,7 +48,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, float):
-        return finite(value)
+        return value if math.isfinite(value) else None
     return str(value) if isinstance(value, Enum | Path) else value
 
 

@@ -20,7 +20,7 @@ from deploykit.backend.probes import CheckLine
 from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.cli.package import package_text
+from deploykit.cli.packaged import package_text
 from deploykit.devices.measure import faster, summarize
 from deploykit.devices.profiles import EstimateRow
 from deploykit.devices.record import RunRecord

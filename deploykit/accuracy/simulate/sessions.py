@@ -100,7 +100,10 @@ class Session:
         opener = _ModelOpener(optimize=optimize, values=values, size=sum(sizes), is_small=is_small)
         stored = {tensor.name for tensor in model.graph.initializer}
         self._fed = {item.name: values[item.name] for item in model.graph.input if item.name in values.keys() - stored}
-        whole = _with_outputs(model, capture)
+        more, whole = [name for name in dict.fromkeys(capture) if name not in self.outputs], model
+        if more:
+            whole = copy_of(model)
+            whole.graph.output.extend(ValueInfoProto(name=name) for name in more)
         steps = _STEPS if values else 1
         self._runner: _OpenModel | StreamedModel
         self.streams = False  # else each run reads the weights anew: several samples are then best run together
@@ -151,16 +154,6 @@ def check_feed(feed: Feed, inputs: Iterable[str]) -> None:
     missing = sorted(set(inputs) - feed.keys())
     if missing:
         raise InputError(f"the sample has no value for input {missing[0]!r}", next="name arrays after the inputs")
-
-
-def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:
-    known = {o.name for o in model.graph.output}
-    extra = [name for name in dict.fromkeys(capture) if name not in known]
-    if not extra:
-        return model
-    copy = copy_of(model)
-    copy.graph.output.extend(ValueInfoProto(name=name) for name in extra)
-    return copy
 
 
 class _OpenModel:
