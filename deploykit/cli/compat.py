@@ -96,7 +96,7 @@ def command(
 
 def _lowest(model: Path, encodings: Path | None, target: str, backend: str) -> int:
     """The lowest release that takes a model; exit status 1 where none does."""
-    from deploykit.flow.pipeline import lowest_sdk
+    from deploykit.flow.releases import lowest_sdk
 
     found = lowest_sdk(Request(model=model, target=target, backend=backend or None, encodings=encodings))
 
@@ -127,7 +127,7 @@ def compilers_command(model: Path, **given: Any) -> int:
     deploykit compat compilers model.onnx --target qcs9075
     """
     from deploykit.accuracy.latency import in_time
-    from deploykit.flow.pipeline import try_compilers
+    from deploykit.flow.releases import try_compilers
 
     with progress() as tell:
         trials = try_compilers(Request(model=model, **given), tell)

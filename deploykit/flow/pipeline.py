@@ -1,4 +1,4 @@
-"""The commands about one model: the stages one after the other, under one SDK release or all. It decides nothing."""
+"""The commands about one model: the stages one after the other. It decides nothing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from packaging.version import Version
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import AnyBackend, Instead, Request, SharedWork, Situation
 from deploykit.backend.opinions import Audit
-from deploykit.backend.options import ESTIMATE, KERNELS
+from deploykit.backend.options import KERNELS
 from deploykit.backend.plans import Plan
-from deploykit.backend.plugins import load_backends
-from deploykit.backend.status import Compiled, PackageStatus
-from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.findings.records import Record
-from deploykit.flow.plan import Decision, decide, plan_as_given
+from deploykit.flow.plan import Decision, decide
 from deploykit.flow.quantizing.step import quantized_situation, quantizes
 from deploykit.flow.read import read_situation, read_situations, resolve_target, turned
 from deploykit.flow.run import auditor, execute, with_kernels
@@ -32,8 +28,6 @@ from deploykit.system.aliases import Tell, silent
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
-from deploykit.system.published import Published
-from deploykit.tables.capabilities import Status
 
 __all__ = [
     "PackageJob",
@@ -41,12 +35,10 @@ __all__ = [
     "audit",
     "check",
     "estimate",
-    "lowest_sdk",
     "make_package",
     "make_packages",
     "make_plan",
     "read_jobs",
-    "try_compilers",
 ]
 
 QUANTIZING = "quantizing the float model"
@@ -204,121 +196,3 @@ def _guarded(*models: Path, given: Situation | None = None, checking: bool = Fal
     size = sum(path.stat().st_size for path in paths if path.is_file())
     with blaming(*models), guarded_memory(size, checking=checking):
         yield
-
-
-_YES = str(Status.SUPPORTED)
-
-
-class SdkTrial(Published):
-    """One SDK release and what stands in the way of a plan under it."""
-
-    WITHOUT = ("findings",)
-    ALSO = ("ok", "state", "blocking", "open")
-
-    sdk: str
-    findings: tuple[Finding, ...]
-
-    @property
-    def blocking(self) -> tuple[str, ...]:
-        """The codes of what stands in the way."""
-        return tuple(sorted({finding.code for finding in self.findings if finding.blocks}))
-
-    @property
-    def open(self) -> tuple[str, ...]:
-        """The codes of what the tables do not answer with yes for this release, and what stops nothing by itself.
-
-        A rule that asked a table says the answer in its evidence, as ``status``.
-        """
-        asked = (finding for finding in self.findings if not finding.blocks and finding.handled is None)
-        doubtful = {finding.code for finding in asked if finding.evidence.get("status", _YES) != _YES}
-        return tuple(sorted(doubtful))
-
-    @property
-    def ok(self) -> bool:
-        """True when nothing blocks and nothing that the plan rests on is open."""
-        return self.state == "ok"
-
-    @property
-    def state(self) -> str:
-        """``no``, ``unknown`` or ``ok``."""
-        return "no" if self.blocking else "unknown" if self.open else "ok"
-
-
-class SdkSearch(Published):
-    """The trials of all releases, oldest first."""
-
-    ALSO = ("lowest",)
-
-    backend: str
-    target: str
-    trials: tuple[SdkTrial, ...]
-
-    @property
-    def lowest(self) -> str | None:
-        """The lowest release under which nothing blocks and nothing is open, or None."""
-        return next((trial.sdk for trial in self.trials if trial.ok), None)
-
-
-class CompilerTrial(Published):
-    """What the compiler of one release made of a model, and how long that takes by its own estimate."""
-
-    sdk: str
-    status: PackageStatus
-    estimate: Estimate | None
-    blocking: tuple[str, ...]
-
-    @property
-    def is_compiled(self) -> bool:
-        """Its compiler takes the model."""
-        return self.status.compiled.state is Compiled.YES
-
-
-def try_compilers(request: Request, progress: Tell) -> tuple[CompilerTrial, ...]:
-    """Package a model with every compiler that runs here, oldest first, and keep what they say.
-
-    UsageError for a backend of which none does.
-    """
-    known = [one for one in load_backends() if request.backend in (None, one.id)]
-    backend = next((one for one in known if one.releases_here()), None)
-    if backend is None:
-        whose = f" of {request.backend}" if request.backend else ""
-        raise UsageError(f"no compiler{whose} runs here", next="'deploykit toolchain list' names some")
-    # One compilation each: kernels are not run by themselves, a time is asked for where there may be none.
-    has = {spec.name for spec in backend.options()}
-    options = {name: value for name, value in ((KERNELS.name, "off"), (ESTIMATE.name, True)) if name in has}
-    trials = []
-    for sdk in backend.releases_here():
-        asked = replace(
-            request, backend=backend.id, sdk=sdk, compile=True, adapter_options={**request.adapter_options, **options}
-        )
-        progress(f"asking {backend.id} {sdk}")
-        with scratch() as folder:
-            made = make_package(asked, folder / "package", progress=progress)
-        codes = sorted({finding.code for finding in made.findings if finding.blocks})
-        trials.append(CompilerTrial(sdk=sdk, status=made.status, estimate=made.estimate, blocking=tuple(codes)))
-    return tuple(trials)
-
-
-def lowest_sdk(request: Request) -> SdkSearch:
-    """Plan one request under every SDK release that has tables, oldest first; the model is read once.
-
-    Raises UsageError for a backend whose tables are not kept per release.
-    """
-    with blaming(request.model):
-        backend, situation = read_situation(replace(request, sdk=None))
-        device = situation.target.device
-        rows = backend.compat()
-        releases = sorted({row.since for row in rows if row.feature == f"release {row.since}"}, key=Version)
-        if not releases:
-            raise UsageError(
-                f"the tables of {backend.id} are not kept per SDK release", next="use deploykit check --plan"
-            )
-        trials, shared = [], SharedWork()
-        for version in releases:
-            try:
-                target = backend.resolve(device, version)
-            except UnknownTargetError:
-                continue  # a release that is known to exist and about whose tools nothing is known
-            tried = replace(situation, request=replace(situation.request, sdk=version), target=target)
-            trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, shared).findings))
-        return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))

@@ -89,9 +89,6 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
     def no(why: str, evidence: str = "", next_: str = "") -> Shipping:
         return Shipping(word=Word.NO, why=why, evidence=evidence, next=next_)
 
-    def not_judged(why: str, evidence: str, next_: str) -> Shipping:
-        return Shipping(word=Word.NOT_JUDGED, why=why, evidence=evidence, next=next_)
-
     named = "PACKAGE" if package is None else shlex.quote(str(package))
     if not status.intact:
         return no("its files are not as they were recorded", next_="make the package again")
@@ -108,21 +105,21 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
         lacks = "no real samples say" if samples_wanted(right) else "nothing says yet"
         lacks = "its samples do not say" if right.label in _FROM_USER else lacks
         why = f"the package is made, and {lacks} whether its outputs are right{f': {told}' if told else ''}"
-        return not_judged(why, by, samples_wanted(right) or _RUN.format(named))
+        next_ = samples_wanted(right) or _RUN.format(named)
+        return Shipping(word=Word.NOT_JUDGED, why=why, evidence=by, next=next_)
     ran = right.where == "device"
     if compiled.state is not Compiled.YES and not ran:
-        return not_judged(
-            "its numbers are right in simulation, but no compiler has seen it", measured, _BUILD.format(named)
-        )
-    if not is_against_float:
+        why, next_ = "its numbers are right in simulation, but no compiler has seen it", _BUILD.format(named)
+    elif not is_against_float:
         why = "the device computes what the encodings say, but whether they are good enough was not judged"
-        return not_judged(why, measured, _DATA)
-    if right.label not in _FROM_USER:
-        why = "it is compiled and right, but on inputs that were made up from what is known of them"
-        return not_judged(why, measured, _DATA)
-    how = "it ran on the device" if ran else "it is compiled"
-    why = f"{how}, and its outputs are right against the float model"
-    return Shipping(word=Word.SHIP, why=why, evidence="; ".join(filter(None, (by, measured))))
+        next_ = _DATA
+    elif right.label not in _FROM_USER:
+        why, next_ = "it is compiled and right, but on inputs that were made up from what is known of them", _DATA
+    else:
+        how = "it ran on the device" if ran else "it is compiled"
+        why = f"{how}, and its outputs are right against the float model"
+        return Shipping(word=Word.SHIP, why=why, evidence="; ".join(filter(None, (by, measured))))
+    return Shipping(word=Word.NOT_JUDGED, why=why, evidence=measured, next=next_)
 
 
 _BLAMED = {"float": "the precision and all that follows", "quantized": "the device", "device": "another device"}

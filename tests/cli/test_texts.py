@@ -29,8 +29,8 @@ from deploykit.errors import ToolError
 from deploykit.findings import Confidence, Severity
 from deploykit.flow.candidates import SimulatedLadder
 from deploykit.flow.ladder import Ladder, LadderRung
-from deploykit.flow.pipeline import CompilerTrial
 from deploykit.flow.quantizing.command import Quantization
+from deploykit.flow.releases import CompilerTrial
 from deploykit.packages.building import BuildReport
 from deploykit.packages.verifying import VerifyReport
 from deploykit.system.environments import ToolchainState
@@ -197,14 +197,14 @@ def test_what_is_printed(answered: Callable[..., list[str]], monkeypatch: pytest
     for name, report in BINARIES.items():
         told[name] = answered("deploykit.answers.binaries.report_binary", report, "explain", "m.bin")
     asked = ("compat", "compilers", "m.onnx", "--target", "a")
-    told["compilers"] = answered("deploykit.flow.pipeline.try_compilers", TRIALS, *asked)
+    told["compilers"] = answered("deploykit.flow.releases.try_compilers", TRIALS, *asked)
     bad = (TRIALS[0], replace(TRIALS[1], status=replace(GOOD, right=replace(RIGHT, state=Right.NO))))
-    told["compilers of which none is right"] = answered("deploykit.flow.pipeline.try_compilers", bad, *asked)
+    told["compilers of which none is right"] = answered("deploykit.flow.releases.try_compilers", bad, *asked)
     trials = [SimpleNamespace(sdk=one, state="no", blocking=("DK1",), open=()) for one in ("1.0", "2.0")]
     for name, still_open in (("no release takes", ()), ("no release is known to take", ("DK2",))):
         trials[1] = SimpleNamespace(**{**vars(trials[1]), "open": still_open})
         lowest = SimpleNamespace(trials=trials, lowest=None, backend="b", target="a")
-        told[name] = answered("deploykit.flow.pipeline.lowest_sdk", lowest, "compat", "--model=m.onnx", "--target=a")
+        told[name] = answered("deploykit.flow.releases.lowest_sdk", lowest, "compat", "--model=m.onnx", "--target=a")
     both = [SimpleNamespace(**vars(PACKAGED), exit_status=status) for status in (0, 1)]
     several = ("package", "m.onnx", "--target=a", "--target=b", "-o", "out")
     told["packages of which one is refused"] = answered("deploykit.flow.pipeline.make_packages", both, *several)

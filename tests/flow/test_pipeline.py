@@ -31,17 +31,10 @@ from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.flow import choose, cure, seal
 from deploykit.flow.cure import rewrite_quantized
-from deploykit.flow.pipeline import (
-    SdkTrial,
-    check,
-    estimate,
-    make_package,
-    make_packages,
-    make_plan,
-    try_compilers,
-)
+from deploykit.flow.pipeline import check, estimate, make_package, make_packages, make_plan
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
+from deploykit.flow.releases import SdkTrial, try_compilers
 from deploykit.flow.run import execute, with_kernels
 from deploykit.flow.seal import RanPackage
 from deploykit.flow.ways import ChainProof
@@ -329,8 +322,8 @@ def test_every_compiler_that_runs_here_is_tried(monkeypatch: pytest.MonkeyPatch)
         status = PackageStatus(compiled=Compilation(state=Compiled.YES if request.sdk == "2.36" else Compiled.REFUSED))
         return SimpleNamespace(findings=findings, status=status, estimate=None)
 
-    monkeypatch.setattr("deploykit.flow.pipeline.make_package", made)
-    monkeypatch.setattr("deploykit.flow.pipeline.load_backends", lambda: (StubBackend(), two))
+    monkeypatch.setattr("deploykit.flow.releases.make_package", made)
+    monkeypatch.setattr("deploykit.flow.releases.load_backends", lambda: (StubBackend(), two))
     request = Request(model=Path("m"), target="t", adapter_options={"route": "x"})
     trials = try_compilers(request, told.append)
     assert [(one.sdk, one.is_compiled) for one in trials] == [("2.33", False), ("2.36", True)]

@@ -201,8 +201,9 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     values, error = np.concatenate([one.ravel() for one, _ in pairs]), max(starmap(measures.max_error, pairs))
     # Scores that all say no to every sample, as a wake word that nobody speaks, show nothing of a yes.
     quiet = piece.task is Task.DECISIONS and max(np.ptp(values), error) < tolerance
-    if quiet or not measures.signal_in(pairs):
-        near = quiet or error <= 2 * math.ldexp(float(np.abs(values).max()), -11)  # of float16
+    step = math.ldexp(float(np.abs(values, dtype=np.float64).max()), -11)  # of float16, at the largest value
+    if quiet or not np.std(values, dtype=np.float64) > step:
+        near = quiet or error <= 2 * step
         note = _UNVARIED + ("" if near else ", and the values differ")
         yield number(Measure.SQNR, db, note=note)
         return

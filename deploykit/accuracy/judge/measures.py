@@ -20,7 +20,7 @@ from deploykit.system.aliases import Numbers
 __all__ = ["Doubles", "Pair", "PairQuality", "Slices", "agreement", "among_first", "answers"]
 __all__ += ["cosine", "decisions_kept", "embeddings", "gain_error", "max_error"]
 __all__ += ["mean_overlap", "measure", "overall_db", "picture_db", "psnr_db", "relative_error", "runs_of"]
-__all__ += ["signal_in", "sqnr_db", "ssim", "texts_read", "worst_sample", "worst_slice"]
+__all__ += ["sqnr_db", "ssim", "texts_read", "worst_sample", "worst_slice"]
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Pair: TypeAlias = tuple[Numbers, Numbers]
@@ -165,12 +165,6 @@ def overall_db(pairs: Sequence[Pair]) -> float:
         signal += float(a @ a)
         noise += float((a - b) @ (a - b))
     return _db(signal, noise)
-
-
-def signal_in(pairs: Sequence[Pair]) -> bool:
-    """False for a reference that hardly varies: less than one step of a grid that just holds its largest value."""
-    values = _all_of(pairs)[0]
-    return bool(values.size and values.std() > math.ldexp(float(np.abs(values).max()), -_FLOAT16_BITS))
 
 
 def picture_db(pairs: Sequence[Pair]) -> float:

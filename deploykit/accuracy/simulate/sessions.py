@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnxruntime as ort
@@ -195,7 +195,16 @@ class _ModelOpener(Record):
                 outside.append(tensor)
             else:
                 inline += byte_size(tensor, "")
-        options = _options(len(model.graph.node), self.size, self.is_small)
+        # Quiet, and without threads that spin while they wait: they would burn the time of whatever runs beside them.
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if self.is_small:
+            options.intra_op_num_threads = 1
+        if self.size >= _ONE_THREAD:  # run in groups, opened for a few samples: laying weights out anew gains nothing
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        if len(model.graph.node) > _PLANNED_NODES:
+            options.enable_mem_reuse = options.enable_mem_pattern = False
         if not self.optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         with weight_files() as files:
@@ -233,20 +242,6 @@ def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, Numbers]]:
         for key, value in (("location", "memory"), ("offset", 0), ("length", len(tensor.raw_data))):
             place.external_data.add(key=key, value=str(value))
     return lean, values
-
-
-def _options(nodes: int, weight_bytes: int, is_small: bool) -> Any:
-    """Quiet, and without threads that spin while they wait: they would burn the time of whatever runs beside them."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if is_small:
-        options.intra_op_num_threads = 1
-    if weight_bytes >= _ONE_THREAD:  # run in groups, opened for a few samples: laying weights out anew gains nothing
-        options.add_session_config_entry("session.disable_prepacking", "1")
-    if nodes > _PLANNED_NODES:
-        options.enable_mem_reuse = options.enable_mem_pattern = False
-    return options
 
 
 def _first_line(error: Exception) -> str:
