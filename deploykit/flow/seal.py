@@ -201,11 +201,11 @@ def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Json | None:
             samples = samples_of(decision.given, shared)
     if samples is None or not samples.may_judge:
         return None
-    recording = record(samples, keep=decision.given.request.keep_samples)
+    told, data = record(samples, keep=decision.given.request.keep_samples)
     # A backend may have written samples of its own there, in a form of its own: those stay.
-    if recording.data is not None and RECORDED_FILE not in writer.records:
-        writer.add([BytesFile(path=RECORDED_FILE, data=recording.data)])
-    return recording.to_json()
+    if data is not None and RECORDED_FILE not in writer.records:
+        writer.add([BytesFile(path=RECORDED_FILE, data=data)])
+    return told
 
 
 def _inputs(situation: Situation, writer: PackageWriter) -> list[dict[str, object]]:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import time
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -205,7 +206,7 @@ _SETTLED = 2_000_000_000
 _SETTLED_FINE = 100_000_000
 _HUNDREDTH = 10_000_000
 
-_Identity = tuple[int, ...]
+_identity = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
 
 
 class Look(Record):
@@ -228,7 +229,7 @@ class Look(Record):
 class Witnessed(Record):
     """The sizes and digests of files that were hashed while they were read or written, by their identity."""
 
-    known: dict[_Identity, tuple[int, str]] = field(default_factory=dict)
+    known: dict[tuple[int, ...], tuple[int, str]] = field(default_factory=dict)
 
     def note_read(self, before: Look, after: os.stat_result, size: int, digest: str, *, linked: bool = False) -> None:
         """A file of somebody else's, which has these states before and after it was read whole.
@@ -253,7 +254,3 @@ class Witnessed(Record):
         if known is None or size not in (None, known[0]):
             return hash_file(path, size=size, follow=follow)
         return known
-
-
-def _identity(status: os.stat_result) -> _Identity:
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

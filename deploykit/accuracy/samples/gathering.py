@@ -53,7 +53,6 @@ __all__ = [
     "MOST",
     "RECORDED_FILE",
     "InputSource",
-    "Recording",
     "Samples",
     "gather",
     "read_expected",
@@ -345,26 +344,10 @@ def _points(spec: InputSpec, seed: int, make: Callable[..., Numbers], *ends: Any
     return lambda number: make(SETS[number % sets], *ends, *rest, generator(seed, spec.name, number))
 
 
-class Recording(Published):
-    """The bytes of ``samples.npz`` (None where nothing is kept) and what the manifest says about the samples.
+def record(samples: Samples, *, keep: bool = True) -> tuple[Json, bytes | None]:
+    """What the manifest says of samples, and the bytes of ``samples.npz``, None where nothing is kept.
 
-    ``hashes`` are the SHA-256 of each sample's kept inputs, in the order of the samples.
-    """
-
-    data: bytes | None
-    hashes: tuple[str, ...]
-    samples: Json
-    why_not: str
-
-    def as_published(self) -> Json:
-        """What the samples are, how many are kept or why none, and their hashes."""
-        kept = 0 if self.data is None else len(self.hashes)
-        return {**self.samples, "recorded": kept, "why_not": self.why_not, "sha256": self.hashes}
-
-
-def record(samples: Samples, *, keep: bool = True) -> Recording:
-    """At most eight samples, of 32 MiB, spread over those there are. Without ``keep`` only their hashes.
-
+    At most eight samples, of 32 MiB, spread over those there are. Without ``keep`` only their SHA-256, in their order.
     The same samples give the same bytes.
     """
     names = sorted(name for name, source in samples.of_inputs.items() if source.label in _KEPT)
@@ -379,12 +362,9 @@ def record(samples: Samples, *, keep: bool = True) -> Recording:
         why_not = "samples are private: only their hashes are kept"
     elif not room:
         why_not = f"one sample has {size / 2**20:.0f} MiB, at most {_MOST_BYTES >> 20} are kept"
-    return Recording(
-        data=None if why_not else _packed(chosen),
-        hashes=tuple(map(_digest, chosen)),
-        samples=samples.to_json(),
-        why_not=why_not,
-    )
+    recorded, hashes = 0 if why_not else len(chosen), list(map(_digest, chosen))
+    told = {**samples.to_json(), "recorded": recorded, "why_not": why_not, "sha256": hashes}
+    return told, None if why_not else _packed(chosen)
 
 
 def _digest(feed: Feed) -> str:

@@ -100,7 +100,7 @@ def test_recorded_samples_come_back_with_their_label(tmp_path: Path) -> None:
     given, made = _gather(_detector(), calibration=tmp_path / "x.npz"), _gather(_detector(), inputs=("image=0..1",))
     found = []
     for samples in (given, made):
-        (tmp_path / "samples.npz").write_bytes(record(samples).data or b"")
+        (tmp_path / "samples.npz").write_bytes(record(samples)[1] or b"")
         found.append(_gather(_detector(), recorded=tmp_path / "samples.npz"))
     assert (found[0].label, found[0].count) == (Label.RECORDED, 5)
     for before, after in zip(given.feeds, found[0].feeds, strict=True):

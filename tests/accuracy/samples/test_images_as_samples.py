@@ -271,32 +271,31 @@ def _samples(count: int, label: Label = Label.GIVEN, ids: Label = Label.GIVEN) -
 def test_fewer_where_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = 3 * 4 + 2 * 8
     monkeypatch.setattr(gathering, "_MOST_BYTES", 3 * one)
-    (tmp_path / "s.npz").write_bytes(record(_samples(50)).data or b"")
+    (tmp_path / "s.npz").write_bytes(record(_samples(50))[1] or b"")
     assert [int(feed["a/b"][0, 0]) for feed in read_recorded(tmp_path / "s.npz", SPECS)] == [0, 24, 49]
     monkeypatch.setattr(gathering, "_MOST_BYTES", one - 1)
-    none = record(_samples(50))
-    assert none.data is None and "one sample has" in none.why_not and len(none.hashes) == 8
+    none, data = record(_samples(50))
+    assert data is None and "one sample has" in none["why_not"] and len(none["sha256"]) == 8
 
 
 def test_what_is_kept_of_samples() -> None:
     """Given and declared inputs, the same bytes in each run; of private ones the hashes, of made ones nothing."""
-    kept, private = record(_samples(5)), record(_samples(5), keep=False)
+    (kept, data), private = record(_samples(5)), record(_samples(5), keep=False)
     inputs = {"a/b": {"label": "given", "why": "a"}, "ids": {"label": "given", "why": "b"}}
     about = {"label": "given", "count": 5, "inputs": inputs}
-    assert kept.data is not None
-    assert hashlib.sha256(kept.data).hexdigest() == "d69133cc284d43cff92e72e996537d42878ab4ee118d3a678ed362f15f2e29f6"
-    hashes = hashlib.sha256(json.dumps(kept.hashes).encode()).hexdigest()
+    assert data is not None
+    assert hashlib.sha256(data).hexdigest() == "d69133cc284d43cff92e72e996537d42878ab4ee118d3a678ed362f15f2e29f6"
+    hashes = hashlib.sha256(json.dumps(kept["sha256"]).encode()).hexdigest()
     assert hashes == "5ea61dd8f4f426c12e19f2413b27fcd35cf2d0d5932b1c99170fa41d0f5566ed"
-    assert kept.to_json() == {**about, "recorded": 5, "why_not": "", "sha256": [*kept.hashes]}
+    assert kept == {**about, "recorded": 5, "why_not": "", "sha256": kept["sha256"]}
     why = "samples are private: only their hashes are kept"
-    assert private.data is None
-    assert private.to_json() == {**about, "recorded": 0, "why_not": why, "sha256": [*kept.hashes]}
-    made = record(_samples(5, Label.DERIVED, Label.ARBITRARY))
+    assert private == ({**about, "recorded": 0, "why_not": why, "sha256": kept["sha256"]}, None)
+    made, data = record(_samples(5, Label.DERIVED, Label.ARBITRARY))
     why = "nothing was given or declared; derived samples are made again when they are needed"
-    assert (made.data, made.hashes, made.why_not) == (None, (), why)
-    some = record(_samples(20, Label.DERIVED, Label.DECLARED))
-    assert some.data is not None and len(some.hashes) == 8
-    assert ZipFile(io.BytesIO(some.data)).namelist() == [f"{number}:ids.npy" for number in range(8)]
+    assert (data, made["sha256"], made["why_not"]) == (None, [], why)
+    some, data = record(_samples(20, Label.DERIVED, Label.DECLARED))
+    assert data is not None and len(some["sha256"]) == 8
+    assert ZipFile(io.BytesIO(data)).namelist() == [f"{number}:ids.npy" for number in range(8)]
 
 
 def test_what_was_computed_of_samples_is_found_by_their_values(tmp_path: Path) -> None:
@@ -318,7 +317,7 @@ def test_what_was_computed_of_samples_is_found_by_their_values(tmp_path: Path) -
 
 
 def test_samples_of_another_model_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "s.npz").write_bytes(record(_samples(3)).data or b"")
+    (tmp_path / "s.npz").write_bytes(record(_samples(3))[1] or b"")
     with pytest.raises(InputError, match="does not fit"):
         read_recorded(tmp_path / "s.npz", (InputSpec(name="ids", dtype="int64", shape=(1, 5)),))
     feed = _samples(1).feeds[0]
