@@ -322,7 +322,8 @@ def test_every_compiler_that_runs_here_is_tried(monkeypatch: pytest.MonkeyPatch)
         status = PackageStatus(compiled=Compilation(state=Compiled.YES if request.sdk == "2.36" else Compiled.REFUSED))
         return SimpleNamespace(findings=findings, status=status, estimate=None)
 
-    monkeypatch.setattr("deploykit.flow.releases.make_package", made)
+    for file in ("pipeline", "releases"):
+        monkeypatch.setattr(f"deploykit.flow.{file}.make_package", made)
     monkeypatch.setattr("deploykit.flow.releases.load_backends", lambda: (StubBackend(), two))
     request = Request(model=Path("m"), target="t", adapter_options={"route": "x"})
     trials = try_compilers(request, told.append)
