@@ -112,7 +112,7 @@ def joined_precision(whole: ConversionDraft, parts: Iterable[ConversionPart]) ->
 
 def make_plan(prepared: PreparedConversions) -> ConversionPlan:
     """Decide for one prepared model."""
-    draft, situation = prepared.whole, prepared.situation
+    draft, situation = prepared.whole, prepared.whole.situation
     settings = parse_settings(situation.request.options, draft.sdk, situation.target.device)
     parts = tuple(part_of(drafted) for drafted in prepared.parts)
     if situation.request.adapter_options.get("emit") and not any(part.provider for part in parts):

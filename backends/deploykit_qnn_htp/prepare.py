@@ -44,11 +44,6 @@ class PreparedConversions(Record):
     parts: tuple[DraftedPart, ...]
     findings: tuple[Finding, ...] = ()
 
-    @property
-    def situation(self) -> Situation:
-        """What was read."""
-        return self.whole.situation
-
 
 def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
     """Everything the decision needs. UsageError for options that contradict a cut."""

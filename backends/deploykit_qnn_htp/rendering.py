@@ -25,7 +25,7 @@ __all__ = ["package_files"]
 
 def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates: Path | None) -> Iterator[PackageFile]:
     """The files of the package, one after the other, so that calibration data is never held as a whole."""
-    situation, parts = prepared.situation, plan.details or ()
+    situation, parts = prepared.whole.situation, plan.details or ()
     # The files of weights that parts of a model cut by size read, each once.
     models, found = {part.paths.model for part in parts}, dict[str, Path]()
     for file in (file for part in parts if part.context for file in part.draft.situation.model.external):

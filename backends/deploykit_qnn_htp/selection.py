@@ -30,7 +30,7 @@ from deploykit_qnn_htp.draft import (
 from deploykit_qnn_htp.provider import carried_for
 from deploykit_qnn_htp.rules import routes
 from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
-from deploykit_qualcomm.carriers import Fit
+from deploykit_qualcomm.carriers import Fit, chip_on_arm
 from deploykit_qualcomm.devices import lacks
 
 __all__ = ["Selection", "alternatives", "mixed_support", "select_route"]
@@ -161,7 +161,7 @@ def mixed_support(target: Target, options: Json) -> MixedSupport:
     if carried is None:
         missing = "no public wheel carries a compiler for this device and release"
     elif carried.fit is not Fit.ITSELF:
-        missing = f"the only public compiler of QAIRT {carried.wheel.sdk} compiles for {carried.stands_on.name}"
+        missing = f"the only public compiler of QAIRT {carried.wheel.sdk} compiles for {chip_on_arm().name}"
     return MixedSupport(
         kinds=frozenset({"integer", "fallback", "segments", *(() if missing else ("direct",))}),
         safe=sure[Intent.MIXED] is not Confidence.INFERRED,

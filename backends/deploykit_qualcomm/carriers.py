@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import field
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
@@ -144,7 +143,7 @@ def judge_loading(built_with: str, built_for: str, runtime: str, arch: str) -> t
     Versions as typed, ``2.48`` or ``2.48.0.260626``; architectures ``v73``, or "" for unknown. Raises
     UnknownTargetError for what is neither.
     """
-    return _by_release(_version(built_with), _version(runtime)), _by_arch(built_for, arch)
+    return _by_release(built_with, runtime), _by_arch(built_for, arch)
 
 
 def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arch: str) -> Iterator[CompatRow]:
@@ -166,7 +165,8 @@ def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arc
         yield compat_row(backend, feature, part, part.why, sdk=runtime, arch=arch, family=FAMILY)
 
 
-def _by_release(built: Version, runtime: Version) -> Loading:
+def _by_release(built_with: str, loaded_by: str) -> Loading:
+    built, runtime = _version(built_with), _version(loaded_by)
     known: dict[str, Any] = {
         "part": "release",
         "source": (_CACHE, _MAINTAINER, _LAB),
@@ -253,16 +253,16 @@ class Carried(Record):
     runtime: str = ""
     insisted: bool = False
     ask: str = ""
-    # The chip of the machine that an ARM64 compiler stands on.
-    stands_on: Device = field(default_factory=chip_on_arm)
 
     @property
     def fit(self) -> Fit:
         """Whether the binary is for this device."""
-        made_for, device = self.stands_on, self.device
-        if obeys(self.wheel) or made_for.fact("soc_model") == device.fact("soc_model"):
+        if obeys(self.wheel):
             return Fit.ITSELF
-        _, by_arch = judge_loading(self.wheel.sdk, arch_of(made_for) or "", self.wheel.sdk, arch_of(device) or "")
+        made_for, device = chip_on_arm(), self.device
+        if made_for.fact("soc_model") == device.fact("soc_model"):
+            return Fit.ITSELF
+        by_arch = _by_arch(arch_of(made_for) or "", arch_of(device) or "")
         wanted, has = made_for.fact("vtcm_mb"), device.fact("vtcm_mb")
         fits = isinstance(wanted, int) and isinstance(has, int) and wanted <= has
         return Fit.ACCEPTED if by_arch.status is Status.SUPPORTED and fits else Fit.REFUSED
@@ -283,7 +283,7 @@ def carrier_for(runtime: str) -> Wheel | None:
     UnknownTargetError for what is no version.
     """
     newest = reversed(tables().wheels)
-    loads = (w for w in newest if judge_loading(w.sdk, "", runtime, "")[0].status is not Status.UNSUPPORTED)
+    loads = (w for w in newest if _by_release(w.sdk, runtime).status is not Status.UNSUPPORTED)
     return next(loads, None)
 
 
@@ -325,7 +325,7 @@ def check_chip(carried: Carried) -> Finds:
     outcome = "such a binary is accepted there, but not optimal" if accepted else "such a binary does not load there"
     runs_on, target = (
         f"{device.name} (soc_model {device.fact('soc_model')}, {device.fact('arch')})"
-        for device in (carried.stands_on, carried.device)
+        for device in (chip_on_arm(), carried.device)
     )
     yield Found(
         "target",
@@ -335,7 +335,7 @@ def check_chip(carried: Carried) -> Finds:
         "(inferred, nobody loaded one on a device here)",
         severity=Severity.WARNING if accepted and carried.insisted else Severity.ERROR,
         hint=f"{_ANOTHER}; to have it all the same: {carried.ask}" if accepted and carried.ask else "",
-        evidence={"made_for": carried.stands_on.fact("soc_model"), "wanted": carried.device.fact("soc_model")},
+        evidence={"made_for": chip_on_arm().fact("soc_model"), "wanted": carried.device.fact("soc_model")},
     )
 
 

@@ -22,7 +22,7 @@ from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure
-from deploykit.tables.sources import SourcedRow, SourceFile, extent_of, read_source_file, write_out
+from deploykit.tables.sources import SourcedRow, SourceFile, read_source_file, write_out
 
 __all__ = [
     "DATA",
@@ -377,7 +377,7 @@ class Tables:
                 if section == "flag" and row.setdefault("tool", raw.get("tool")) != raw.get("tool", row["tool"]):
                     raise InputError(f"{name}: flag[{index}].tool: {row['tool']!r} is not the tool of this file")
                 if section == "feature" and isinstance(row.get("source"), list):
-                    extent = extent_of(map(str, row["source"]), self.source_file.extents)
+                    extent = self.source_file.extent_of(map(str, row["source"]))
                     row |= {} if extent is None else {"extent": list(extent)}
         return raw
 

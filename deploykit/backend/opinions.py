@@ -17,7 +17,7 @@ from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
-__all__ = ["Audit", "AuditedKernel", "Compiler", "Opinion", "OpinionState", "Opinions", "settled_findings"]
+__all__ = ["Audit", "AuditedKernel", "Compiler", "Opinion", "OpinionState", "Opinions"]
 
 _EVIDENCE = "second_opinion"
 
@@ -114,11 +114,6 @@ class Opinions(Record):
             hint=finding.hint if self.unasked else "",
             evidence=evidence,
         )
-
-
-def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, str], str]) -> tuple[Finding, ...]:
-    """Findings of a plan, those marked as handled that running showed to be about nothing here."""
-    return tuple(one.with_handled(settled[one.about]) if one.about in settled else one for one in findings)
 
 
 class AuditedKernel(Published):

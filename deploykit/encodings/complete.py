@@ -215,13 +215,6 @@ def _int32_scale(
     return np.asarray(scale.max()) if per_tensor else scale.reshape(-1)
 
 
-def _int32(scale: Array) -> Affine | str:
-    if not ((scale > 0) & (scale < _LARGEST_SCALE)).all():
-        return f"the product of the scales, {float(scale.flat[0]):g}, is no usable scale"
-    axis = 0 if scale.ndim else None
-    return Affine(bits=32, signed=True, scale=scale, zero_point=np.zeros(scale.shape), symmetric=True, axis=axis)
-
-
 class CompletedEncodings(Record):
     """The completed set; ``biases`` and ``copies`` name what was added, ``skipped`` why a bias has no entry."""
 
@@ -243,11 +236,14 @@ def complete(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValu
         if name in encodings or name in encodings.float_tensors or name in skipped:
             continue
         scale = _int32_scale(encodings, facts, bias, weight, source, read_values)
-        made = scale if isinstance(scale, str) else _int32(scale)
-        if isinstance(made, str):
-            skipped[name] = made
-        else:
-            entries.append(Encoding(name=name, value=made, is_param=name in uses))
+        if not isinstance(scale, str) and not ((scale > 0) & (scale < _LARGEST_SCALE)).all():
+            scale = f"the product of the scales, {float(scale.flat[0]):g}, is no usable scale"
+        if isinstance(scale, str):
+            skipped[name] = scale
+            continue
+        zero, axis = np.zeros(scale.shape), 0 if scale.ndim else None
+        made = Affine(bits=32, signed=True, scale=scale, zero_point=zero, symmetric=True, axis=axis)
+        entries.append(Encoding(name=name, value=made, is_param=name in uses))
     with_biases = encodings.with_entries(entries)
     moved = copy_over_movement(with_biases, facts, read_values=read_values)
     return CompletedEncodings(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 
 from msgspec.structs import replace
 from onnx import ModelProto, NodeProto
@@ -72,22 +71,16 @@ def infer_entries(
     for name, ends in (proven or {}).items():
         if name in names and all(map(math.isfinite, ends)):
             search.conclude(name, ends, Origin.OPERATOR, "proven by the rewrite that made it")
-    search.spread(_Width.EXACT)
+    search.spread(_EXACT)
     search.observe()
-    search.spread(_Width.TIGHT)
-    search.spread(_Width.WIDE)
+    search.spread(_TIGHT)
+    search.spread(_WIDE)
     return search.finish()
 
 
-class _Width(IntEnum):
-    """How wide a conclusion may be, compared with what calibration would see."""
-
-    EXACT = 0
-    """Not wider than what it follows from."""
-    TIGHT = 1
-    """A few times: it holds whatever two operands do together."""
-    WIDE = 2
-    """Many times: it holds whatever hundreds of products do together."""
+# How wide a conclusion may be beside what calibration would see: not wider than what it follows from, a few times (it
+# holds whatever two operands do together), and many times (whatever hundreds of products do together).
+_EXACT, _TIGHT, _WIDE = range(3)
 
 
 class _RangeSearch:
@@ -141,7 +134,7 @@ class _RangeSearch:
         self.known[name], self.intervals[name] = made, ends
         return True
 
-    def spread(self, width: _Width) -> None:
+    def spread(self, width: int) -> None:
         """Draw conclusions forwards and backwards until there are no more."""
         for name in self.graph.stored:
             # Those that are asked for, or that some operator takes beside what it computes.
@@ -156,7 +149,7 @@ class _RangeSearch:
             if not any(forward) and not any(backward):
                 return
 
-    def _forward(self, node: NodeProto, width: _Width) -> bool:
+    def _forward(self, node: NodeProto, width: int) -> bool:
         if not node.input or all(name in self.known for name in node.output if name):
             return False
         if node.op_type in _BOUNDED:
@@ -177,7 +170,7 @@ class _RangeSearch:
             elif node.op_type == "Clip":
                 words = "the limits of its Clip"
             elif others:
-                if self._width(node) > _Width.EXACT and max(map(abs, ends)) > TELLING:
+                if self._width(node) > _EXACT and max(map(abs, ends)) > TELLING:
                     continue
                 origin, is_wide = Origin.NEIGHBOURS, wide
                 words = f"{'at most ' if wide else ''}{words} of {', '.join(others)}"
@@ -187,10 +180,10 @@ class _RangeSearch:
     def _width(self, node: NodeProto) -> float:
         """How wide the bounds of a node are beside what calibration would see; infinite where they are of no use."""
         if node.op_type in SELECTIONS:
-            return _Width.EXACT
+            return _EXACT
         if node.op_type in SUMS:
             stored = any(used in self.graph.stored for used in node.input[:2])
-            return _Width.WIDE if stored else math.inf
+            return _WIDE if stored else math.inf
         ends = [self.intervals.get(name, ANYTHING) for name in node.input if name]
         if node.op_type == "Div" and len(ends) == 2:
             low, high = ends[1]
@@ -198,9 +191,9 @@ class _RangeSearch:
             if low * high <= 0 or math.isinf(most) or least < _NEAR_ZERO * most:
                 return math.inf
         open_ends = sum(low < high for low, high in ends)
-        return _Width.EXACT if open_ends <= 1 else _Width.TIGHT
+        return _EXACT if open_ends <= 1 else _TIGHT
 
-    def _backward(self, name: str, width: _Width) -> bool:
+    def _backward(self, name: str, width: int) -> bool:
         fact = self.facts.tensors.get(name)
         if name in self.known or fact is None or name in self.graph.stored:
             return False
@@ -209,7 +202,7 @@ class _RangeSearch:
         heard: list[tuple[Clue, bool, bool]] = []
         for node in readers:
             clue = clue_from(self.graph, node, name, self.known, self.given) if name in node.input else None
-            if clue is not None and (clue.exact or width > _Width.EXACT):
+            if clue is not None and (clue.exact or width > _EXACT):
                 beside = [self.known[used] for used in (*node.input, *node.output) if used in self.known]
                 encloses = clue.encloses and not any(conclusion.partial for conclusion in beside)
                 heard.append((clue, encloses, any(conclusion.wide for conclusion in beside)))

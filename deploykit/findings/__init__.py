@@ -30,6 +30,7 @@ __all__ = [
     "group_findings",
     "headline",
     "listed",
+    "settled_findings",
     "sort_findings",
     "summarize",
 ]
@@ -167,6 +168,11 @@ def _in_json(value: Any) -> Any:
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Blocking errors first, then by severity, code and subject: the same order every time."""
     return tuple(sorted(findings, key=_order))
+
+
+def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, str], str]) -> tuple[Finding, ...]:
+    """Findings of a plan, those marked as handled that running showed to be about nothing here."""
+    return tuple(one.with_handled(settled[one.about]) if one.about in settled else one for one in findings)
 
 
 def each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import AnyBackend, Instead, Request, SharedWork, Situation
-from deploykit.backend.opinions import Audit
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plans import Plan
 from deploykit.findings import Finding
@@ -28,6 +27,9 @@ from deploykit.system.aliases import Tell, silent
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
+
+if TYPE_CHECKING:
+    from deploykit.backend.opinions import Audit
 
 __all__ = [
     "PackageJob",

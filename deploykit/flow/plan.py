@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.backend import Backend, SharedWork, Situation
-from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends
 from deploykit.findings import Answerer, Confidence, Finding, Severity, each_once, sort_findings
@@ -23,6 +22,9 @@ from deploykit.flow.cure import JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
 from deploykit.system.aliases import Tell, silent
+
+if TYPE_CHECKING:
+    from deploykit.backend.opinions import Compiler, Opinions
 
 __all__ = ["SECONDS", "Decision", "decide", "plan_as_given", "second_opinions"]
 
@@ -119,6 +121,8 @@ def second_opinions(
     giver = next(givers, None) if claims else None
     if giver is None:
         return None
+    from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
+
     compilers = [Compiler(missing="switched off", instead="leave --no-second-opinion out to have it asked")]
     if situation.request.second_opinion:
         compilers = list(giver.compilers(device, "" if target.sdk is None else target.sdk.version))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import shape_text
 from deploykit.system.published import plain
 
 if TYPE_CHECKING:
+    from deploykit.backend.opinions import Opinion
     from deploykit.flow.choose import ChosenWay
     from deploykit.flow.quantizing.making import Made
 
@@ -296,8 +296,7 @@ def check_opinions(chosen: ChosenWay) -> Finds:
         return
     speakers = dict.fromkeys((compiler.name, *(one.by.name for one in asked if one.by is not None)))
     told = "; ".join(_outcomes(asked, name) for name in speakers if _outcomes(asked, name)) if len(speakers) > 1 else ""
-    states = [(state, opinions.of_state(state)) for state in OpinionState]
-    told = told or "; ".join(f"{state} {_about(group)}" for state, group in states if group)
+    told = told or "; ".join(_by_state(asked))
     yield Found(
         "model",
         _name(chosen),
@@ -382,8 +381,14 @@ def check_wider_end(chosen: ChosenWay) -> Finds:
 def _outcomes(opinions: Iterable[Opinion], name: str) -> str:
     """What one of several compilers said, "" where nothing is its own."""
     own = [one for one in opinions if one.by is not None and one.by.name == name]
-    states = [(state, [one for one in own if one.state is state]) for state in OpinionState]
-    return ", ".join(f"{state} {_about(group)} by {name}" for state, group in states if group)
+    return ", ".join(f"{told} by {name}" for told in _by_state(own))
+
+
+def _by_state(opinions: Sequence[Opinion]) -> list[str]:
+    from deploykit.backend.opinions import OpinionState
+
+    groups = ((state, [one for one in opinions if one.state is state]) for state in OpinionState)
+    return [f"{state} {_about(group)}" for state, group in groups if group]
 
 
 def _about(opinions: Iterable[Opinion]) -> str:

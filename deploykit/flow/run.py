@@ -15,11 +15,10 @@ from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import Original, fit_judge, without_rounding
 from deploykit.backend.backend import Aids, AnyBackend, Execution, Same, SharedWork
-from deploykit.backend.opinions import settled_findings
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plugins import load_backends
 from deploykit.errors import DeploykitError, UsageError
-from deploykit.findings import Finding, sort_findings
+from deploykit.findings import Finding, settled_findings, sort_findings
 from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
 from deploykit.model.collect import facts_of

@@ -16,11 +16,10 @@ from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.domains import encoded_range
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
 from deploykit.backend.backend import BytesFile, Execution, Instead, SharedWork, Situation, TextFile
-from deploykit.backend.opinions import settled_findings
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.errors import DefectError, DeploykitError, InputError, PackageError
-from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.findings import Finding, exit_status, settled_findings, sort_findings
 from deploykit.findings.records import Record
 from deploykit.flow.plan import Decision
 from deploykit.flow.render import documents

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from deploykit.errors import InputError
+from deploykit.findings.records import Record
 from deploykit.model.nodes import bodies, copy_of, label, names_read, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.values import nested_graphs
@@ -48,7 +49,7 @@ def check_graph(path: Path, proto: ModelProto) -> None:
     """
     if not proto.graph.output:
         raise InputError(f"{path}: its graph has no outputs, so it computes nothing", next=_EXPORT)
-    checker = _Checker(path, opset_of(proto))
+    checker = _Checker(path=path, opset=opset_of(proto))
     domains = (entry.domain for entry in proto.opset_import)
     checker.texts("the model", proto.producer_name, proto.producer_version, proto.graph.name, *domains)
     checker.graph(proto.graph, set(), "the graph")
@@ -57,7 +58,7 @@ def check_graph(path: Path, proto: ModelProto) -> None:
         if not all(isinstance(name, str) for name in names) or not function.name:
             checker.fail("a function of the model has no valid name")
         # A function has operator sets of its own, so the counts of its nodes are not looked at.
-        _Checker(path, None).nodes(function.node, set(function.input), f"function {function.name!r}")
+        _Checker(path=path).nodes(function.node, set(function.input), f"function {function.name!r}")
     # InputError where functions of the model call each other in a circle, or expand beyond measure.
     functions = {(function.domain, function.name): _called(function.node) for function in proto.functions}
     sizes: dict[tuple[str, str], int] = {}
@@ -93,11 +94,11 @@ def sort_nodes(graph: GraphProto) -> bool:
     return astray
 
 
-class _Checker:
+class _Checker(Record):
     """Walks graphs with the set of names visible so far; subgraphs see those of the graphs around them."""
 
-    def __init__(self, path: Path, opset: int | None) -> None:
-        self.path, self.opset = path, opset
+    path: Path
+    opset: int | None = None
 
     def fail(self, what: str, *, why: str = "", next: str = _EXPORT) -> NoReturn:  # noqa: A002
         """Raise the InputError."""

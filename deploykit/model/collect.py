@@ -30,7 +30,7 @@ from deploykit.model.weights import is_outside, weight
 from deploykit.system.aliases import Numbers
 from deploykit.system.store import made_once
 
-__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "plain", "read_of"]
+__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "plain", "read_of"]
 
 _WORTH_READING = 16_384
 _LOOKED_AT = ("float", "float16", "double")
@@ -101,13 +101,9 @@ def read_of(view: GraphView) -> Model:
     return Model(path=Path("model.onnx"), proto=view.model, stored=named_tensors(view.model))
 
 
-def facts_of(model: ModelProto) -> GraphFacts:
-    """The facts of such a model, once while it stays the same."""
-    return facts_seen(view_of(model))
-
-
-def facts_seen(view: GraphView) -> GraphFacts:
-    """The facts of a model that is looked through, once for all who do so."""
+def facts_of(model: ModelProto | GraphView) -> GraphFacts:
+    """The facts of such a model, or of one that is looked through, once while it stays the same."""
+    view = model if isinstance(model, GraphView) else view_of(model)
     return view.once("facts", lambda: collect_facts(read_of(view)))
 
 

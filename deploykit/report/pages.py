@@ -7,11 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.latency import in_time
 from deploykit.backend.backend import Execution, Situation
-from deploykit.backend.opinions import Audit
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus
 from deploykit.encodings.float_sets import collect_coverage
@@ -21,6 +20,9 @@ from deploykit.report.charts import decibels, loss_bars, network_strip, range_ch
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
 from deploykit.report.rendering import render
 from deploykit.system.aliases import Json
+
+if TYPE_CHECKING:
+    from deploykit.backend.opinions import Audit
 
 __all__ = ["audit_section", "quantized_section", "render_readme", "render_report", "with_runs"]
 

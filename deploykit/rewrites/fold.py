@@ -155,44 +155,39 @@ def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Arrays) -> _Values
     return dict(zip(names, CpuSession(part.SerializeToString(), options).run(names, {}), strict=True))
 
 
-def _idle_nodes(graph: GraphCopy, named: Collection[str]) -> list[tuple[NodeProto, str]]:
-    """Nodes that hand on an operand, with that; those whose output the model, a subgraph or an entry names stay."""
-    bound = _bound(graph, named)
-    found = (
-        (node, _handed_on(graph, node))
-        for node in graph.nodes
-        if is_standard(node) and len([name for name in node.output if name]) == 1 and node.output[0] not in bound
-    )
-    return [(node, given) for node, given in found if given is not None]
-
-
 # JAX guards a softmax by Max(-inf, logits): it lifts an empty maximum, and changes no number.
 _NEUTRAL = {"Max": -np.inf, "Min": np.inf}
 _SHAPING = ("Reshape", "Expand", "Tile", "Flatten", "Squeeze", "Unsqueeze")
 
 
-def _handed_on(graph: GraphCopy, node: NodeProto) -> str | None:
-    """The operand that a node gives as it is; None for a node that does something."""
-    op_type, matters = node.op_type, [*node.input[:1]]
-    if op_type == "Concat":  # with nothing
-        matters = [name for name in node.input if 0 not in (_static(graph.types.get(name)) or ())]
-    elif op_type in _NEUTRAL:  # a Max with -inf, a Min with inf: a NaN passes both
-        matters = [name for name in node.input if graph.scalar(name) != _NEUTRAL[op_type]]
-    if len(matters) != 1:
-        return None
-    given = graph.types.get(matters[0])
-    idle = op_type == "Identity"
-    if op_type in (*_NEUTRAL, *_SHAPING, "Concat"):
-        shape = _static(given)
-        idle = shape is not None and shape == _static(graph.types.get(node.output[0]))
-    elif op_type == "Cast":
-        idle = given is not None and given[0] == dtype_name(attribute(node, "to", 0)) != ""
-    elif op_type == "Dropout":
-        idle = not operand(node, 2)
-    elif op_type == "Transpose":
-        order = list(attribute(node, "perm", ()))
-        idle = bool(order) and order == sorted(order)
-    return str(matters[0]) if idle else None
+def _idle_nodes(graph: GraphCopy, named: Collection[str]) -> list[tuple[NodeProto, str]]:
+    """Nodes that hand on an operand, with that; those whose output the model, a subgraph or an entry names stay."""
+    bound, found = _bound(graph, named), []
+    for node in graph.nodes:
+        if not is_standard(node) or len([name for name in node.output if name]) != 1 or node.output[0] in bound:
+            continue
+        op_type, matters = node.op_type, [*node.input[:1]]
+        if op_type == "Concat":  # with nothing
+            matters = [name for name in node.input if 0 not in (_static(graph.types.get(name)) or ())]
+        elif op_type in _NEUTRAL:  # a Max with -inf, a Min with inf: a NaN passes both
+            matters = [name for name in node.input if graph.scalar(name) != _NEUTRAL[op_type]]
+        if len(matters) != 1:
+            continue
+        given = graph.types.get(matters[0])
+        idle = op_type == "Identity"
+        if op_type in (*_NEUTRAL, *_SHAPING, "Concat"):
+            shape = _static(given)
+            idle = shape is not None and shape == _static(graph.types.get(node.output[0]))
+        elif op_type == "Cast":
+            idle = given is not None and given[0] == dtype_name(attribute(node, "to", 0)) != ""
+        elif op_type == "Dropout":
+            idle = not operand(node, 2)
+        elif op_type == "Transpose":
+            order = list(attribute(node, "perm", ()))
+            idle = bool(order) and order == sorted(order)
+        if idle:
+            found.append((node, matters[0]))
+    return found
 
 
 def _find_settled(graph: ModelLook) -> MatchResult:

@@ -18,7 +18,7 @@ from onnx import NodeProto
 
 from deploykit.encodings.values import Affine, Encoding, Float, Lpbq
 from deploykit.errors import InputError
-from deploykit.model.collect import facts_seen
+from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, changed_operators, copy_of, label, operand, opset_of, raise_opset
 from deploykit.model.operators import Trait, has
@@ -84,7 +84,7 @@ def _fused(
 
     ``since`` is the operator set that has the operator, ``domain`` one that has it before.
     """
-    facts = facts_seen(look)
+    facts = facts_of(look)
     blocks = (block for block in find_blocks(facts) if gate.output[0] in block.inside)
     block = next((block for block in blocks if block.kind == op_type), None)
     if block is None:
@@ -191,7 +191,7 @@ def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
 
     ``(x - mean) / sqrt(mean((x - mean)^2) + epsilon)`` over the last axis, with an optional factor and shift.
     """
-    facts, sites, sqrts = facts_seen(look), list[Match](), set[str]()
+    facts, sites, sqrts = facts_of(look), list[Match](), set[str]()
     for block in written_layer_norms(facts):
         nodes = [look.makers[facts.nodes[index].outputs[0]] for index in block.nodes]
         root = next((label(node) for node in nodes if node.op_type == "Sqrt"), label(nodes[-1]))

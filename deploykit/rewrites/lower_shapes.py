@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorShapeProto, ValueInfoProto, helper
 
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float8, Lpbq, Value
-from deploykit.model.collect import facts_seen
+from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, attributes, label
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
@@ -250,7 +250,7 @@ def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
 
     A reduction that drops its axes keeps them first, and a Reshape drops them; no value changes.
     """
-    for found, shape in over_short_axes(facts_seen(look)):
+    for found, shape in over_short_axes(facts_of(look)):
         nodes, node = (found.label,), look.makers[found.outputs[0]]
         try:
             axes = look.axes(node, len(shape))
@@ -283,7 +283,7 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
 
     A stored operand is stored repeated, a computed one goes through a Tile: an Expand is computed wrong as well.
     """
-    for node, operand, given, shape in repeated_before_norm(facts_seen(look)):
+    for node, operand, given, shape in repeated_before_norm(facts_of(look)):
         nodes = (node.label,)
         if operand in look.stored and math.prod(shape) > _MOST_REPEATED:
             yield NearMiss(nodes, f"{operand} would be {math.prod(shape):,} values")

@@ -24,7 +24,6 @@ __all__ = [
     "NotedRow",
     "SourceFile",
     "SourcedRow",
-    "extent_of",
     "read_source_file",
     "sourced_file",
     "write_out",
@@ -73,30 +72,24 @@ class SourceFile(Record):
         """When sources were compared with their rows, by what they begin with; under "" for every other one."""
         return {"" if name == "rest" else self.sources.get(name, name): when for name, when in self.verified.items()}
 
-    @property
-    def extents(self) -> Mapping[str, Extent]:
-        """The extents by what a source begins with when it is written out."""
-        return {self.sources.get(name, name): (given[0], given[-1]) for name, given in self.extent.items()}
+    def extent_of(self, written_out: Iterable[str]) -> Extent | None:
+        """The releases of which sources speak together; None when one of them is not bound to releases."""
+        extents, found = {self.sources.get(name, name): given for name, given in self.extent.items()}, []
+        for source in written_out:
+            begins = [start for start in extents if source.startswith(start)]
+            if not begins:
+                return None
+            found.append(extents[max(begins, key=len)])
+        if not found:
+            return None
+        first = min((one[0] for one in found), key=Version)
+        last = "" if any(not one[-1] for one in found) else max((one[-1] for one in found), key=Version)
+        return first, last
 
 
 def read_source_file(path: Path) -> SourceFile:
     """The short names of one folder, and the releases that their sources speak of."""
     return structure(SourceFile, read_toml(path, shipped=True), where=f"{path.name}:")
-
-
-def extent_of(sources: Iterable[str], extents: Mapping[str, Extent]) -> Extent | None:
-    """The releases of which sources, written out, speak together; None when one of them is not bound to releases."""
-    found = []
-    for source in sources:
-        begins = [start for start in extents if source.startswith(start)]
-        if not begins:
-            return None
-        found.append(extents[max(begins, key=len)])
-    if not found:
-        return None
-    first = min((one[0] for one in found), key=Version)
-    last = "" if any(not one[1] for one in found) else max((one[1] for one in found), key=Version)
-    return first, last
 
 
 def sourced_file(kind: type[T], path: Path) -> T:

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from deploykit.backend.backend import Execution, Instead
 from deploykit.backend.demo_model import FLOAT_TENSORS, write_demo
-from deploykit.backend.opinions import Audit, AuditedKernel, settled_findings
+from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.backend.plans import Plan, PlannedPrecision, Route
 from deploykit.backend.requests import Request, bits_of
 from deploykit.backend.status import (
@@ -25,7 +25,7 @@ from deploykit.backend.status import (
 )
 from deploykit.backend.targets import Target, find_device
 from deploykit.errors import UnknownTargetError
-from deploykit.findings import Confidence, Severity
+from deploykit.findings import Confidence, Severity, settled_findings
 from deploykit.flow.candidates import wide_types
 from deploykit.tables.devices import Device
 from made_findings import a_finding

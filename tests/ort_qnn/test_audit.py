@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 import deploykit
-from deploykit.backend.opinions import Audit, AuditedKernel, settled_findings
-from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from deploykit.backend.opinions import Audit, AuditedKernel
+from deploykit.findings import Finding, Severity, Subject, SubjectKind, settled_findings
 from deploykit.model.graph import view_of
 from deploykit_ort_qnn.bench.audit import affordable, in_place_of, mended, settled_by
 from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids

@@ -13,7 +13,6 @@ from packaging.version import Version
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag
-from deploykit.tables.sources import extent_of
 from deploykit_qualcomm.compat import compat_rows as answers
 from deploykit_qualcomm.rules.constraints import constraint, rated
 from deploykit_qualcomm.tables import DATA, Tables, tables
@@ -69,7 +68,7 @@ def test_every_row_says_who_and_since_when_and_speaks_for_no_release_that_its_so
     ([], None),
 )
 def test_sources_speak_together(sources: list[str], expected: tuple[str, str] | None) -> None:
-    assert extent_of(sources, EXTENTS) == expected
+    assert tables().source_file.extent_of(sources) == expected
 
 
 NEW, EXTENDS = "[[feature]]\n", 'extends = "2.32.6"'

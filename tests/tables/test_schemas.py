@@ -26,7 +26,7 @@ from deploykit.tables.capabilities import (
 )
 from deploykit.tables.known_errors import load_catalog, merge_catalogs, search_errors
 from deploykit.tables.reading import parse_json, parse_rows, read_json, read_toml, schema_of, structure
-from deploykit.tables.sources import extent_of, read_source_file, write_out
+from deploykit.tables.sources import read_source_file, write_out
 from tables import each_row
 from told import check_told
 
@@ -219,8 +219,8 @@ def test_sources_are_written_out_and_their_releases_known(tmp_path: Path) -> Non
     told = {
         "written out": json.dumps(document, indent=1).splitlines(),
         "dates": [f"{name or 'the rest'}: {when}" for name, when in file.dates.items()],
-        "extents": [f"{', '.join(given) or 'none'}: {extent_of(given, file.extents)}" for given in asked],
-        "open": [str(extent_of(["a", "b"], {"a": ("1.10", "1.20"), "b": ("1.9", "")}))],
+        "extents": [f"{', '.join(given) or 'none'}: {file.extent_of(given)}" for given in asked],
+        "open": [str(replace(file, extent={"a": ("1.10", "1.20"), "b": ("1.9", "")}).extent_of(["a", "b"]))],
     }
     (tmp_path / "one.toml").write_text(ERRORS)
     (tmp_path / "two.toml").write_text(ERRORS.replace("first", "third").replace("second", "fourth"))

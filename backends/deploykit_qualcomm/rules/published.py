@@ -55,7 +55,6 @@ def published_networks() -> PublishedTable:
 
 
 @made_once
-@made_once
 def structure_of(facts: GraphFacts) -> str:
     """A digest of the inputs and of all operators that compute, each with the shapes of its weight and its output.
 
