@@ -15,9 +15,8 @@ from deploykit.backend.backend import Situation
 from deploykit.backend.requests import bits_of
 from deploykit.encodings.complete import complete as complete_set
 from deploykit.encodings.float_sets import FloatPrediction, predict_float_set
-from deploykit.encodings.formats.conversion import Conversion, convert, writable_versions
-from deploykit.encodings.place import layouts
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.encodings.formats.conversion import writable_versions
+from deploykit.encodings.values import Affine, EncodingSet, Float
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
 from deploykit.findings.records import Record
@@ -42,7 +41,6 @@ __all__ = [
     "load_routes",
     "preference",
     "route_row",
-    "written",
 ]
 
 
@@ -139,27 +137,6 @@ def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str
     values = partial(constant_value, situation.model, limit=_LARGEST_BIAS)
     completed = complete_set(named, situation.facts, read_values=values).encodings
     return replace(completed, float_tensors=frozenset())
-
-
-def written(candidate: RouteCandidate) -> Conversion | None:
-    """The encodings as the converter of this route gets them; None when it gets none."""
-    draft, version = candidate.draft, candidate.version
-    if draft.completed is None or version is None:
-        return None
-    encodings = draft.completed
-    if candidate.route.explicit_float:
-        tensors = draft.situation.facts.tensors
-        floats = {
-            n: Encoding(name=n, value=Float(dtype="float16"), is_param=n in tensors and tensors[n].is_weight)
-            for n in sorted(draft.float_set)
-        }
-        encodings = replace(encodings, entries={**encodings.entries, **floats})
-    conversion = convert(replace(encodings, float_tensors=frozenset()), version, layouts=layouts(draft.situation.facts))
-    # The omit form cannot say which tensors are float, so they are named beside it.
-    if draft.float_set and not conversion.float_tensors and not candidate.route.explicit_float:
-        named = replace(conversion.encodings, float_tensors=draft.float_set)
-        return replace(conversion, encodings=named)
-    return conversion
 
 
 # The type of every activation where the intent is float as a whole.

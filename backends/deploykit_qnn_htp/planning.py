@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from deploykit.backend.plans import Plan, PlannedPrecision, Route, Step
-from deploykit.encodings.formats.conversion import Conversion
+from deploykit.encodings.formats.conversion import Conversion, convert
+from deploykit.encodings.place import layouts
+from deploykit.encodings.values import Encoding, Float
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, each_once, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
 from deploykit_qnn_htp.configs import build_configs, parse_settings
-from deploykit_qnn_htp.draft import FLOAT_KINDS, ConversionDraft, RouteCandidate, written
+from deploykit_qnn_htp.draft import FLOAT_KINDS, ConversionDraft, RouteCandidate
 from deploykit_qnn_htp.prepare import DraftedPart, PreparedConversions
 from deploykit_qnn_htp.selection import Selection, alternatives, select_route
 
@@ -44,8 +46,25 @@ class ConversionPart(DraftedPart, dict=True):
 
     @cached_property
     def conversion(self) -> Conversion | None:
-        """The encodings as the converter gets them."""
-        return written(self.candidate)
+        """The encodings as the converter of this route gets them; None when it gets none."""
+        candidate, draft, version = self.candidate, self.draft, self.candidate.version
+        if draft.completed is None or version is None:
+            return None
+        encodings = draft.completed
+        if candidate.route.explicit_float:
+            tensors = draft.situation.facts.tensors
+            floats = {
+                n: Encoding(name=n, value=Float(dtype="float16"), is_param=n in tensors and tensors[n].is_weight)
+                for n in sorted(draft.float_set)
+            }
+            encodings = replace(encodings, entries={**encodings.entries, **floats})
+        encodings = replace(encodings, float_tensors=frozenset())
+        conversion = convert(encodings, version, layouts=layouts(draft.situation.facts))
+        # The omit form cannot say which tensors are float, so they are named beside it.
+        if draft.float_set and not conversion.float_tensors and not candidate.route.explicit_float:
+            named = replace(conversion.encodings, float_tensors=draft.float_set)
+            return replace(conversion, encodings=named)
+        return conversion
 
     @property
     def precision(self) -> PlannedPrecision:

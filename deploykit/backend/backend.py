@@ -217,8 +217,8 @@ class Same:
         return id(self._of)
 
 
-class SharedWork(Kept):
-    """What several targets of one run share: each thing is made once, under its key, and is gone with the run."""
+SharedWork: TypeAlias = Kept
+"""What several targets of one run share: each thing is made once, under its key, and is gone with the run."""
 
 
 class Aids(Record):

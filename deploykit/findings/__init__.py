@@ -167,7 +167,8 @@ def _in_json(value: Any) -> Any:
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Blocking errors first, then by severity, code and subject: the same order every time."""
-    return tuple(sorted(findings, key=_order))
+    ordered = sorted(findings, key=lambda one: (*one.about, one.message, one.handled or ""))
+    return tuple(sorted(ordered, key=lambda one: (not one.blocks, one.severity.rank)))
 
 
 def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, str], str]) -> tuple[Finding, ...]:
@@ -181,11 +182,6 @@ def each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     for finding in findings:
         once.setdefault((*finding.about, finding.message), finding)
     return tuple(once.values())
-
-
-def _order(finding: Finding) -> tuple[bool, int, str, str, str, str]:
-    handled = finding.handled or ""
-    return (not finding.blocks, finding.severity.rank, finding.code, finding.subject.name, finding.message, handled)
 
 
 def summarize(findings: Iterable[Finding]) -> dict[str, int]:
@@ -215,16 +211,12 @@ class FindingGroup(Record):
         return len(self.findings)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """What they are about, each once."""
-        return tuple(dict.fromkeys(finding.subject.name for finding in self.findings))
-
-    @property
     def others(self) -> str:
         """How many more there are than the first, and at most 3 of their names; "" for a single one."""
         if len(self.findings) == 1:
             return ""
-        rest = [name for name in self.names if name != self.first.subject.name]
+        names = dict.fromkeys(finding.subject.name for finding in self.findings)
+        rest = [name for name in names if name != self.first.subject.name]
         return f"{len(self.findings) - 1} more" + (f": {listed(rest, most=3)}" if rest else "")
 
 

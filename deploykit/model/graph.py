@@ -219,9 +219,6 @@ class GraphCopy(Kept):
 class GraphView(GraphCopy):
     """The index of a model that is looked through and not edited; several of one model share it."""
 
-    def __init__(self, model: ModelProto) -> None:
-        super().__init__(model, copy=False)
-
     def _put(self, nodes: Iterable[NodeProto]) -> None:
         del nodes
         raise DefectError("the nodes of a graph that is only looked through were to be replaced")
@@ -240,12 +237,12 @@ def view_of(model: ModelProto) -> GraphView:
     time, so it is the bytes that tell whether the index still holds. Names that one asks for are no other's concern.
     """
     if model.ByteSize() > _LARGEST_VIEWED:
-        return GraphView(model)
+        return GraphView(model, copy=False)
     content = model.SerializeToString()
     at = next((number for number, (_, view) in enumerate(_VIEWS) if view.model is model), None)
     known, view = (b"", None) if at is None else _VIEWS.pop(at)
     if view is None or known != content:
-        view = GraphView(model)
+        view = GraphView(model, copy=False)
         for text, other in _VIEWS:
             if text == content and other.known("facts"):  # values: they hold of any model of the same bytes
                 view.keep("facts", other.known("facts"))

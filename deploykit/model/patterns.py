@@ -78,11 +78,10 @@ def written_layer_norms(facts: GraphFacts) -> Iterator[FusedBlock]:
             yield block
 
 
-class _Finder:
+class _Finder(Struct, frozen=True):
     """Questions that the matchers ask of a graph."""
 
-    def __init__(self, facts: GraphFacts) -> None:
-        self.facts = facts
+    facts: GraphFacts
 
     def match(self, pattern: Any, name: str, found: Mapping[Any, Any]) -> Mapping[Any, Any] | None:
         """``found`` with the names that a pattern gives to tensors and the nodes by index; None where it does not fit.

@@ -4,7 +4,7 @@ An interval holds every value the tensor can take for any input, in exact arithm
 a Cast to integers) may make one more or less of what floats round, so their bounds are a step wider. NaN and what comes
 of it are not covered. Unknown is (-inf, inf).
 
-Interval arithmetic forgets that operands depend on each other; ``JointFacts`` remember it: x / norm(x), softmax rows
+Interval arithmetic forgets that operands depend on each other; ``Arithmetic`` remembers it: x / norm(x), softmax rows
 that add up to 1. Two tensors count as the same where they are made by the same operators from the same
 tensors, whatever their names are.
 """
@@ -40,7 +40,6 @@ __all__ = [
     "ANYTHING",
     "Arithmetic",
     "Interval",
-    "JointFacts",
     "LateBounds",
     "clip_bounds",
     "graph_bounds",
@@ -55,8 +54,8 @@ _UNCHANGED = frozenset({"Cast", "Dropout", "Identity"})
 _SPREAD = _UNCHANGED | {"Expand"}
 
 
-class JointFacts:
-    """The facts of one graph; asked node by node in graph order, with the bounds known so far."""
+class Arithmetic:
+    """The rules of one graph and how its tensors hang together; asked node by node in graph order."""
 
     def __init__(self, graph: GraphCopy) -> None:
         self.graph = graph
@@ -80,7 +79,28 @@ class JointFacts:
                     if earlier != name:
                         self._first[name] = earlier
 
-    def narrow(self, case: Case, found: Interval) -> Interval:
+    def outputs(self, node: NodeProto, bounds: Mapping[str, Interval]) -> Iterator[Interval]:
+        """The bounds of each output, from those of the operands."""
+        rule = _RULES.get(node.op_type)
+        if rule is None or not is_standard(node) or not node.input:
+            yield from (ANYTHING for _ in node.output)
+            return
+        case = Case(self.graph, node, bounds)
+        first = self._narrowed(case, rule(case))
+        # Two values that differ by a rounding may become two that differ by one, where something was rounded before.
+        if node.op_type == "Cast":
+            kinds = [self.graph.dtype(name) for name in (*node.input[:1], *node.output[:1])]
+        else:
+            kinds = ["", "int" if node.op_type in _JUMPS else ""]
+        maker = self.graph.maker(node.input[0]) if "int" not in kinds[0] and "int" in kinds[-1] else None
+        if maker is not None and maker.op_type not in RANGES and not has(maker, *_EXACT):
+            low, high = RANGES.get(node.op_type, ANYTHING)
+            least, most = _a_step_wider(first, case.of(0))
+            first = max(low, least), min(high, most)
+        for index, _ in enumerate(node.output):
+            yield first if index == 0 else _further(case, index, first)
+
+    def _narrowed(self, case: Case, found: Interval) -> Interval:
         """The bounds of a node's first output, narrowed by what its operands have to do with each other."""
         first, second = case.name(0), case.name(1)
         match case.node.op_type:
@@ -278,35 +298,6 @@ class LateBounds(Mapping[str, Interval]):
 
     def __len__(self) -> int:
         return len(self._bounds)
-
-
-class Arithmetic:
-    """The rules of one graph, node by node."""
-
-    def __init__(self, graph: GraphCopy) -> None:
-        self.graph = graph
-        self._joint = JointFacts(graph)
-
-    def outputs(self, node: NodeProto, bounds: Mapping[str, Interval]) -> Iterator[Interval]:
-        """The bounds of each output, from those of the operands."""
-        rule = _RULES.get(node.op_type)
-        if rule is None or not is_standard(node) or not node.input:
-            yield from (ANYTHING for _ in node.output)
-            return
-        case = Case(self.graph, node, bounds)
-        first = self._joint.narrow(case, rule(case))
-        # Two values that differ by a rounding may become two that differ by one, where something was rounded before.
-        if node.op_type == "Cast":
-            kinds = [self.graph.dtype(name) for name in (*node.input[:1], *node.output[:1])]
-        else:
-            kinds = ["", "int" if node.op_type in _JUMPS else ""]
-        maker = self.graph.maker(node.input[0]) if "int" not in kinds[0] and "int" in kinds[-1] else None
-        if maker is not None and maker.op_type not in RANGES and not has(maker, *_EXACT):
-            low, high = RANGES.get(node.op_type, ANYTHING)
-            least, most = _a_step_wider(first, case.of(0))
-            first = max(low, least), min(high, most)
-        for index, _ in enumerate(node.output):
-            yield first if index == 0 else _further(case, index, first)
 
 
 _RULES = {**FUNCTIONS, **SELECTIONS, **SUMS}

@@ -82,13 +82,22 @@ def parse_json(data: bytes, *, where: str, reader: Callable[[bytes], Any] = deco
         ends = data.count(b'":')
         if _keys(value) == ends + (len(_SPACED_COLON.findall(data)) if data.count(b":") > ends else 0):
             return value
+
+    def unique(pairs: list[tuple[str, Any]]) -> Json:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InputError(f"{where}: the key {twice!r} occurs twice in one object")
+        return result
+
+    def refuse(word: str) -> Any:
+        raise InputError(f"{where}: {word} is not a JSON number")
+
     try:
-        text = data.decode("utf-8-sig")
-        return json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=unique, parse_constant=refuse)
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8", why=str(error), next="save the file as UTF-8") from None
-    except _RefusedJSONError as error:
-        raise InputError(f"{where}: {error}") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not JSON", why=str(error), next="is the file complete?") from None
     except RecursionError:
@@ -111,23 +120,6 @@ def _keys(value: Any) -> int:
             elif type(one[0]) in (dict, list):
                 left += one
     return count
-
-
-class _RefusedJSONError(ValueError):
-    """JSON that parses but is not acceptable."""
-
-
-def _unique_pairs(pairs: list[tuple[str, Any]]) -> Json:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise _RefusedJSONError(f"the key {twice!r} occurs twice in one object")
-    return result
-
-
-def _refuse_constant(word: str) -> Any:
-    raise _RefusedJSONError(f"{word} is not a JSON number")
 
 
 def structure(kind: type[T], value: Any, *, where: str) -> T:
