@@ -86,6 +86,13 @@ class OptionSpec:
         return False if self.kind == "flag" else () if self.kind == "texts" else None
 
     @property
+    def default_text(self) -> str:
+        """The default as it is typed; "" without one."""
+        if isinstance(self.default, bool):
+            return "on" if self.default else "off"
+        return "" if self.default is None else str(self.default).removesuffix(".0")
+
+    @property
     def expects(self) -> str:
         """What a right value is, in words."""
         if self.kind == "choice":

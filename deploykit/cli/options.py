@@ -88,8 +88,7 @@ class SpecOption(click.Option):
             shape = {"is_flag": True, "default": spec.unset}
         elif spec.kind == "texts":
             shape = {"type": click.STRING, "multiple": True, "default": spec.default, "metavar": spec.metavar}
-        typed = str(spec.default).removesuffix(".0")
-        facts = [] if spec.default is None or isinstance(spec.default, bool) else [f"default: {typed}"]
+        facts = [] if spec.default is None or isinstance(spec.default, bool) else [f"default: {spec.default_text}"]
         facts += [f"since {spec.since}"] if spec.since else []
         words = f"{spec.help}  [{'; '.join(facts)}]" if facts else spec.help
         typed = f"{spec.flag}/--no-{spec.flag[2:]}" if spec.kind == "switch" else spec.flag

@@ -155,12 +155,12 @@ _ACTIVATIONS = ops(Trait.CLAMPS, Trait.RECTIFIES) | {"HardSwish"}
 class FloatPrediction(Record):
     """Which tensors are meant to be float, and which will be, by name.
 
-    ``missing`` are meant to be float and will be quantized. ``absorbed`` are tensors inside a fused pair, with the op
-    that takes them in: they are in neither set. ``explicit`` is False when the file says nothing about float tensors,
-    so that ``intended`` was read from what is left out. ``by_habit`` are those of them whose omission says nothing,
-    since the exporter never gives such tensors an entry: casts of integers, stored values beside data, what only
-    selects among quantized values, and what follows. ``borders`` are the places where data changes its kind at run
-    time.
+    ``unexpected`` will be float though an encoding was meant to exist; ``missing`` are meant to be float and will be
+    quantized. ``absorbed`` are tensors inside a fused pair, with the op that takes them in: they are in neither set.
+    ``explicit`` is False when the file says nothing about float tensors, so that ``intended`` was read from what is
+    left out. ``by_habit`` are those of them whose omission says nothing, since the exporter never gives such tensors an
+    entry: casts of integers, stored values beside data, what only selects among quantized values, and what follows.
+    ``borders`` are the places where data changes its kind at run time.
     """
 
     intended: frozenset[str]
@@ -174,6 +174,11 @@ class FloatPrediction(Record):
     def meant(self) -> frozenset[str]:
         """Intended float by more than a habit of the exporter."""
         return self.intended - self.by_habit
+
+    @property
+    def unexpected(self) -> frozenset[str]:
+        """Predicted float, not intended."""
+        return self.predicted - self.intended
 
     @property
     def missing(self) -> frozenset[str]:

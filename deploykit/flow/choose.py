@@ -255,8 +255,7 @@ def _filled(situation: Situation, samples: Samples) -> Inference | None:
     """Entries for what nobody meant as float and the file leaves out, as far as what is given tells their ranges."""
     encodings, facts = situation.encodings, situation.facts
     assert encodings is not None
-    floats = predict_float_set(facts, encodings)
-    gaps = [name for name in sorted(floats.predicted - floats.intended) if not facts.tensors[name].is_weight]
+    gaps = [n for n in sorted(predict_float_set(facts, encodings).unexpected) if not facts.tensors[n].is_weight]
     if not gaps:
         return None
     model = lean_weights(situation.model)

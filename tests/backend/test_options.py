@@ -115,20 +115,20 @@ def test_two_backends_with_other_limits_share_a_name() -> None:
 
 
 @each_row(
-    ("spec", "expects", "unset"),
-    (OptionSpec("a_b", "flag", help=""), "true or false", False),
-    (OptionSpec("a_b", "switch", help="", default=True), "true or false", True),
-    (OptionSpec("a_b", "switch", help="", default=False), "true or false", False),
-    (OptionSpec("a_b", "integer", help="", low=1, default=3), "a whole number of at least 1", 3),
-    (OptionSpec("a_b", "number", help="", high=2.5, default=2.0), "a number of at most 2.5", 2.0),
-    (OptionSpec("a_b", "number", help="", low=0, high=1), "a number from 0 to 1", None),
-    (OptionSpec("a_b", "choice", help="", choices=("x", "y"), default="y"), "one of x, y", "y"),
-    (OptionSpec("a_b", "text", help=""), "text", None),
-    (OptionSpec("a_b", "path", help=""), "a path", None),
-    (OptionSpec("a_b", "texts", help=""), "text, or several", ()),
+    ("spec", "expects", "default", "unset"),
+    (OptionSpec("a_b", "flag", help=""), "true or false", "", False),
+    (OptionSpec("a_b", "switch", help="", default=True), "true or false", "on", True),
+    (OptionSpec("a_b", "switch", help="", default=False), "true or false", "off", False),
+    (OptionSpec("a_b", "integer", help="", low=1, default=3), "a whole number of at least 1", "3", 3),
+    (OptionSpec("a_b", "number", help="", high=2.5, default=2.0), "a number of at most 2.5", "2", 2.0),
+    (OptionSpec("a_b", "number", help="", low=0, high=1), "a number from 0 to 1", "", None),
+    (OptionSpec("a_b", "choice", help="", choices=("x", "y"), default="y"), "one of x, y", "y", "y"),
+    (OptionSpec("a_b", "text", help=""), "text", "", None),
+    (OptionSpec("a_b", "path", help=""), "a path", "", None),
+    (OptionSpec("a_b", "texts", help=""), "text, or several", "", ()),
 )
-def test_an_option_in_words(spec: OptionSpec, expects: str, unset: OptionValue) -> None:
-    assert (spec.expects, spec.unset) == (expects, unset)
+def test_an_option_in_words(spec: OptionSpec, expects: str, default: str, unset: OptionValue) -> None:
+    assert (spec.expects, spec.default_text, spec.unset) == (expects, default, unset)
     assert (spec.flag, spec.envvar) == ("--a-b", "DEPLOYKIT_A_B")
     assert OptionSpec("a_b", "flag", help="", spelling="with").flag == "--with"
 
