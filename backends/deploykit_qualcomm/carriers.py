@@ -60,11 +60,6 @@ def host_toolchain(sdk: str) -> ToolchainSpec | None:
     return next((spec for spec in named if spec.version == sdk), None)
 
 
-def compilable(wheel: Wheel) -> bool:
-    """True when a Linux x86-64 machine can compile with this wheel's own provider, as it is or by a toolchain."""
-    return wheel.runs_on_linux or host_toolchain(wheel.sdk) is not None
-
-
 def machines(wheel: Wheel) -> str:
     """The kinds of machines on which a wheel's compiler can be executed, in words: one that only Wine runs needs a
     toolchain."""
@@ -108,7 +103,8 @@ def probe_hosts(around: Surroundings) -> Iterator[CheckLine]:
                 "missing": [need.name for need in missing],
             },
         )
-    elsewhere = {wheel.sdk: wheel.version for wheel in tables().wheels if not compilable(wheel)}
+    others = (wheel for wheel in tables().wheels if not wheel.runs_on_linux and host_toolchain(wheel.sdk) is None)
+    elsewhere = {wheel.sdk: wheel.version for wheel in others}
     named = ", ".join(f"{sdk} (wheel {version})" for sdk, version in elsewhere.items())
     yield CheckLine(
         id="htp-elsewhere",
@@ -350,7 +346,7 @@ def check_machine(carried: Carried) -> Finds:
     """
     # A wheel that neither this kind of machine nor a toolchain can run.
     wheel = carried.wheel
-    if compilable(wheel):
+    if wheel.runs_on_linux or host_toolchain(wheel.sdk) is not None:
         return
     place = "Windows x86-64" if obeys(carried.wheel) else "Windows on ARM with a Snapdragon"
     runner = (

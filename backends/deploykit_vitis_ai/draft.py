@@ -75,7 +75,7 @@ def float_parts(situation: Situation) -> tuple[FloatPart, ...]:
 
     facts = situation.facts
     ranges = graph_bounds(GraphCopy(load_small_weights(situation.model), copy=False))
-    found = find_post_processing(facts, ranges)
+    found = find_post_processing(facts, ranges.get)
     if found is None:
         return ()
     parts = ((found.nodes, str(found)), (found.nodes | found.heads, f"{found}, and the last layers before"))

@@ -151,7 +151,23 @@ def check_value(spec: OptionSpec, value: OptionGiven) -> OptionValue:
     """A value in the option's own type; UsageError when it is of another one, out of range or not a choice."""
     if value is None:
         return spec.unset
-    checked = _in_type(spec.kind, value)
+    checked: OptionValue = None  # for another type; True and False are no numbers, whole numbers are
+    match spec.kind, value:
+        case (("flag" | "switch"), bool()):
+            checked = value
+        case (("text" | "choice"), str()):
+            checked = value
+        case "integer", int() if not isinstance(value, bool):
+            checked = value
+        case "number", int() | float() if not isinstance(value, bool):
+            checked = float(value)
+        case "path", str() | PathLike():
+            checked = Path(value)
+        case "texts", str():
+            checked = (value,)
+        case "texts", Iterable():
+            texts = tuple(value)
+            checked = texts if all(isinstance(text, str) for text in texts) else None
     fits = checked is not None and (spec.kind != "choice" or checked in spec.choices)
     if fits and isinstance(checked, int | float) and not isinstance(checked, bool):
         low, high = -math.inf if spec.low is None else spec.low, math.inf if spec.high is None else spec.high
@@ -160,27 +176,6 @@ def check_value(spec: OptionSpec, value: OptionGiven) -> OptionValue:
         shown = str(value) if isinstance(value, str | int | float | PathLike) else repr(value)
         raise UsageError(f"{spec.flag} {shown}: {spec.expects} is expected")
     return checked
-
-
-def _in_type(kind: OptionKind, value: OptionGiven) -> OptionValue:
-    """None for another type. True and False are no numbers; whole numbers are numbers."""
-    match kind, value:
-        case (("flag" | "switch"), bool()):
-            return value
-        case "integer", int() if not isinstance(value, bool):
-            return value
-        case "number", int() | float() if not isinstance(value, bool):
-            return float(value)
-        case (("text" | "choice"), str()):
-            return value
-        case "path", str() | PathLike():
-            return Path(value)
-        case "texts", str():
-            return (value,)
-        case "texts", Iterable():
-            texts = tuple(value)
-            return texts if all(isinstance(text, str) for text in texts) else None
-    return None
 
 
 def read_value(spec: OptionSpec, text: str) -> OptionValue:

@@ -6,7 +6,7 @@ It reads graph facts and ranges only; it changes nothing and knows no device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -125,15 +125,15 @@ class PostProcessing(Published):
         return {**published(self, without=("heads",)), "nodes": len(self.nodes)}
 
 
-def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval]) -> PostProcessing | None:
+def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | None]) -> PostProcessing | None:
     """The end of a float graph that integers hurt; None where there is none.
 
-    ``ranges`` are bounds of tensors, or what they reached on data, stored ones among them.
+    ``known`` gives bounds of tensors, or what they reached on data, stored ones among them.
     """
     hurts: dict[int, Hurt] = {}
     nodes: set[int] = set()
     for group in _groups(facts):
-        found = {index: hurt for index in group if (hurt := _hurt(facts, facts.nodes[index], ranges)) is not None}
+        found = {index: hurt for index in group if (hurt := _hurt(facts, facts.nodes[index], known)) is not None}
         if any(hurt.harm is not Harm.CHOICE for hurt in found.values()):
             nodes |= group
             hurts |= found
@@ -216,7 +216,7 @@ def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
     return facts.maker_behind(node.inputs[0], _MOVES, "Softmax") is not None
 
 
-def _hurt(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> Hurt | None:
+def _hurt(facts: GraphFacts, node: NodeFact, known: Callable[[str], Interval | None]) -> Hurt | None:
     """What one node does to integers."""
     if not facts.tensors[node.outputs[0]].is_float:
         return None
@@ -239,10 +239,10 @@ def _hurt(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> H
     return None if harm is None else Hurt(node=node.label, harm=harm, parts=tuple(parts))
 
 
-def _part(facts: GraphFacts, name: str, known: Mapping[str, Interval]) -> Operand:
+def _part(facts: GraphFacts, name: str, known: Callable[[str], Interval | None]) -> Operand:
     """A tensor's range: what is known of it, else what bounds it seen through ops that only move values."""
     seen = name
-    low, high = known.get(seen, _UNKNOWN)
+    low, high = known(seen) or _UNKNOWN
     while not (math.isfinite(low) and math.isfinite(high)):
         if seen in facts.scalars:
             low = high = facts.scalars[seen]
@@ -256,7 +256,7 @@ def _part(facts: GraphFacts, name: str, known: Mapping[str, Interval]) -> Operan
         if not has(maker, Trait.REARRANGES, Trait.SELECTS):
             break
         seen = maker.inputs[0]
-        low, high = known.get(seen, _UNKNOWN)
+        low, high = known(seen) or _UNKNOWN
     return Operand(tensor=name, low=low, high=high)
 
 

@@ -447,7 +447,7 @@ def check_coarse_joins(context: EncodingsOnGraph) -> Finds:
     from deploykit.encodings.post_processing import Harm, find_post_processing
 
     ranges = {entry.name: ends for entry in context.known() if (ends := range_of(entry)) is not None}
-    found = find_post_processing(context.facts, ranges)
+    found = find_post_processing(context.facts, ranges.get)
     made = {node.label: node.outputs[0] for node in context.facts.nodes if node.op_type == "Concat"}
     for hurt in found.hurts if found is not None else ():
         entry = context.encodings.get(made[hurt.node]) if hurt.harm is Harm.UNLIKE else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -141,9 +142,10 @@ def total(a: Interval, b: Interval) -> Interval:
     return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
 
 
-def _dipping(lowest: float) -> Rule:
-    """A rule for x times a gate between 0 and 1: it falls to ``lowest`` and then rises as x does."""
-    return lambda case: (max(lowest, min(case.of(0)[0], 0.0)), max(case.of(0)[1], 0.0))
+def _dipping(lowest: float, case: Case) -> Interval:
+    """x times a gate between 0 and 1: it falls to ``lowest`` and then rises as x does."""
+    low, high = case.of(0)
+    return max(lowest, min(low, 0.0)), max(high, 0.0)
 
 
 def _negative(a: Interval) -> Interval:
@@ -308,33 +310,29 @@ def _hard_sigmoid(case: Case) -> Interval:
     return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
 
 
-def _elu(alpha: float, gamma: float) -> Rule:
+def _elu(alpha: float, gamma: float, case: Case) -> Interval:
     """Elu and Selu; the numbers are their defaults (ONNX operator documentation)."""
-
-    def rule(case: Case) -> Interval:
-        bend, scale = float(case.get("alpha", alpha)), float(case.get("gamma", gamma))
-        if bend < 0 or scale < 0:
-            return ANYTHING
-        low, high = (scale * (value if value > 0 else bend * math.expm1(value)) for value in case.of(0))
-        return low, high
-
-    return rule
+    bend, scale = float(case.get("alpha", alpha)), float(case.get("gamma", gamma))
+    if bend < 0 or scale < 0:
+        return ANYTHING
+    low, high = (scale * (value if value > 0 else bend * math.expm1(value)) for value in case.of(0))
+    return low, high
 
 
-def _rounding(function: Callable[[float], int]) -> Callable[[float], float]:
-    return lambda value: float(function(value)) if math.isfinite(value) else value
+def _rounded(function: Callable[[float], int], value: float) -> float:
+    return float(function(value)) if math.isfinite(value) else value
 
 
 # Functions that never fall: their ends are the results of the ends.
 _RISING: Mapping[str, Callable[[float], float]] = {
     "Atan": math.atan,
-    "Ceil": _rounding(math.ceil),
+    "Ceil": partial(_rounded, math.ceil),
     "Erf": math.erf,
     "Exp": lambda x: math.inf if x > 709 else math.exp(x),
-    "Floor": _rounding(math.floor),
+    "Floor": partial(_rounded, math.floor),
     "Log": lambda x: -math.inf if x <= 0 else x if math.isinf(x) else math.log(x),
     "Relu": lambda x: max(x, 0.0),
-    "Round": _rounding(round),
+    "Round": partial(_rounded, round),
     "Sigmoid": lambda x: 0.0 if x < -700 else 1.0 / (1.0 + math.exp(-x)),
     "Sign": lambda x: math.copysign(1.0, x) if x else 0.0,
     "Softplus": lambda x: x if x > 700 else math.log1p(math.exp(x)),
@@ -360,11 +358,11 @@ FUNCTIONS: Mapping[str, Rule] = {
     "Cos": lambda _case: RANGES["Cos"],
     "DequantizeLinear": _dequantize,
     "Div": _div,
-    "Elu": _elu(1.0, 1.0),
+    "Elu": partial(_elu, 1.0, 1.0),
     "GRU": _recurrent,
-    "Gelu": _dipping(-0.17004075057125412),  # below the least value of x * Phi(x) and of its tanh form
+    "Gelu": partial(_dipping, -0.17004075057125412),  # below the least value of x * Phi(x) and of its tanh form
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _dipping(-0.375),
+    "HardSwish": partial(_dipping, -0.375),
     "LSTM": _recurrent,
     "LeakyRelu": _leaky,
     "LogSoftmax": _log_softmax,
@@ -372,7 +370,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "Max": lambda case: (max(low for low, _ in case.operands), max(high for _, high in case.operands)),
     "Mean": lambda case: product(_sum(case), (1 / len(case.operands),) * 2),
     "Min": lambda case: (min(low for low, _ in case.operands), min(high for _, high in case.operands)),
-    "Mish": _dipping(-0.30884),
+    "Mish": partial(_dipping, -0.30884),
     "Mod": _mod,
     "Mul": _mul,
     "Neg": lambda case: _negative(case.of(0)),
@@ -381,7 +379,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "QuantizeLinear": _quantize,
     "RNN": _recurrent,
     "Reciprocal": lambda case: _inverse(case.of(0)),
-    "Selu": _elu(1.67326319, 1.05070102),
+    "Selu": partial(_elu, 1.67326319, 1.05070102),
     "Sin": lambda _case: RANGES["Sin"],
     "Softmax": lambda _case: RANGES["Softmax"],
     "Sub": lambda case: ZERO if case.name(0) == case.name(1) else total(case.of(0), _negative(case.of(1))),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 from onnx import NodeProto
@@ -40,9 +40,9 @@ __all__ = [
     "ANYTHING",
     "Arithmetic",
     "Interval",
-    "LateBounds",
     "clip_bounds",
     "graph_bounds",
+    "late_bounds",
     "stored_range",
 ]
 
@@ -280,24 +280,10 @@ def graph_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) 
     return dict(bounds)
 
 
-class LateBounds(Mapping[str, Interval]):
-    """``graph_bounds`` of a graph, computed when the first bound is asked for: that reads every weight."""
-
-    def __init__(self, graph: GraphCopy, known: Mapping[str, Interval] | None = None) -> None:
-        self._graph, self._known = graph, known
-
-    @cached_property
-    def _bounds(self) -> Mapping[str, Interval]:
-        return graph_bounds(self._graph, self._known)
-
-    def __getitem__(self, name: str) -> Interval:
-        return self._bounds[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._bounds)
-
-    def __len__(self) -> int:
-        return len(self._bounds)
+def late_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) -> Callable[[str], Interval]:
+    """Gives the bounds of a tensor, by ``graph_bounds`` once the first are asked for: that reads every weight."""
+    found = cache(lambda: graph_bounds(graph, known))
+    return lambda name: found().get(name, ANYTHING)
 
 
 _RULES = {**FUNCTIONS, **SELECTIONS, **SUMS}

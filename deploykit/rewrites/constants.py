@@ -20,7 +20,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
-from deploykit.model.ranges import ANYTHING, Interval, LateBounds, clip_bounds, graph_bounds
+from deploykit.model.ranges import ANYTHING, Interval, clip_bounds, graph_bounds, late_bounds
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,
@@ -271,13 +271,13 @@ def log_of_ratio(look: ModelLook) -> Iterator[Match | NearMiss]:
 
     Ranges of +-12 in place of 1e5; equal where neither operand can be negative.
     """
-    bounds = LateBounds(look)
+    bounds_of = late_bounds(look)
     for log in look.nodes:
         ratio = look.maker(log.input[0], "Div") if log.op_type == "Log" else None
         if ratio is None:
             continue
         nodes, quotient, output = (label(ratio), label(log)), ratio.output[0], log.output[0]
-        negative = [name for name in ratio.input if not bounds.get(name, ANYTHING)[0] >= 0]
+        negative = [name for name in ratio.input if not bounds_of(name)[0] >= 0]
         if look.only_reader(quotient) is None:
             yield NearMiss(nodes, f"{quotient} is used elsewhere too")
         elif negative:

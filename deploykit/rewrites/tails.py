@@ -19,7 +19,7 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.operators import ROLES, Trait, has, ops
-from deploykit.model.ranges import ANYTHING, LateBounds
+from deploykit.model.ranges import late_bounds
 from deploykit.model.values import nested_graphs
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 
@@ -208,14 +208,14 @@ scale_last = Transform(
 
 def _joins(graph: ModelLook) -> MatchResult:
     """All Concats that only moves separate from the outputs, unless their parts are known to be alike."""
-    bounds = LateBounds(graph)
+    bounds_of = late_bounds(graph)
     ends = _movable_end(graph, _MOVES)
     chosen, refusals = [], []
     for index in sorted(ends):
         node = graph.nodes[index]
         if node.op_type != "Concat":
             continue
-        magnitudes = [max(map(abs, bounds.get(name, ANYTHING))) for name in node.input]
+        magnitudes = [max(map(abs, bounds_of(name))) for name in node.input]
         known = all(map(math.isfinite, magnitudes))
         if len(set(node.input)) < 2 or (known and max(magnitudes) <= _ALIKE * min(magnitudes)):
             refusals.append(NearMiss((label(node),), "its parts have like ranges"))

@@ -149,7 +149,7 @@ def low_power(asked: Asked) -> Iterator[str]:
 
 def ends(asked: Asked) -> Iterator[str]:
     facts = asked.facts
-    found = find_post_processing(facts, graph_bounds(GraphCopy(asked.proto)))
+    found = find_post_processing(facts, graph_bounds(GraphCopy(asked.proto)).get)
     if found is None:
         yield "none"
         return
