@@ -135,7 +135,7 @@ def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str
     }
     named = replace(encodings, entries=integers, float_tensors=floats)
     values = partial(constant_value, situation.model, limit=_LARGEST_BIAS)
-    completed = complete_set(named, situation.facts, read_values=values).encodings
+    completed, _ = complete_set(named, situation.facts, read_values=values)
     return replace(completed, float_tensors=frozenset())
 
 

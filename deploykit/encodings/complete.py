@@ -14,7 +14,6 @@ from onnx import ModelProto
 
 from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Lpbq, Value
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import view_of
 from deploykit.model.operators import BIAS, WEIGHT, Trait, data_outputs, has
@@ -22,7 +21,6 @@ from deploykit.model.parameters import ParameterUse, parameter_uses, stored_behi
 from deploykit.model.patterns import find_blocks
 
 __all__ = [
-    "CompletedEncodings",
     "complete",
     "complete_encodings",
     "copy_over_movement",
@@ -215,17 +213,10 @@ def _int32_scale(
     return np.asarray(scale.max()) if per_tensor else scale.reshape(-1)
 
 
-class CompletedEncodings(Record):
-    """The completed set; ``biases`` and ``copies`` name what was added, ``skipped`` why a bias has no entry."""
-
-    encodings: EncodingSet
-    biases: tuple[str, ...]
-    copies: tuple[str, ...]
-    skipped: Mapping[str, str]
-
-
-def complete(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues) -> CompletedEncodings:
-    """Placed encodings with int32 biases, then with copies over data movement.
+def complete(
+    encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues
+) -> tuple[EncodingSet, dict[str, str]]:
+    """Placed encodings with int32 biases, then with copies over data movement; and why a bias has no entry.
 
     ``read_values`` gives the values of stored tensors; it is asked for scalars and for the biases of norms only (and of
     weights whose channels run along an unusual axis), since their scale comes from their values.
@@ -245,13 +236,7 @@ def complete(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValu
         made = Affine(bits=32, signed=True, scale=scale, zero_point=zero, symmetric=True, axis=axis)
         entries.append(Encoding(name=name, value=made, is_param=name in uses))
     with_biases = encodings.with_entries(entries)
-    moved = copy_over_movement(with_biases, facts, read_values=read_values)
-    return CompletedEncodings(
-        encodings=with_biases.with_entries(moved),
-        biases=tuple(entry.name for entry in entries),
-        copies=tuple(entry.name for entry in moved),
-        skipped=skipped,
-    )
+    return with_biases.with_entries(copy_over_movement(with_biases, facts, read_values=read_values)), skipped
 
 
 def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]:

@@ -35,6 +35,7 @@ from deploykit.rewrites.contract import (
     rewrite,
     rewrite_graph,
 )
+from deploykit.system.aliases import Numbers
 
 __all__ = [
     "log_of_ratio",
@@ -81,11 +82,12 @@ def _shrinking(
     name: str,
     summary: str,
     none: str,
-    wanted: Callable[[GraphCopy, str], bool],
+    reader: Callable[[NodeProto], bool],
+    wanted: Callable[[Numbers], bool],
     ends: _Ends,
     shrink: Callable[[GraphCopy, str, _Flow, Mapping[str, Interval]], str],
 ) -> Transform:
-    """A Transform whose sites are ``wanted`` constants that become smaller; nodes stay.
+    """A Transform whose sites are ``wanted`` constants with such a ``reader`` that become smaller; nodes stay.
 
     ``shrink`` changes one of them, given the bounds of all tensors before, and says what it did.
     """
@@ -112,7 +114,10 @@ def _shrinking(
     def match(graph: ModelLook) -> MatchResult:
         sites, near = list[Site](), list[NearMiss]()
         for start, tensor in graph.stored.items():
-            if tensor.data_type != tensor.FLOAT or not wanted(graph, start):
+            if tensor.data_type != tensor.FLOAT or not any(map(reader, graph.readers(start))):
+                continue
+            value = graph.array(start)
+            if value is None or not value.size or not wanted(value):
                 continue
             try:
                 flow = follow(graph, start)
@@ -141,14 +146,6 @@ def _shrinking(
         )
 
     return Transform(name=name, summary=summary, find=match, apply=apply, ulps=4.0)
-
-
-def _is_mask(graph: GraphCopy, name: str) -> bool:
-    """True for values of which some lie below -1e3 and none above 1e3, that an Add or a Where reads."""
-    if not any(node.op_type in ("Add", "Where", "Identity") for node in graph.readers(name)):
-        return False
-    value = graph.array(name)
-    return value is not None and bool(value.size) and float(value.min()) < _MASKED and float(value.max()) < -_MASKED
 
 
 def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flow) -> bool:
@@ -189,18 +186,11 @@ mask_constant = _shrinking(
     name="mask-constant",
     summary="Bounds attention masks of -inf and the like so that Softmax still gives exact zeros.",
     none="no stored value below -1e3 is a Softmax mask",
-    wanted=_is_mask,
+    reader=lambda node: node.op_type in ("Add", "Where", "Identity"),
+    wanted=lambda value: bool(value.min() < _MASKED and value.max() < -_MASKED),
     ends=_ends_mask,
     shrink=_bound_mask,
 )
-
-
-def _is_huge(graph: GraphCopy, name: str) -> bool:
-    """True for values beyond 1e3. What a Conv or MatMul reads may be large: it is not even looked at."""
-    if all(node.op_type in ROLES for node in graph.readers(name)):
-        return False
-    value = graph.array(name)
-    return value is not None and bool(value.size) and float(np.abs(value).max()) > _HUGE
 
 
 def _ends_in_saturation(graph: GraphCopy, start: str, node: NodeProto, name: str, flow: _Flow) -> bool:
@@ -259,7 +249,9 @@ saturating_constant = _shrinking(
     name="saturating-constant",
     summary="Clamps stored values of 1e30 and the like that only saturate a Sigmoid, Tanh, Clip or HardSigmoid.",
     none="no stored value beyond 1e3 reaches only saturating ops",
-    wanted=_is_huge,
+    # What a Conv or MatMul reads may be large: it is not even looked at.
+    reader=lambda node: node.op_type not in ROLES,
+    wanted=lambda value: bool(np.abs(value).max() > _HUGE),
     ends=_ends_in_saturation,
     shrink=_clamp,
 )

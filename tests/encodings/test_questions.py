@@ -81,10 +81,10 @@ def inferred(asked: Asked) -> Iterator[str]:
 def completed(asked: Asked) -> Iterator[str]:
     model, unread = asked.model, asked.words
     read = lambda name: None if name in unread else constant_value(model, name)  # noqa: E731
-    made = complete(asked.encodings, asked.facts, read_values=read)
-    yield from (f"bias {shown(made.encodings.entries[name])}" for name in made.biases)
-    yield from (f"copy {shown(made.encodings.entries[name])}" for name in made.copies)
-    yield from (f"{name} has none: {why}" for name, why in made.skipped.items())
+    made, skipped = complete(asked.encodings, asked.facts, read_values=read)
+    added = [entry for entry in made if entry.name not in asked.encodings]
+    yield from (f"{'bias' if getattr(entry.value, 'bits', 0) == 32 else 'copy'} {shown(entry)}" for entry in added)
+    yield from (f"{name} has none: {why}" for name, why in skipped.items())
 
 
 def carried(asked: Asked) -> Iterator[str]:
