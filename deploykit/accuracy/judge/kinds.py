@@ -127,8 +127,14 @@ def _kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
         mean = facts.maker_behind(tensor, _MOVES | ops(Trait.AVERAGES))  # a mean of probabilities is one
         if (mean or maker).op_type in _PROBABLE or _made_of_scores(facts, maker):
             return OutputKind.SCORES
-        if _is_unit_length(facts, maker):
+        if maker.op_type == "LpNormalization":
             return OutputKind.EMBEDDING
+        if maker.op_type == "Div":  # by its own norm, as exporters write it
+            norm = facts.maker_behind(maker.inputs[1], _AROUND_A_NORM, "ReduceSum", "ReduceL2", "ReduceSumSquare")
+            if norm is not None and norm.op_type == "ReduceSum":
+                norm = facts.producer_of(norm.inputs[0], "Mul", "Pow")
+            if norm is not None and norm.inputs[0] == maker.inputs[0]:
+                return OutputKind.EMBEDDING
     shape = facts.tensors[tensor].shape
     if shape is None:
         return OutputKind.OTHER
@@ -147,16 +153,6 @@ def _made_of_scores(facts: GraphFacts, node: NodeFact, depth: int = 3) -> bool:
         maker is not None and (maker.op_type in _PROBABLE or _made_of_scores(facts, maker, depth - 1))
         for maker in makers
     )
-
-
-def _is_unit_length(facts: GraphFacts, node: NodeFact) -> bool:
-    """LpNormalization, or x divided by its own norm, as exporters write it."""
-    if node.op_type != "Div":
-        return node.op_type == "LpNormalization"
-    norm = facts.maker_behind(node.inputs[1], _AROUND_A_NORM, "ReduceSum", "ReduceL2", "ReduceSumSquare")
-    if norm is not None and norm.op_type == "ReduceSum":
-        norm = facts.producer_of(norm.inputs[0], "Mul", "Pow")
-    return norm is not None and norm.inputs[0] == node.inputs[0]
 
 
 def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
