@@ -130,7 +130,7 @@ def test_every_compiler_here_is_asked_and_told_by_its_own_estimate(
         status = PackageStatus(compiled=Compilation(state=state, by=f"QAIRT {request.sdk} for soc_model 77"))
         return SimpleNamespace(status=status, estimate=slow if request.sdk == "2.7.0" else None, findings=())
 
-    monkeypatch.setattr("deploykit.flow.pipeline.make_package", make)
+    monkeypatch.setattr("deploykit.flow.releases.make_package", make)
     monkeypatch.setattr("deploykit_ort_qnn.bench.opinions.wheels_here", lambda: [*map(wheel_for, ("2.48", "2.49", ""))])
     model = Path(__file__).parents[1] / "data/aimet/mlp/model.onnx"
     command = ["compat", "compilers", str(model), "--target", "qcs9075"]
