@@ -33,7 +33,9 @@ def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(
     for cell in first.cells:
         package = out / "cells" / cell.cell / "package"
         assert api.verify(package, expect_digest=str(cell.outcome["digest"])).ok
-        assert cell.bytes > 1000 and cell.processor_seconds > 0
+        assert cell.bytes > 1000
+    # Counted in ticks of the system, of which a small cell that shares its work may take none.
+    assert sum(cell.processor_seconds for cell in first.cells) > 0
 
     # One that is damaged and one whose input changed are made again, the others are not.
     (out / "cells" / "cnn" / "old" / "package" / "manifest.json").write_text("{}", "utf-8")
