@@ -21,7 +21,7 @@ from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, operand, opset_of, raise_opset
-from deploykit.model.operators import QUANTIZERS, Trait, has, ops, settings
+from deploykit.model.operators import CONTRIBUTED, QUANTIZERS, Trait, has, ops, settings
 from deploykit.model.weights import element_type, integer_tensor, stored_values
 from deploykit.system.aliases import Numbers
 
@@ -131,7 +131,6 @@ def _along(numbers: Numbers, axis: int, rank: int) -> Numbers:
 Bias: TypeAlias = Literal["float", "encoded", "int32"]
 
 _BIASED = ops(Trait.TAKES_BATCHNORM) | {"LayerNormalization"}
-_MS = "com.microsoft"
 
 
 class QdqModel(Record):
@@ -167,9 +166,9 @@ def insert_qdq(
     """
     copy, domain = raise_opset(copy_of(model), needed_opset(encodings)), ""
     if opset_of(copy) < 21 and any(getattr(entry.value, "bits", 0) == 16 for entry in encodings):
-        domain = _MS
-        if not opset_of(copy, _MS):
-            copy.opset_import.add(domain=_MS, version=1)
+        domain = CONTRIBUTED
+        if not opset_of(copy, CONTRIBUTED):
+            copy.opset_import.add(domain=CONTRIBUTED, version=1)
     work = _Insertion(
         graph=GraphCopy(copy, copy=False),
         encodings=encodings,

@@ -24,7 +24,7 @@ from deploykit.errors import InputError
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label, operand
-from deploykit.model.operators import DEFAULT_DOMAINS, QUANTIZERS, ROLES
+from deploykit.model.operators import CONTRIBUTED, DEFAULT_DOMAINS, QUANTIZERS, ROLES
 from deploykit.model.patterns import PAIRS
 from deploykit.model.ranges import Arithmetic, graph_bounds
 from deploykit.model.values import dtype_name
@@ -75,7 +75,7 @@ class PlainNames(Struct, kw_only=True):
 
 
 QUANTIZE, DEQUANTIZE = QUANTIZERS
-_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft")
+_DOMAINS = (*DEFAULT_DOMAINS, CONTRIBUTED)
 _SUFFIXES = ("_q", "_quantized")
 """What AIMET and ONNX Runtime append to the name of a weight whose integers they store."""
 

@@ -159,8 +159,7 @@ def pin(given: Situation) -> Situation:
     request, model, facts, encodings = given.request, given.model, given.facts, given.encodings
     # Inputs of unknown rank or of text cannot be fed here: rules say what is wrong with them.
     fed = [facts.tensors[name] for name in facts.inputs]
-    known = all(tensor.shape is not None and tensor.dtype != "string" for tensor in fed)
-    specs = input_specs(facts) if known else ()
+    specs = input_specs(facts) if all(one.shape is not None and one.dtype != "string" for one in fed) else ()
     open_ = any(None in spec.shape for spec in specs)
     branches = any(node.op_type in ("If", "Loop") for node in facts.nodes)
     stale = not open_ and has_stale_shapes(model.proto)

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from deploykit.findings.records import Record
-from deploykit.model.operators import BITS, FLOATS, QUANTIZERS, Trait, has, settings, static_from
+from deploykit.model.operators import BITS, FLOATS, QUANTIZERS, Trait, has, quantizes_at_run_time, settings, static_from
 from deploykit.system.aliases import Json
 from deploykit.system.store import Kept, made_once
 
@@ -152,7 +152,7 @@ class GraphFacts(Record, Kept, dict=True):
         """True when the graph holds QuantizeLinear or DequantizeLinear nodes, and not to quantize at run time."""
         types = {node.op_type for node in self.nodes}
         return "QuantizeLinear" in types or (
-            "DequantizeLinear" in types and not any(name.startswith("DynamicQuantize") for name in types)
+            "DequantizeLinear" in types and not any(map(quantizes_at_run_time, self.nodes))
         )
 
     def is_stored(self, tensor: str) -> bool:

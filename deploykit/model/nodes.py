@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError
-from deploykit.model.operators import DEFAULT_DOMAINS, Trait, is_standard, ops
+from deploykit.model.operators import CONTRIBUTED, DEFAULT_DOMAINS, Trait, is_standard, ops
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -187,20 +187,18 @@ def raise_opset(model: ModelProto, version: int) -> ModelProto:
     return model
 
 
-_ELSEWHERE = "com.microsoft"
-
-
 def _convert(model: ModelProto, version: int) -> ModelProto:
     from onnx import version_converter
 
     others = [entry for entry in model.opset_import if entry.domain not in DEFAULT_DOMAINS]
     # What ONNX Runtime's optimizer writes into sets that do not have it yet means what it means since 17.
-    norms = (node for node in model.graph.node if is_standard(node) and node.op_type.endswith("LayerNormalization"))
-    early = {node.output[0] for node in norms}
-    if early and not opset_of(model, _ELSEWHERE):
-        model.opset_import.add(domain=_ELSEWHERE, version=1)
+    early = {
+        node.output[0] for node in model.graph.node if is_standard(node) and node.op_type.endswith("LayerNormalization")
+    }
+    if early and not opset_of(model, CONTRIBUTED):
+        model.opset_import.add(domain=CONTRIBUTED, version=1)
     try:
-        converted = version_converter.convert_version(_with_domain(model, early, _ELSEWHERE), version)
+        converted = version_converter.convert_version(_with_domain(model, early, CONTRIBUTED), version)
     except Exception as error:  # the converter's C++ code raises bare RuntimeErrors of several kinds
         raise InputError(
             f"the model cannot be raised from operator set {opset_of(model)} to {version}",

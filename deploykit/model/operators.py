@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 __all__ = [
     "BIAS",
     "BITS",
+    "CONTRIBUTED",
     "DEFAULT_DOMAINS",
     "FLOATS",
     "INTEGER_BITS",
     "LARGEST_FLOAT16",
+    "LAYERNORM_SINCE",
     "QUANTIZERS",
     "RANGES",
     "ROLES",
@@ -25,9 +27,13 @@ __all__ = [
     "has",
     "is_standard",
     "ops",
+    "quantizes_at_run_time",
     "settings",
     "static_from",
 ]
+
+LAYERNORM_SINCE = 17
+"""The operator set that LayerNormalization came with."""
 
 INTEGER_BITS: Mapping[str, int] = {f"{sign}int{bits}": bits for bits in (2, 4, 8, 16, 32, 64) for sign in ("", "u")}
 
@@ -54,6 +60,9 @@ LARGEST_FLOAT16 = 65504.0
 
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
+
+CONTRIBUTED = "com.microsoft"
+"""The domain in which ONNX Runtime keeps operators of its own."""
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """The two spellings of the domain of ONNX's own operators; everything in this table is one of those."""
@@ -158,6 +167,11 @@ def is_standard(node: OpNode) -> bool:
 def has(node: OpNode, *traits: Trait) -> bool:
     """True for a standard operator with at least one of these traits."""
     return node.domain in DEFAULT_DOMAINS and not _TRAITS.get(node.op_type, _NONE).isdisjoint(traits)
+
+
+def quantizes_at_run_time(node: OpNode) -> bool:
+    """True for DynamicQuantizeLinear, and for operators of ONNX Runtime's own that hold one."""
+    return node.op_type.startswith("DynamicQuantize")
 
 
 def static_from(stored: Iterable[str], nodes: Iterable[tuple[OpNode, Sequence[str], Sequence[str]]]) -> frozenset[str]:

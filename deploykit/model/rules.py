@@ -21,7 +21,7 @@ from deploykit.model.facts import (
     shape_text,
     tensor_bytes,
 )
-from deploykit.model.operators import Trait, has, is_standard
+from deploykit.model.operators import LAYERNORM_SINCE, Trait, has, is_standard
 
 __all__ = ["RULES"]
 
@@ -29,7 +29,7 @@ RULES: Registry[GraphFacts] = Registry("graph")
 
 _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
 _SHOWN = 8
-_LEAST_OPSET, _LAYERNORM_SINCE = 7, 17
+_LEAST_OPSET = 7
 _ON_INTEGERS = "ConvInteger", "DynamicQuantize", "MatMulInteger", "QGemm", "QLinear"
 _HOST_TYPES = "string", "complex", "uint64", "float8"
 # What most compilers refuse; whether these tools settle it when they read the graph, only they can tell.
@@ -347,9 +347,9 @@ def check_old_opset(facts: GraphFacts) -> Finds:
             evidence={"opset": facts.opset},
         )
     early = [node for node in facts.nodes if node.op_type == "LayerNormalization" and is_standard(node)]
-    if early and facts.opset < _LAYERNORM_SINCE:
-        message = f"{early[0].label}: operator set {facts.opset} has no LayerNormalization yet"
-        yield Found("node", early[0].label, message)
+    if early and facts.opset < LAYERNORM_SINCE:
+        where = early[0].label
+        yield Found("node", where, f"{where}: operator set {facts.opset} has no LayerNormalization yet")
 
 
 @RULES.rule(

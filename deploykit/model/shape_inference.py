@@ -24,7 +24,7 @@ from onnx import (
 
 from deploykit.findings.records import Record
 from deploykit.model.nodes import attribute, captured_names
-from deploykit.model.operators import is_standard
+from deploykit.model.operators import CONTRIBUTED, is_standard
 from deploykit.model.values import dtype_name, element_count, is_external, nested_graphs
 from deploykit.system.limits import limited_memory
 
@@ -35,7 +35,6 @@ Shape: TypeAlias = tuple[int | str | None, ...] | None
 # Elements up to which stored values go along: shapes may depend on integers, and on factors of Resize.
 _KEPT_INTEGERS, _KEPT_OTHERS = 1024, 64
 
-_CONTRIBUTED = "com.microsoft"
 # Contributed operators that onnx knows nothing of, with an operator of the standard that gives the same shape ("": the
 # one of the same name). 16-bit Q/DQ are among them before opset 21; without them every shape behind them is unknown.
 _SHAPED_LIKE = {"QuantizeLinear": "", "DequantizeLinear": "", "Gelu": "Identity", "QuickGelu": "Identity"}
@@ -218,7 +217,7 @@ def _without_weights(proto: ModelProto) -> ModelProto:
         copy = lean.graph.node.add()
         if node.op_type != "Constant":
             copy.CopyFrom(node)
-            if node.domain == _CONTRIBUTED and node.op_type in _SHAPED_LIKE:
+            if node.domain == CONTRIBUTED and node.op_type in _SHAPED_LIKE:
                 copy.domain, copy.op_type = "", _SHAPED_LIKE[node.op_type] or node.op_type
             if node.op_type == "RegexFullMatch":  # onnx ends the process where its input has no type
                 copy.domain = _OPAQUE

@@ -1,8 +1,9 @@
-"""Rewrites that change the type a graph computes in: layers that quantize their input at run time, and doubles.
+"""Rewrites that change the type a graph computes in: layers on integers, doubles and float16.
 
-Dynamic quantization is made for CPUs: no compiler for an NPU takes it. Weights keep their values; what changes is that
-activations are no longer rounded to 8 bits, so that results differ from the given model's by that rounding. Doubles
-are what an exporter left of Python's numbers.
+Dynamic quantization is made for CPUs: no compiler for an NPU takes a network of it. Weights keep their values; what
+changes is that activations are no longer rounded to 8 bits, so that results differ from the given model's by that
+rounding. Doubles are what an exporter left of Python's numbers; float16 is what quantizers and some compilers do not
+take.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, attributes, bodies, label, operand
-from deploykit.model.operators import Trait, data_outputs, has, is_standard
+from deploykit.model.operators import CONTRIBUTED, Trait, data_outputs, has, is_standard, quantizes_at_run_time
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import stored_values
 from deploykit.rewrites.contract import (
@@ -41,7 +42,6 @@ from deploykit.system.aliases import Numbers
 __all__ = ["dequantize_layers", "double_to_float", "half_to_float", "integers_to_pairs"]
 
 _LAYERS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
-_CONTRIBUTED = "com.microsoft"  # where ONNX Runtime keeps operators of its own
 
 
 @rewrite_graph(
@@ -57,18 +57,18 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
     Where nothing is quantized before the model runs, tables that are stored as integers become floats beside them.
     """
     types = {node.op_type for node in look.nodes}
-    all_at_run_time = "QuantizeLinear" not in types and any(name.startswith("DynamicQuantize") for name in types)
+    all_at_run_time = "QuantizeLinear" not in types and any(map(quantizes_at_run_time, look.nodes))
     for node in look.nodes:
         try:
             if node.op_type in _LAYERS and is_standard(node):
                 yield _layer(look, node)
             elif node.op_type == "DequantizeLinear" and look.maker(node.input[1], "DynamicQuantizeLinear"):
                 yield _round_trip(look, node)
-            elif node.op_type == "DynamicQuantizeMatMul" and node.domain == _CONTRIBUTED:
+            elif node.op_type == "DynamicQuantizeMatMul" and node.domain == CONTRIBUTED:
                 yield _product(look, node)
-            elif node.op_type == "MatMulNBits" and node.domain == _CONTRIBUTED:
+            elif node.op_type == "MatMulNBits" and node.domain == CONTRIBUTED:
                 yield _blocks(look, node)
-            elif node.op_type == "DynamicQuantizeLSTM" and node.domain == _CONTRIBUTED:
+            elif node.op_type == "DynamicQuantizeLSTM" and node.domain == CONTRIBUTED:
                 yield _lstm(look, node)
             elif node.op_type == "DequantizeLinear" and all_at_run_time:
                 yield _table(look, node)
@@ -265,7 +265,7 @@ def _whole(node: NodeProto, write: Any) -> Match:
 
 
 def _of_type(kind: int, graph: ModelLook) -> MatchResult:
-    """The nodes that make floats of another width, where nobody feeds them and float32 holds them."""
+    """The nodes that make floats of another width, where float32 holds them; none where doubles are fed."""
     dtype = dtype_name(kind)
     names = [name for name, tensor in graph.stored.items() if tensor.data_type == kind]
     made = [label(node) for node in graph.nodes if dtype in map(graph.dtype, node.output)]
@@ -369,10 +369,10 @@ def integers_to_pairs(look: ModelLook) -> Iterator[Match | NearMiss]:
     grids: dict[str, tuple[str, str]] = {}  # of integers: the names of scale and zero point
     for node in look.nodes:
         made = node.output[0] if node.output else ""
-        joins = node.op_type == "QLinearConcat" and node.domain == _CONTRIBUTED
+        joins = node.op_type == "QLinearConcat" and node.domain == CONTRIBUTED
         if node.op_type == "QuantizeLinear" and len(node.input) > 2:
             grids[made] = node.input[1], node.input[2]
-        elif joins or (node.op_type in _PAIRED and (is_standard(node) or node.domain == _CONTRIBUTED)):
+        elif joins or (node.op_type in _PAIRED and (is_standard(node) or node.domain == CONTRIBUTED)):
             if attribute(node, "channels_last", 0):
                 yield NearMiss((label(node),), "its channels are last")
                 continue

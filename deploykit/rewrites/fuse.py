@@ -21,7 +21,7 @@ from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, changed_operators, copy_of, label, operand, opset_of, raise_opset
-from deploykit.model.operators import Trait, has
+from deploykit.model.operators import CONTRIBUTED, LAYERNORM_SINCE, Trait, has
 from deploykit.model.patterns import find_blocks, written_layer_norms
 from deploykit.model.weights import element_type, stored_values
 from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite, rewrite_graph
@@ -162,7 +162,7 @@ def fuse_gelu(look: ModelLook, node: NodeProto) -> Match | None:
     Exact with Erf, approximated with Tanh. A near miss is worth a word only for Erf: hardly anything else has it.
     """
     if node.op_type == "Erf":
-        return _fused(look, node, "Gelu", _EXACT_GELU, since=_GELU_SINCE, domain="com.microsoft")
+        return _fused(look, node, "Gelu", _EXACT_GELU, since=_GELU_SINCE, domain=CONTRIBUTED)
     # Compilers do not take the operator that com.microsoft has for this kind.
     return _only_fused(look, node, "Gelu", _TANH_GELU, since=_GELU_SINCE, approximate="tanh")
 
@@ -179,10 +179,6 @@ def fuse_hardswish(look: ModelLook, node: NodeProto) -> Match | None:
     Clips are everywhere, so that one that belongs to no HardSwish is no near miss.
     """
     return _only_fused(look, node, "HardSwish", _HARDSWISH, since=14)
-
-
-# LayerNormalization is an operator of ONNX since this set.
-_LAYERNORM_SINCE = 17
 
 
 @rewrite_graph(none="no Sqrt belongs to a normalization", ulps=64.0)
@@ -208,11 +204,11 @@ def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
             reason = "what is around it is no layer normalization, or is read elsewhere too"
             yield NearMiss((label(node),), reason)
     cannot = ""
-    if sites and changed_operators(look.model, _LAYERNORM_SINCE) and opset_of(look.model) < _LAYERNORM_SINCE:
+    if sites and changed_operators(look.model, LAYERNORM_SINCE) and opset_of(look.model) < LAYERNORM_SINCE:
         try:
-            raise_opset(copy_of(look.model), _LAYERNORM_SINCE)
+            raise_opset(copy_of(look.model), LAYERNORM_SINCE)
         except InputError as error:
-            cannot = f"LayerNormalization needs operator set {_LAYERNORM_SINCE}: {error.what}, {error.why}"
+            cannot = f"LayerNormalization needs operator set {LAYERNORM_SINCE}: {error.what}, {error.why}"
     yield from (NearMiss(site.nodes, cannot) if cannot else site for site in sites)
 
 
@@ -254,7 +250,7 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
 
     why = f"the layer normalization of {source} over its last {size} values"
     nodes = (label(chain[-1]),)
-    return Match(why, write, output=last, nodes=nodes, tensors=inner, opset=_LAYERNORM_SINCE)
+    return Match(why, write, output=last, nodes=nodes, tensors=inner, opset=LAYERNORM_SINCE)
 
 
 @rewrite("BatchNormalization", none="the graph has no BatchNormalization", ulps=64.0)

@@ -21,7 +21,7 @@ from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, copy_of, label, opset_of
 from deploykit.model.nodes import raise_opset as raised_to
-from deploykit.model.operators import is_standard
+from deploykit.model.operators import CONTRIBUTED, LAYERNORM_SINCE, is_standard
 from deploykit.model.pinning import keep_weights_constant
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform, rewritten
 from deploykit.rewrites.fold import fold
@@ -34,7 +34,7 @@ __all__ = ["raise_opset", "write_out_functions"]
 _LEAST = 13
 # Functions of ONNX until set 15: ONNX Runtime then knows no shape of what they make (1.31, and the provider says so).
 # Its optimizer writes LayerNormalization into older sets too, where no other tool knows it.
-_NEEDS = {"GreaterOrEqual": 16, "LessOrEqual": 16, "LayerNormalization": 17}
+_NEEDS = {"GreaterOrEqual": 16, "LessOrEqual": 16, "LayerNormalization": LAYERNORM_SINCE}
 
 # Operators that compilers for devices rarely have. What they mostly have, such as a LayerNormalization, stays one.
 _WRITTEN_OUT = frozenset(
@@ -60,7 +60,7 @@ def _contributed_name(node: NodeProto) -> str:
     """The function that a node is; "" for one with other outputs, another axis or a place that is left out."""
     name = f"{node.op_type}{attribute(node, 'activation', '')}{len(node.input)}"
     plain = all(node.input) and not any(node.output[1:3]) and attribute(node, "axis", -1) == -1
-    return name if plain and node.domain in ("", "com.microsoft") and name in _contributed() else ""
+    return name if plain and node.domain in ("", CONTRIBUTED) and name in _contributed() else ""
 
 
 def _old_opset(graph: ModelLook) -> MatchResult:
@@ -117,7 +117,7 @@ def _with_bodies(graph: ModelLook) -> MatchResult:
         if node.op_type in _WRITTEN_OUT and is_standard(node):
             needed = _needed_opset(node.op_type, graph.opset)
         elif _contributed_name(node):
-            needed = max(graph.opset, _NEEDS["LayerNormalization"])
+            needed = max(graph.opset, LAYERNORM_SINCE)
         if needed is None:
             continue
         try:

@@ -21,6 +21,7 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
+from deploykit.model.operators import quantizes_at_run_time
 from deploykit.system.aliases import Arrays
 
 __all__ = ["PinnedInput", "decide_sizes", "rows_meet", "runs_with", "split_shapes"]
@@ -317,7 +318,9 @@ def rows_meet(model: ModelProto, sample: Arrays, several: Collection[str]) -> bo
 
     A model that is random or finds its scales while it runs tells nothing, nor does one that does not run on several.
     """
-    if not several or any(node.op_type.startswith(("DynamicQuantize", "Random")) for node in model.graph.node):
+    if not several or any(
+        quantizes_at_run_time(node) or node.op_type.startswith("Random") for node in model.graph.node
+    ):
         return False
     from deploykit.accuracy.simulate.sessions import Session
 

@@ -32,6 +32,7 @@ from deploykit.findings.records import Record
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.operators import quantizes_at_run_time
 from deploykit.model.weights import lean_weights
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.aliases import Json, Numbers
@@ -193,7 +194,7 @@ def without_rounding(model: ModelProto) -> ModelProto:
 
     What they round is noise of the model, to which nothing is held.
     """
-    if not any(node.op_type.startswith("DynamicQuantize") for node in model.graph.node):
+    if not any(map(quantizes_at_run_time, model.graph.node)):
         return model
     floats = load_transform("dequantize-layers")
     return floats.apply(model, None, floats.match(model)).model
