@@ -336,10 +336,14 @@ class _Collector:
             targets = self._targets[anchor]
             for tool in targets.began:
                 self.seen.began.setdefault(tool.id, number)
+            told = text_around(line, position)
             for tool in targets.done:
-                self.seen.finishes[tool.id] = Finish(tool=tool.id, line=number, text=text_around(line, position))
+                if any(
+                    mark.strip().lower() in told.lower() for mark in tool.done
+                ):  # an anchor minds no digit: "1 errors"
+                    self.seen.finishes[tool.id] = Finish(tool=tool.id, line=number, text=told)
             for observation in targets.numbers:
-                self._take_number(observation, text_around(line, position))
+                self._take_number(observation, told)
 
     def _take_number(self, observation: Observation, text: str) -> None:
         if observation.whole:

@@ -27,6 +27,11 @@ __all__ = ["diagnose", "diagnose_log"]
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 _MOST_UNKNOWN = 8
 _GONE_ON = 50  # lines behind a doubt: what stops a run ends its log within a trace of the stack
+_OF_OTHERS = ("foreign/", "line/")
+_WELL = re.compile(  # what a run says that did its job
+    r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|(?:saved|written) (?:to|at|in))\b|\b(?:completed?|finished|Done)\W*$"
+    r"|\b(?:exit|cmd)[ _](?:code|status)[ :=]+0\b"
+)
 _MOST_CODES = 20
 _MOST_PARSED = 60  # lines of trouble, from either end, that are parsed into events, which takes milliseconds a line
 _NO_ROW_SAYS_WHY = "by what the line itself says; rows have words of this log, and none says why"
@@ -140,10 +145,27 @@ def _by_structure(
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
+    if cause.error.id.startswith(_OF_OTHERS) and _went_on(seen, catalog.forms):
+        return
     if not roots:
         yield cause
     elif cause.error.root == "cause" or roots == {"follow-up"}:
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
+
+
+def _went_on(seen: Collected, forms: Iterable[LineForm]) -> bool:
+    """Whether the run said after its last failure that it did its job, or went on for long."""
+    for text in reversed(seen.tail):
+        if _failed(text, forms):
+            return False
+        if _WELL.search(text):
+            return True
+    failures = (line.line for line in seen.error_lines.values() if _failed(line.text, forms))
+    return seen.lines - max(failures, default=0) > _GONE_ON
+
+
+def _failed(text: str, forms: Iterable[LineForm]) -> bool:
+    return trouble_of(text) == "failure" and level_of(text, forms)[0] != "warning"
 
 
 def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, tools: Iterable[str] = ()) -> Diagnosis:

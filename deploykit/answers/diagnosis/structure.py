@@ -63,6 +63,9 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
             end = end_of_first_step([line for line, _ in asked])
             first = [pair for pair in asked if pair[0].line <= end]
             answer = _beside_the_chain(first, catalog, nobody=nobody) or answer
+        elif nobody and re.match("line/(?!crashed)", answer.error.id):  # whose failure came first?
+            first = [pair for pair in asked if pair[0].line < answer.first_line and pair[0].trouble == "failure"]
+            answer = _beside_the_chain(first, catalog, nobody=False) or answer
         if answer:
             break
     if answer is None and not any(line.trouble == "failure" for line, _ in severe):
