@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, helper
 
 from deploykit.findings.records import Record
-from deploykit.model.nodes import attribute, attributes, label
+from deploykit.model.nodes import attribute, attributes, label, operand
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
@@ -28,17 +28,21 @@ __all__ = [
     "cumulate_forward",
     "divide_by_root",
     "einsum_to_matmul",
+    "equal_of_bools",
     "flat_index",
+    "float_exponent",
     "gathernd_to_gather",
     "global_pool",
     "index_from_front",
     "integer_remainder",
     "norm_statistics",
+    "pad_by_borders",
     "pool_by_taps",
     "pool_windows",
     "product_by_halves",
     "sum_to_mean",
     "usual_activations",
+    "zeros_in_kernel",
 ]
 
 
@@ -308,6 +312,38 @@ def product_by_halves(look: ModelLook, node: NodeProto) -> Match:
     return Match(f"it multiplies {columns} values", write)
 
 
+@rewrite("Pad", none="no Pad goes round, or repeats its ends over three axes", note="{} Pads take their borders")
+def pad_by_borders(look: ModelLook, node: NodeProto) -> Match | None:
+    """Joins what is padded with borders that are gathered from it, axis by axis.
+
+    A Pad of three axes with the mode edge or reflect, and one of any with the mode wrap.
+    """
+    mode, sizes = str(attribute(node, "mode", "constant")), look.sizes(node.input[0])
+    if mode == "constant" or (mode != "wrap" and len(sizes) < 5):
+        return None
+    given, pads = operand(node, 3), look.values(node.input[1]).tolist()
+    axes = look.values(given).tolist() if given else range(len(sizes))
+    grown = [(axis, *ends) for axis, *ends in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True) if any(ends)]
+    if not grown or min(pads) < 0:
+        raise NoMatchError("it adds nothing, or takes values away")
+
+    def write(to: NodeSteps) -> None:
+        last, made = to.source, to.made
+        for axis, before, behind in grown:
+            places = np.pad(np.arange(sizes[axis]), (before, behind), mode=mode)  # type: ignore[call-overload]
+            borders = [part for part in (places[:before], places[before + sizes[axis] :]) if part.size]
+            parts = [
+                to.add("Gather", [last, to.store(f"{made}_places", part)], f"{made}_border", axis=axis)
+                for part in borders
+            ]
+            parts.insert(1 if before else 0, last)
+            joined = made if axis == grown[-1][0] else to.graph.fresh(f"{made}_along{axis}")
+            last = to.write("Concat", parts, joined, axis=axis)
+            to.share(to.source, *parts, last)
+
+    return Match(f"its mode is {mode}", write)
+
+
 @rewrite(
     "LayerNormalization",
     none="no LayerNormalization gives its statistics",
@@ -403,6 +439,33 @@ def sum_to_mean(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"it divides by {count}", write, output=quotient.output[0], tensors=(total,))
 
 
+@rewrite("Equal", none="no Equal compares bools", note="{} bools are compared by what they differ in")
+def equal_of_bools(look: ModelLook, node: NodeProto) -> Match | None:
+    """Writes an Equal of two bools as a Not of their Xor."""
+    if look.dtype(node.input[0]) != "bool":
+        return None
+
+    def write(to: NodeSteps) -> None:
+        differs = to.add("Xor", to.node.input, f"{to.made}_differs")
+        to.end("Not", [differs])
+
+    return Match("it compares bools", write)
+
+
+@rewrite("Pow", none="no Pow has a stored exponent of integers", note="{} exponents are of the type of their base")
+def float_exponent(look: ModelLook, node: NodeProto) -> Match | None:
+    """Stores an exponent of integers in the type of its base."""
+    exponent, dtype = look.array(node.input[1]), look.dtype(node.input[0])
+    if exponent is None or exponent.dtype.kind not in "iu" or dtype != "float":
+        return None
+
+    def write(to: NodeSteps) -> None:
+        to.gone = []
+        to.node.input[1] = to.store(f"{to.node.input[1]}_as_float", exponent.astype(np.float32))
+
+    return Match("its exponent is of integers", write)
+
+
 @rewrite("Clip", none="no Clip has computed bounds", note="{} Clips are made of Max and Min", completes=True)
 def clip_to_extremes(look: ModelLook, node: NodeProto) -> Match | None:
     """Writes a Clip with computed bounds as a Max and a Min.
@@ -469,6 +532,27 @@ def conv_by_shifts(look: ModelLook, node: NodeProto) -> Match | None:
         to.end("Conv", [joined, kernel, *node.input[2:]], kernel_shape=[1])
 
     return Match(f"its places lie {far[0]} steps apart", write, opset=13)
+
+
+@rewrite("Conv", none="no Conv over three axes has dilation", note="{} kernels hold zeros for dilation", ulps=64.0)
+def zeros_in_kernel(look: ModelLook, node: NodeProto) -> Match | None:
+    """Writes the dilation of a convolution over three axes as zeros in its kernel."""
+    far, name = attribute(node, "dilations", [1]), node.input[1]
+    if max(far) == 1 or len(far) < 3:
+        return None
+    weight = look.values(name)
+    sizes = [(size - 1) * steps + 1 for size, steps in zip(weight.shape[2:], far, strict=True)]
+
+    def write(to: NodeSteps) -> None:
+        wide = np.zeros((*weight.shape[:2], *sizes), weight.dtype)
+        wide[:, :, *(slice(None, None, steps) for steps in far)] = weight
+        kernel, entry = to.store(f"{name}_wide", wide), to.entry(name)
+        if entry is not None:
+            to.put(replace(entry, name=kernel))
+        settings = {**attributes(to.node), "dilations": [1] * len(far), "kernel_shape": sizes}
+        to.end("Conv", [to.source, kernel, *node.input[2:]], **settings)
+
+    return Match(f"its places lie {max(far)} steps apart", write)
 
 
 @rewrite(

@@ -133,6 +133,18 @@ FLOATS: dict[str, ModelProto] = {
     "cumulate-forward": built(
         "3,8", "axis = Constant <value_int = 1> ()  y = CumSum <reverse = 1, exclusive = 1> (x, axis)"
     ),
+    "pad-by-borders": built(
+        "1,4,8,8",
+        'p = Constant <value_ints = [0,0,1,2,0,0,0,1]> ()  s = Sin (x)  r = Pad <mode = "wrap"> (s, p)  y = Cos (r)',
+        19,
+    ),
+    "float-exponent": built("3,8", "k = Constant <value_int = 3> ()  y = Pow (x, k)"),
+    "zeros-in-kernel": built("1,4,8,8,8", "y = Conv <dilations = [2,2,2]> (x, +[6,4,3,3,3])", 17),
+    "equal-of-bools": built(
+        "3,8",
+        "z = Constant <value_float = 0.0> ()  l = Less (x, z)  s = Sin (x)  m = Less (s, z)  e = Equal (l, m)"
+        "  y = Cast <to = 1> (e)",
+    ),
     "product-by-halves": built("3,5", "y = ReduceProd <axes = [1]> (x)"),
     "rank-four": built("1,4,3,5,6", "y = BatchNormalization (x, +[4], +[4], +[4], +[4])"),
     "resolve-sequences": built(
@@ -141,6 +153,7 @@ FLOATS: dict[str, ModelProto] = {
         "  one = SequenceAt (parts, last)  y = Sigmoid (one)",
     ),
     "write-out-functions": built("3,8", "y = Softsign (x)", 18),
+    "  ": built("3,8", "k = Constant <value_int = 1> ()  y = Trilu <upper = 0> (x, k)"),
 }
 
 

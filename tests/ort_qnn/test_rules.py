@@ -207,7 +207,8 @@ CASES: dict[str, Any] = {
         for shape in ((6, 8), 48)
     ),
     "ORT032": tuple(
-        partial(float_draft, "y = GatherND (x, i)", "float[4,8] x", i=np.ones((1,) * rank, np.int64)) for rank in (5, 4)
+        partial(float_draft, "y = GatherND (x, i)", f"{kind}[4,8] x", i=np.ones((1,) * rank, np.int64))
+        for kind, rank in (("float", 5), ("int32", 4))
     ),
     "ORT033": tuple(
         partial(float_draft, "y = Gather (labels, x)", "int64[2] x", labels=labels)

@@ -44,12 +44,16 @@ class OpRank(SourcedRow):
 class Refused(SourcedRow):
     """An operator that is refused: always, or if a value of an attribute is no word of ``unless``; with ``rank`` there.
 
-    With ``computed`` it is where the input at that position is given and not stored.
+    With ``computed`` it is where the input at that position is given and not stored, with ``gives`` where the output at
+    that position is read, with ``types`` where an input is of one of these. ``backend`` empty: on either route.
     """
 
     op: str
     why: str
+    backend: str = ""
     computed: int = 0
+    gives: int = 0
+    types: tuple[str, ...] = ()
     attribute: str = ""
     unless: str = ""
     rank: int | None = None

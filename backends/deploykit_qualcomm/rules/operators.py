@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from deploykit.backend.backend import Situation
 from deploykit.findings.rules import Finds, Registry
@@ -124,8 +125,12 @@ def check_statistics(situation: Situation) -> Finds:
     # Outputs that have a reader, or that the model gives.
     facts = situation.facts
     for node in nodes(situation, "LayerNormalization"):
-        if any(name in facts.outputs or facts.consumers_of(name) for name in node.outputs[1:] if name):
+        if _read(facts, node.outputs[1:]):
             yield at_node(node, f"it gives {len(node.outputs) - 1} statistics")
+
+
+def _read(facts: GraphFacts, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name in facts.outputs or facts.consumers_of(name)]
 
 
 @RULES.rule(
@@ -201,6 +206,10 @@ def check_short_axes(situation: Situation) -> Finds:
         "pool-by-taps",
         "cumulate-forward",
         "product-by-halves",
+        "pad-by-borders",
+        "equal-of-bools",
+        "float-exponent",
+        "zeros-in-kernel",
         "usual-activations",
         "transposed-to-conv",
     ),
@@ -213,19 +222,23 @@ def check_refused(situation: Situation) -> Finds:
     Fix: replace the operator by supported ones before converting
     """
     # The operators and attribute values stand in the data file.
-    rows: dict[str, list[Refused]] = {}
+    facts, rows = situation.facts, dict[str, list[Refused]]()
     for row in constraints().refused:
-        rows.setdefault(row.op, []).append(row)
+        if row.backend in ("", situation.target.backend):
+            rows.setdefault(row.op, []).append(row)
     for node in nodes(situation, *rows):
-        rank = _rank(situation.facts, node.inputs[0])
+        rank = _rank(facts, node.inputs[0])
+        types = {facts.tensors[name].dtype for name in node.inputs if name}
         for row in rows[node.op_type]:
             value = node.attributes.get(row.attribute, [])
             values = value if isinstance(value, list | tuple) else [value]
             refused = not row.attribute or any(str(item) not in row.unless.split() for item in values)
             if row.computed:
                 given = filter(None, node.inputs[row.computed : row.computed + 1])
-                refused = not all(situation.facts.tensors[name].is_weight for name in given)
-            if refused and row.rank in (None, rank):
+                refused = not all(facts.tensors[name].is_weight for name in given)
+            if row.gives:
+                refused = bool(_read(facts, node.outputs[row.gives : row.gives + 1]))
+            if refused and row.rank in (None, rank) and not types.isdisjoint(row.types or types):
                 yield at_node(node, row.why, sources=row.source, claim=claim_of(row))
 
 

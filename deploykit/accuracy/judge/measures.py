@@ -331,8 +331,8 @@ def answers(pairs: Sequence[Pair], axis: int | None) -> list[Pair]:
 
 
 def agreement(pairs: Sequence[Pair]) -> tuple[int, int]:
-    """How many elements are equal, and of how many."""
-    left, right = _all_of(pairs)
+    """How many whole numbers are equal, and of how many; a device that gives them as floats may be an ulp off."""
+    left, right = map(np.rint, _all_of(pairs))
     return int((left == right).sum()), left.size
 
 
