@@ -493,8 +493,8 @@ _MOST_INDEX_DIMENSIONS = 4
 def check_gather(draft: ProviderDraft) -> Finds:
     """A GatherND of truth values, with an index of more than four dimensions, or by stored places in a float model.
 
-    The provider leaves the first two to the CPU; a Gather, a Reshape, and other types are taken. In float the third is
-    compiled in FP32, and the interpolation that torch writes with two of them came out wrong (1.9 dB; 67 dB by Gathers).
+    The provider leaves the first two to the CPU; a Gather, a Reshape, and other types are taken. The third is compiled
+    in FP32, and the interpolation that torch writes with two of them came out wrong (1.9 dB; 67 dB by Gathers).
 
     Fix: Gather rows by their numbers instead.
     """
