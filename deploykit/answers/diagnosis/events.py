@@ -78,7 +78,9 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
     """Read a line by the forms that its tools give their lines, and by what any line may name."""
     text = line.text[:2000]  # what is longer is a dump, and says what failed where it begins
     level, where = level_of(text, catalog.forms)
-    above = next(filter(None, line.before[::-1]), "")
+    above = next((text for text in reversed(line.before) if text.strip(" ^~")), "")
+    if text.endswith("AssertionError"):  # what was checked stands above
+        text += above.partition("assert")[2]
     if text[:1].islower() and above.endswith(":") and level_of(above, catalog.forms)[0] == "warning":
         level = "warning"  # it goes on with a sentence
     tool = speaker((text, *reversed(line.before)), catalog.tools) or Tool(id="")
