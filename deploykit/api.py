@@ -75,15 +75,36 @@ __all__ = [
 ]
 
 
-class Question(TypedDict, total=False):
-    """What a model is asked on: its encodings, or a precision to make some from the data; the data, else a seed."""
+class Asked(TypedDict, total=False):
+    """What a model is asked on: the data, else a seed."""
+
+    data: AnyPath | None
+    samples: int | None
+    seed: int
+
+
+class Question(Asked, total=False):
+    """The same with encodings, or a precision to make some from the data."""
 
     encodings: AnyPath | None
     precision: str | None
     float_tensors: AnyPath | None
-    data: AnyPath | None
-    samples: int | None
-    seed: int
+
+
+class Bounds(TypedDict, total=False):
+    """What outputs must have: dB but for the cosine, the errors of boxes (in pixels) and the agreement."""
+
+    min_cosine: float | None
+    min_sqnr: float | None
+    max_box_error: float | None
+    min_agreement: float | None
+
+
+class MoreBounds(Bounds, total=False):
+    """The same with the peak signal to noise, and the largest error."""
+
+    min_psnr: float | None
+    max_error: float | None
 
 
 def package(
@@ -381,31 +402,17 @@ def evaluate(
     data: AnyPath | None = None,
     model: AnyPath | None = None,
     target: str = "TARGET",
-    min_cosine: float | None = None,
-    min_psnr: float | None = None,
-    min_sqnr: float | None = None,
-    max_error: float | None = None,
-    max_box_error: float | None = None,
-    min_agreement: float | None = None,
+    **bounds: Unpack[MoreBounds],
 ) -> Evaluation:
     """How close two sets of outputs are, or two models on ``data``.
 
     ``model`` is the float model, which dead channels are traced back to and which says what the outputs are; ``target``
-    completes the command that is then proposed. The thresholds are in dB but for the cosine, the errors (those of boxes
-    in pixels) and the agreement. Raises InputError for files that cannot be read or compared.
+    completes the command that is then proposed. Raises InputError for files that cannot be read or compared.
     """
     from deploykit.accuracy.judge.compare import evaluate as judge
     from deploykit.accuracy.judge.rules import Thresholds
 
-    asked = Thresholds(
-        min_cosine=min_cosine,
-        min_psnr=min_psnr,
-        min_sqnr=min_sqnr,
-        max_error=max_error,
-        max_box_error=max_box_error,
-        min_agreement=min_agreement,
-    )
-    left, right = Path(baseline), Path(candidate)
+    left, right, asked = Path(baseline), Path(candidate), Thresholds(**bounds)
     with _blaming(left, right):
         return judge(left, right, data=_path(data), model=_path(model), target=target, thresholds=asked)
 
@@ -418,16 +425,13 @@ def simulate(
     samples: int | None = None,
     seed: int = 0,
     float_tensors: AnyPath | None = None,
-    min_sqnr: float | None = None,
-    max_box_error: float | None = None,
-    min_cosine: float | None = None,
-    min_agreement: float | None = None,
     memory: str | None = None,
+    **bounds: Unpack[Bounds],
 ) -> Simulation:
     """Quantized inference as the encodings define it, against float, on ``data`` or on inputs that are made.
 
-    The thresholds replace the limits of the verdict: dB, pixels, ratios. A model whose weights would take more than
-    ``memory`` (``"3G"``) is run part by part, with the same numbers. Raises InputError for files that cannot be read.
+    The bounds replace the limits of the verdict. A model whose weights would take more than ``memory`` (``"3G"``) is
+    run part by part, with the same numbers. Raises InputError for files that cannot be read.
     """
     from deploykit.accuracy.judge.verdict import Thresholds
     from deploykit.accuracy.simulate.simulation import simulate_files
@@ -440,9 +444,7 @@ def simulate(
             samples=samples,
             seed=seed,
             float_tensors=_path(float_tensors),
-            thresholds=Thresholds(
-                min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
-            ),
+            thresholds=Thresholds(**bounds),
         )
 
 
@@ -451,12 +453,10 @@ def locate(
     candidate: AnyPath | None = None,
     *,
     encodings: AnyPath | None = None,
-    data: AnyPath | None = None,
-    samples: int | None = None,
-    seed: int = 0,
     threshold_db: float = 20.0,
     time_limit: float | None = None,
     memory: str | None = None,
+    **asked: Unpack[Asked],
 ) -> Located:
     """The first operator at which a model and another, or its own simulation (``encodings``), diverge.
 
@@ -466,15 +466,8 @@ def locate(
     from deploykit.accuracy.search.locate import locate_files
 
     with limited_time(time_limit), with_memory(memory), _blaming(model):
-        return locate_files(
-            Path(model),
-            _path(candidate),
-            encodings=_path(encodings),
-            data=_path(data),
-            samples=samples,
-            seed=seed,
-            threshold_db=threshold_db,
-        )
+        given = {"encodings": _path(encodings), **_paths(asked)}
+        return locate_files(Path(model), _path(candidate), threshold_db=threshold_db, **given)
 
 
 def locate_on(
@@ -665,10 +658,11 @@ def _path(given: AnyPath | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-def _paths(question: Question) -> Json:
-    """The question with its files as paths."""
-    asked: dict[str, Any] = {**question}
-    return asked | {name: _path(asked.get(name)) for name in ("encodings", "float_tensors", "data")}
+def _paths(asked: Asked) -> Json:
+    """The same with files as paths."""
+    given: dict[str, Any] = {**asked}
+    files = ("encodings", "float_tensors", "data")
+    return {name: _path(value) if name in files else value for name, value in given.items()}
 
 
 def _texts(given: str | Iterable[str]) -> tuple[str, ...]:

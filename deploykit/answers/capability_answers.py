@@ -5,6 +5,7 @@ It searches rows and never makes one up; what no row says is unknown. It knows n
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -101,13 +102,15 @@ def answer(rows: Iterable[CompatRow], query: Query) -> CompatAnswer:
     if query.sdk:
         answered_by = _answering(everything, query.sdk)
         wanted = _at(wanted, answered_by)
-    found = search(wanted, query.words)
-    near = () if found else _near(wanted, query.words)
+    found, near = search(wanted, query.words), list[str]()
+    if not found:
+        names = sorted({row.feature.removeprefix("flag ") for row in wanted})
+        near = difflib.get_close_matches(" ".join(query.words), names, n=4, cutoff=0.5)
     shown = tuple(_stamped(row, answered_by) for row in found)
     for family, release in answered_by.items():
         spoken = dict.fromkeys(row.sdk for row in shown if row.family == family and row.since)
         answered_by[family] = ", ".join(spoken) or release
-    return CompatAnswer(rows=shown, requested=query.sdk, answered_by=answered_by, near=near)
+    return CompatAnswer(rows=shown, requested=query.sdk, answered_by=answered_by, near=tuple(near))
 
 
 def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, ...]:
@@ -121,8 +124,10 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
     if not phrases:
         return everything
     joined = " ".join(phrases)
+    # Everything by which a row is called.
+    called = [_normal(" ".join((row.feature, row.tool, row.backend, *row.words))) for row in everything]
     for edge in (" ", ""):
-        found = [row for row in everything if _holds_all(_names(row), phrases, edge)]
+        found = [row for row, names in zip(everything, called, strict=True) if _holds_all(names, phrases, edge)]
         if found:
             found.sort(key=lambda row: _normal(row.feature) != joined)
             wanted = {(row.backend, row.renamed_to) for row in found if row.renamed_to}
@@ -209,8 +214,8 @@ def _at(rows: Iterable[CompatRow], answered_by: Mapping[str, str]) -> list[Compa
     """The rows that hold at the release that answers for their family."""
     best: dict[Any, CompatRow] = {}
     for row in rows:
-        table = answered_by.get(row.family, "")
-        if not row.since or (table and _holds(row, table)):
+        asked = _version(answered_by.get(row.family) or "0")  # before every release where none answers
+        if not row.since or (_version(row.since) <= asked and (not row.until or asked <= _version(row.until))):
             # Two statements about one release (its changes) are two answers; of two ranges the later one answers.
             key = (*_key(row), row.note) if row.feature.startswith(RELEASE) else _key(row)
             if key not in best or _version(best[key].since or "0") <= _version(row.since or "0"):
@@ -243,11 +248,6 @@ def _truncated(release: str, wanted: Version) -> Version:
     return Version(".".join(map(str, parts)))
 
 
-def _holds(row: CompatRow, release: str) -> bool:
-    version = _version(release)
-    return _version(row.since) <= version and (not row.until or version <= _version(row.until))
-
-
 def _state(row: CompatRow) -> tuple[str, str, str]:
     return row.status, row.lifecycle, row.renamed_to
 
@@ -261,21 +261,9 @@ def _stamped(row: CompatRow, answered_by: Mapping[str, str]) -> CompatRow:
     return row if row.sdk == sdk else replace(row, sdk=sdk)
 
 
-def _names(row: CompatRow) -> str:
-    """Everything by which a row is called, as words are compared."""
-    return _normal(" ".join((row.feature, row.tool, row.backend, *row.words)))
-
-
 def _holds_all(text: str, phrases: Iterable[str], edge: str) -> bool:
     """True where every phrase occurs; between spaces as its ``edge`` as whole words only."""
     return all(f"{edge}{phrase}{edge}" in f" {text} " for phrase in phrases)
-
-
-def _near(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[str, ...]:
-    import difflib
-
-    names = {row.feature.split(" ", 1)[-1] if row.feature.startswith("flag ") else row.feature for row in rows}
-    return tuple(difflib.get_close_matches(" ".join(words), sorted(names), n=4, cutoff=0.5))
 
 
 @cache

@@ -18,8 +18,9 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
-from deploykit.model.operators import Trait, ops
-from deploykit.model.range_functions import FLOAT_TYPES, INTEGER_RANGES, Interval, hull, product, total
+from deploykit.model.operators import FLOATS, INTEGER_RANGES, Trait, ops
+from deploykit.model.range_functions import Interval, hull, product, total
+from deploykit.model.values import dtype_name
 from deploykit.system.published import Published
 
 __all__ = [
@@ -161,7 +162,7 @@ def clue_from(
     position = list(node.input).index(name)
     made, label = result.interval, node.output[0]
     if node.op_type == "Cast":
-        holds_all = attribute(node, "to") in FLOAT_TYPES
+        holds_all = dtype_name(attribute(node, "to", 0)) in FLOATS
     else:
         holds_all = node.op_type == "Concat" or (node.op_type in _KEEPS_ALL and position == 0)
     if holds_all:
@@ -279,13 +280,12 @@ def _from_integers(graph: GraphCopy, name: str) -> bool:
     """True for a tensor that only moves the values of integer tensors: its sources are Casts of integers, or inputs."""
     todo, seen = [name], {name}
     casts = False
-    kinds = {item.name: item.type.tensor_type.elem_type for item in graph.model.graph.input}
     while todo:
         current = todo.pop()
         node = graph.maker(current)
         if node is None:
             # A graph input without a Cast behind it is a float.
-            if current in graph.inputs and kinds.get(current) not in INTEGER_RANGES:
+            if current in graph.inputs and graph.dtype(current) not in INTEGER_RANGES:
                 return False
             continue
         if node.op_type not in _FROM:

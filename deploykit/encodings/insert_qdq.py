@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper
 
 from deploykit.encodings.formats.differences import to_unsigned
 from deploykit.encodings.place import needed_opset
@@ -22,7 +22,7 @@ from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, operand, opset_of, raise_opset
 from deploykit.model.operators import CONTRIBUTED, QUANTIZERS, Trait, has, ops, settings
-from deploykit.model.weights import element_type, integer_tensor, stored_values
+from deploykit.model.weights import element_type, numpy_type, stored_values
 from deploykit.system.aliases import Numbers
 
 __all__ = ["Bias", "QdqModel", "QuantizedConstant", "dequantized", "insert_qdq", "quantize_constant"]
@@ -282,24 +282,13 @@ class _Insertion(Struct, kw_only=True):
 
     def _grid(self, name: str, scale: Any, zero: Any, dtype: str) -> tuple[str, str]:
         """Store a scale and a zero point; answers with their names."""
-        scale_name, zero_name = self.graph.fresh(f"{name}_scale"), self.graph.fresh(f"{name}_zero_point")
         with np.errstate(over="ignore"):
             stored = np.asarray(scale, np.float32)
-        initializers = self.graph.model.graph.initializer
-        initializers.append(numpy_helper.from_array(stored, scale_name))
-        if dtype.startswith("float8"):
-            made = TensorProto(name=zero_name, data_type=element_type(dtype), dims=stored.shape)
-            made.raw_data = bytes(stored.size)
-            initializers.append(made)
-        else:
-            initializers.append(integer_tensor(zero_name, np.asarray(zero), dtype))
-        return scale_name, zero_name
+        return self.graph.store(f"{name}_scale", stored), self._store(f"{name}_zero_point", zero, dtype)
 
-    def _integers(self, name: str, values: Numbers, dtype: str) -> str:
-        """Store integers under a fresh name; answers with it."""
-        fresh = self.graph.fresh(name)
-        self.graph.model.graph.initializer.append(integer_tensor(fresh, values, dtype))
-        return fresh
+    def _store(self, name: str, values: Numbers, dtype: str) -> str:
+        """Store values of such a type under a fresh name; answers with it."""
+        return self.graph.store(name, np.asarray(values).astype(numpy_type(dtype)))
 
     def _store_weight(self, name: str) -> None:
         entry, tensor = self.encodings.get(name), self.graph.stored[name]
@@ -310,7 +299,7 @@ class _Insertion(Struct, kw_only=True):
             self.skipped.setdefault(name, "along which axes its scales lie is not known")
             return
         if isinstance(value, Float8):  # quantized at run time from the float weight: no integer grid exists to store
-            grid = self._grid(name, value.scale, 0, value.dtype)
+            grid = self._grid(name, value.scale, np.zeros(value.scale.shape), value.dtype)
             middle, final = self.graph.fresh(f"{name}_q"), self.graph.fresh(f"{name}_dq")
             self._node("QuantizeLinear", [name, *grid], middle, name, axis=value.axis, domain="")
             self._node("DequantizeLinear", [middle, *grid], final, name, axis=value.axis, domain="")
@@ -331,16 +320,16 @@ class _Insertion(Struct, kw_only=True):
 
     def _store_constant(self, name: str, constant: QuantizedConstant) -> str:
         """Add the integers of a weight and the nodes that read them; answers with the float tensor's name."""
-        stored = self._integers(f"{name}_q", constant.values, constant.dtype)
+        stored = self._store(f"{name}_q", constant.values, constant.dtype)
         if constant.channel_scale is None:
             scale, zero = self._grid(name, constant.scale, constant.zero_point, constant.dtype)
         else:  # LPBQ: the whole-numbered block scales (1 to 16, so not uint4) times the channel scales
-            blocks = self._integers(f"{name}_block_scale_q", constant.scale.astype(np.int64), "uint8")
-            none = np.zeros(constant.channel_scale.shape, np.int64)
+            blocks = self._store(f"{name}_block_scale_q", constant.scale, "uint8")
+            none = np.zeros(constant.channel_scale.shape)
             channels = self._grid(f"{name}_channel", constant.channel_scale, none, "uint8")
             scale = self.graph.fresh(f"{name}_block_scale")
             self._node("DequantizeLinear", [blocks, *channels], scale, f"{name}_scale", axis=constant.channel_axis)
-            zero = self._integers(f"{name}_zero_point", constant.zero_point, constant.dtype)
+            zero = self._store(f"{name}_zero_point", constant.zero_point, constant.dtype)
         final = self.graph.fresh(f"{name}_dq")
         axes = {"axis": constant.axis, "block_size": constant.block_size}
         return self._node("DequantizeLinear", [stored, scale, zero], final, name, **axes)

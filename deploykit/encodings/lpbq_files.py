@@ -22,8 +22,8 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.load import Model, load_model
 from deploykit.model.nodes import attribute, operand
 from deploykit.model.values import FileSpan, is_external
-from deploykit.model.weights import copy_bytes, integer_tensor, point_outside, weight
-from deploykit.system.aliases import Json
+from deploykit.model.weights import copy_bytes, numpy_type, point_outside, weight
+from deploykit.system.aliases import Arrays, Json
 from deploykit.system.folders import scratch
 from deploykit.system.published import Published
 
@@ -70,7 +70,6 @@ class _ModelWork(Struct, kw_only=True):
     refined: bool
     scratch: Path
     claims: Mapping[str, tuple[Path, FileSpan]]
-    new: list[TensorProto] = field(default_factory=list)
     before: dict[str, NodeProto] = field(default_factory=dict)
     replaced: dict[str, Path] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
@@ -115,7 +114,6 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
             if node.output and node.output[0] in work.before:
                 nodes.append(work.before[node.output[0]])
             nodes.append(node)
-        graph.model.graph.initializer.extend(work.new)
         graph.set_nodes(nodes)
         graph.drop_unused(constants)
         _write(work, target)
@@ -147,17 +145,14 @@ def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
                 file = work.scratch / f"r{len(work.replaced)}.bin"
                 packed.tofile(file)
                 work.replaced[node.input[0]] = file
-            channel = channel.astype(np.float32)
             base = node.input[0]
-            names = [
-                work.graph.fresh(f"{base}_{end}") for end in ("block_scale_q", "channel_scale", "channel_zero_point")
-            ]
+            stored: Arrays = {
+                "block_scale_q": blocks.astype(np.uint8),
+                "channel_scale": channel.astype(np.float32),
+                "channel_zero_point": np.zeros(channel.shape, np.uint8),
+            }
+            names = [work.graph.store(f"{base}_{end}", values) for end, values in stored.items()]
             result, label = work.graph.fresh(f"{base}_block_scale"), work.graph.fresh(f"{base}_scale_DequantizeLinear")
-            work.new += [
-                integer_tensor(names[0], blocks.astype(np.int64), "uint8"),
-                numpy_helper.from_array(channel, names[1]),
-                integer_tensor(names[2], np.zeros(channel.shape, np.int64), "uint8"),
-            ]
             work.before[node.output[0]] = helper.make_node(
                 "DequantizeLinear", names, [result], name=label, axis=given.channel_axis
             )
@@ -244,18 +239,16 @@ def _quantized(work: _ModelWork, node: NodeProto, floats: TensorProto, scale: An
     axis = int(attribute(node, "axis", 1)) % len(floats.dims)
     with np.errstate(all="ignore"):  # behind a scale of 0 any integer stands for 0
         values = np.asarray(weight(work.model, floats.name), np.float32) / np.repeat(scale, size, axis=axis)
-    steps = np.clip(np.rint(np.nan_to_num(values)), -8, 7).astype(np.int8).reshape(-1)
-    steps = np.append(steps, np.int8(0)) if steps.size % 2 else steps
-    packed = ((steps[0::2] & 0xF) | (steps[1::2] << 4)).view(np.uint8)
-    made = TensorProto(name=node.input[0], data_type=TensorProto.INT4, dims=floats.dims)
+    steps = np.clip(np.rint(np.nan_to_num(values)), -8, 7).astype(numpy_type("int4"))
+    made = numpy_helper.from_array(steps, node.input[0])
+    packed = np.frombuffer(made.raw_data, np.uint8)
     if is_external(floats):
         file = work.scratch / f"q{len(work.replaced)}.bin"
         packed.tofile(file)
         work.replaced[node.input[0]] = file
+        made.ClearField("raw_data")
         point_outside(made, file.name, 0, packed.size)
-    else:
-        made.raw_data = packed.tobytes()
-    work.new.append(made)
+    work.graph.model.graph.initializer.append(made)
     work.gone.add(node.input[0])
     return packed
 

@@ -137,6 +137,9 @@ class Float(Record):
         return "per-tensor"
 
 
+_LARGEST = {"float8e4m3fn": 448.0, "float8e5m2": 57344.0, "float8e4m3fnuz": 240.0, "float8e5m2fnuz": 57344.0}
+
+
 class Float8(Record, eq=False):
     """A scaled float8: ``float8e4m3fn`` or ``float8e5m2``; ``scale`` is laid out as in ``Affine``."""
 
@@ -152,6 +155,11 @@ class Float8(Record, eq=False):
         if self.block_size is not None:
             return "per-block"
         return "per-tensor" if self.axis is None else "per-channel"
+
+    @property
+    def largest(self) -> float:
+        """The largest finite value of the type."""
+        return _LARGEST[self.dtype]
 
 
 Value: TypeAlias = Affine | Lpbq | Float | Float8

@@ -16,6 +16,7 @@ __all__ = [
     "DEFAULT_DOMAINS",
     "FLOATS",
     "INTEGER_BITS",
+    "INTEGER_RANGES",
     "LARGEST_FLOAT16",
     "LAYERNORM_SINCE",
     "QUANTIZERS",
@@ -36,6 +37,12 @@ LAYERNORM_SINCE = 17
 """The operator set that LayerNormalization came with."""
 
 INTEGER_BITS: Mapping[str, int] = {f"{sign}int{bits}": bits for bits in (2, 4, 8, 16, 32, 64) for sign in ("", "u")}
+
+INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
+    name: (0, (1 << bits) - 1) if name.startswith("u") else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    for name, bits in INTEGER_BITS.items()
+}
+"""The smallest and largest value of each integer type."""
 
 BITS: Mapping[str, int] = {
     **INTEGER_BITS,

@@ -18,16 +18,14 @@ from onnx import NodeProto
 
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, operand
-from deploykit.model.operators import FLOATS, RANGES, Trait, ops
+from deploykit.model.operators import FLOATS, INTEGER_RANGES, RANGES, Trait, ops
 from deploykit.model.shape_inference import Shape
-from deploykit.model.values import element_count
+from deploykit.model.values import dtype_name, element_count
 from deploykit.system.aliases import Numbers
 
 __all__ = [
     "ANYTHING",
-    "FLOAT_TYPES",
     "FUNCTIONS",
-    "INTEGER_RANGES",
     "SELECTIONS",
     "SUMS",
     "ZERO",
@@ -220,27 +218,18 @@ def clip_bounds(graph: GraphCopy, node: NodeProto) -> Interval:
     return (-math.inf if low is None else low), (math.inf if high is None else high)
 
 
-FLOAT_TYPES = frozenset({1, 10, 11, 16})
-"""Element types that hold real numbers, and below the range of each integer one (onnx.proto, TensorProto.DataType)."""
-
-INTEGER_RANGES: Mapping[int, Interval] = {
-    **{number: (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) for number, bits in ((3, 8), (5, 16), (6, 32), (7, 64))},
-    **{number: (0.0, 2.0**bits - 1) for number, bits in ((2, 8), (4, 16), (12, 32), (13, 64))},
-}
-
-
 def _cast(case: Case) -> Interval:
     low, high = case.of(0)
-    to = case.get("to")
-    if to == 9:  # TensorProto.BOOL
+    to = dtype_name(case.get("to", 0))
+    if to == "bool":
         return 0.0, 1.0
-    if to in FLOAT_TYPES:
+    if to in FLOATS:
         return low, high
     whole = INTEGER_RANGES.get(to)
     if whole is None or not (math.isfinite(low) and math.isfinite(high)):
         return ANYTHING
     if low < whole[0] or high > whole[1]:
-        return whole  # beyond what the type holds a Cast wraps around or gives anything
+        low, high = whole  # beyond what the type holds a Cast wraps around or gives anything
     return float(math.trunc(low)), float(math.trunc(high))
 
 
@@ -294,7 +283,8 @@ def _dequantize(case: Case) -> Interval:
 def _quantize(case: Case) -> Interval:
     """What the type of the zero point holds: beyond it values saturate."""
     zero = case.graph.stored.get(case.graph.origin(case.name(2))) if case.name(2) else None
-    return (0.0, 255.0) if zero is None else INTEGER_RANGES.get(zero.data_type, ANYTHING)
+    low, high = INTEGER_RANGES.get("uint8" if zero is None else dtype_name(zero.data_type), ANYTHING)
+    return float(low), float(high)
 
 
 def _recurrent(case: Case) -> Interval:

@@ -20,10 +20,9 @@ from onnx import NodeProto
 
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies
-from deploykit.model.operators import RANGES, Trait, has, is_standard
+from deploykit.model.operators import FLOATS, RANGES, Trait, has, is_standard
 from deploykit.model.range_functions import (
     ANYTHING,
-    FLOAT_TYPES,
     FUNCTIONS,
     SELECTIONS,
     SUMS,
@@ -35,6 +34,7 @@ from deploykit.model.range_functions import (
     hull,
     numbers_in,
 )
+from deploykit.model.values import dtype_name
 
 __all__ = [
     "ANYTHING",
@@ -248,7 +248,7 @@ def _passed_on(case: Case, node: NodeProto, ask: Callable[[str], float | None]) 
 
 def _keeps_values(node: NodeProto) -> bool:
     """True for everything but a Cast to a type that cuts fractions off."""
-    return node.op_type != "Cast" or attribute(node, "to") in FLOAT_TYPES
+    return node.op_type != "Cast" or dtype_name(attribute(node, "to", 0)) in FLOATS
 
 
 def _keeps_axes(node: NodeProto) -> bool:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.errors import InputError, UsageError
 from deploykit.model.nodes import copy_of
@@ -38,7 +38,6 @@ __all__ = [
     "WeightFiles",
     "copy_bytes",
     "element_type",
-    "integer_tensor",
     "is_mapped",
     "is_native",
     "is_outside",
@@ -46,6 +45,7 @@ __all__ = [
     "load_small_weights",
     "load_weights",
     "mapped_bytes",
+    "numpy_type",
     "point_outside",
     "stored_values",
     "taken_in",
@@ -284,12 +284,9 @@ def element_type(name: str) -> int:
     return int(TensorProto.DataType.Value(name.upper()))
 
 
-def integer_tensor(name: str, values: Numbers, dtype: str) -> TensorProto:
-    """A stored tensor of any integer type, 4-bit ones packed two to a byte, the first in the low half."""
-    tensor = TensorProto(name=name, data_type=element_type(dtype), dims=values.shape)
-    if dtype in ("int4", "uint4"):
-        flat = np.append(values.reshape(-1), np.zeros(values.size % 2, np.int64)).astype(np.int64) & 0xF
-        tensor.raw_data = (flat[0::2] | (flat[1::2] << 4)).astype(np.uint8).tobytes()
-    else:
-        tensor.raw_data = np.ascontiguousarray(values.astype(np.dtype(dtype).newbyteorder("<"))).tobytes()
-    return tensor
+def numpy_type(name: str) -> np.dtype[Any]:
+    """A type by its name in NumPy or, of ONNX's extensions (``bfloat16``, ``int4`` …), by that in ONNX."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(element_type(name)))

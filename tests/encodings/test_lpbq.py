@@ -15,7 +15,7 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Lpbq
 from deploykit.errors import PackageError
 from deploykit.model.load import load_model
-from deploykit.model.weights import integer_tensor
+from deploykit.model.weights import numpy_type
 from tables import each_row
 from text_models import text_model
 
@@ -45,7 +45,8 @@ def block_model(**changes: Any) -> onnx.ModelProto:
     )
     model.graph.input[0].type.tensor_type.ClearField("shape")
     stored = {"w_q": rng.integers(-8, 8, shape), "w_z": np.zeros(scale_shape)}
-    model.graph.initializer.extend(integer_tensor(name, value, "int4") for name, value in stored.items())
+    whole = ((name, value.astype(numpy_type("int4"))) for name, value in stored.items())
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in whole)
     for name, value in given["attributes"].items():
         model.graph.node[3].attribute.append(helper.make_attribute(name, value))
     return model

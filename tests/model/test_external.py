@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
@@ -234,7 +234,7 @@ def test_where_weights_are_many_they_stay_in_their_files(tmp_path: Path, monkeyp
     monkeypatch.setattr(weights, "LEAST", 40_000)
     stored: dict[str, Any] = {f"w{count}": np.full(count, 2.0, np.float32) for count in (4096, 4097, 1)}
     model = text_model("float[1] x", "y = Add (x, w1)", "float[1] y", **stored)
-    model.graph.initializer.append(weights.integer_tensor("nibbles", np.ones(33_000, np.int64), "int4"))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(33_000, weights.numpy_type("int4")), "nibbles"))
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     given_ = load_model(tmp_path / "m.onnx")
     size, lean = given_.external[0].size, weights.lean_weights(given_)

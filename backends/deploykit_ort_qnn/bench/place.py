@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper, numpy_helper
-from onnx.defs import OpSchema, SchemaError, get_schema
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import DeploykitError
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
-from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.system.aliases import Numbers
 from deploykit_ort_qnn.bench.pieces import PAIR
@@ -53,12 +51,6 @@ class PairGrid(Record):
         """Of its integers."""
         return 8 * self.zero.dtype.itemsize
 
-    def is_same(self, other: PairGrid | None) -> bool:
-        """True where both have the same integers for the same values."""
-        if other is None or self.zero.dtype != other.zero.dtype:
-            return False
-        return np.array_equal(self.zero, other.zero) and np.array_equal(self.scale, other.scale)
-
     @classmethod
     def over(cls, low: float, high: float, dtype: npt.DTypeLike) -> PairGrid:
         """That holds this range and zero; symmetric where the type has a sign."""
@@ -88,24 +80,13 @@ class OperatorPlace:
         self.graph, self.node, self.result = graph, node, str(node.output[0])
         self._made: list[NodeProto] = []
 
-    @cached_property
-    def _types(self) -> Any:
-        return infer(self.graph.model).types
-
     def shape(self, name: str) -> tuple[int, ...]:
         """The sizes of a tensor."""
-        stored = self.graph.stored.get(name)
-        known = tuple(stored.dims) if stored is not None else self._types.get(name, ("", None))[1]
-        if known is None or not all(isinstance(size, int) and size > 0 for size in known):
+        known = self.graph.shape(name)
+        sizes = tuple(size for size in known or () if isinstance(size, int) and size > 0)
+        if sizes != known:
             raise NoMatchError(f"the shape of {name} is not known")
-        return tuple(known)
-
-    def definition(self) -> OpSchema:
-        """What ONNX says of the operator; NoMatchError for another's."""
-        try:
-            return get_schema(self.node.op_type, self.graph.opset, self.node.domain)
-        except SchemaError:
-            raise NoMatchError("it is no operator of ONNX") from None
+        return sizes
 
     def assert_is(self, *operators: str) -> None:
         """NoMatchError for another operator."""
@@ -198,7 +179,7 @@ class OperatorPlace:
         """Stored floats of the type that the operator reads, on a grid where there is one."""
         if grid is not None:
             return self._half(PAIR[1], self.number(f"{name}_q", grid.integers(values)), f"{self.result}_{name}", grid)
-        half = self._types.get(self.node.input[0], ("", None))[0] == "float16"
+        half = self.graph.dtype(self.node.input[0]) == "float16"
         return self.number(name, values.astype(np.float16 if half else np.float32))
 
     def weight(self, values: Numbers, grid: PairGrid | None) -> str:
@@ -268,8 +249,11 @@ class OperatorPlace:
         """What was built takes the operator's place, and this tensor that of its result."""
         makers = {made: node for node in self._made for made in node.output}
         half = makers[name]
-        if half.op_type == PAIR[1] and self._read(half).is_same(self.grid):
-            name = makers[half.input[0]].input[0]  # the pair of the result stands behind
+        if half.op_type == PAIR[1] and (given := self.grid) is not None:
+            made = self._read(half)
+            alike = np.array_equal(made.zero, given.zero) and np.array_equal(made.scale, given.scale)
+            if alike and made.zero.dtype == given.zero.dtype:
+                name = makers[half.input[0]].input[0]  # the pair of the result stands behind
         for node in self._made:
             node.output[:] = [self.result if made == name else made for made in node.output]
             node.input[:] = [self.result if read == name else read for read in node.input]

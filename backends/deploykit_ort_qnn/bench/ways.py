@@ -15,6 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 from onnx import TensorProto
+from onnx.defs import SchemaError, get_schema
 
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.rewrites.lower_operators import PoolAxis, pool_windows
@@ -298,7 +299,10 @@ def _in_float16(place: OperatorPlace) -> None:
     """What has the type of its first input, by its definition, which must allow float16."""
     if place.grid is None:
         raise NoMatchError("its result has no grid")
-    schema = place.definition()
+    try:
+        schema = get_schema(place.node.op_type, place.graph.opset, place.node.domain)
+    except SchemaError:
+        raise NoMatchError("it is no operator of ONNX") from None
     formal = [*schema.inputs, *([schema.inputs[-1]] * (len(place.node.input) - len(schema.inputs)))]
     kind = schema.inputs[0].type_str
     types = next((one.allowed_type_strs for one in schema.type_constraints if one.type_param_str == kind), ())

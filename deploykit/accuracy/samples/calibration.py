@@ -42,6 +42,7 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import InputError, UsageError
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
+from deploykit.model.operators import INTEGER_RANGES
 from deploykit.system.files import paths_below, read_regular, regular_size
 
 __all__ = [
@@ -444,8 +445,6 @@ def _number(text: str, spec: InputSpec, word: str) -> _Number:
     """A number that the type of the input holds."""
     import numpy as np
 
-    from deploykit.accuracy.samples.domains import stored_integers
-
     dtype = spec.numpy_type
     if word in ("true", "false"):
         if dtype.kind != "b":
@@ -460,7 +459,7 @@ def _number(text: str, spec: InputSpec, word: str) -> _Number:
     if not value.is_integer():
         raise UsageError(f"--input {text}: {word} is no whole number", why=f"the input is {spec}")
     whole = int(word) if re.fullmatch(r"[-+]?\d+", word) else int(value)
-    low, high = stored_integers(spec.dtype) or (0, 1)
+    low, high = INTEGER_RANGES.get(spec.dtype, (0, 1))
     if not low <= whole <= high:
         raise UsageError(f"--input {text}: {word} is not within {low}..{high}", why=f"the input is {spec}")
     return whole

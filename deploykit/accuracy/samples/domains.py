@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.operators import Trait, is_standard, ops
+from deploykit.model.operators import INTEGER_RANGES, Trait, is_standard, ops
 from deploykit.system.aliases import Numbers
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "make_floats",
     "make_integers",
     "make_mask",
-    "stored_integers",
 ]
 
 ReadConstant: TypeAlias = Callable[[str], "Numbers | None"]
@@ -59,7 +58,6 @@ _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqua
 _KEEPS = ops(Trait.PERMUTES) | {"Cast"}
 # From this factor on a mask is made into what is added to scores before a Softmax (-100, -1e4, -3.4e38).
 _FAR = 100.0
-_FLOAT8_LARGEST = {"float8e4m3fn": 448.0, "float8e5m2": 57344.0}
 
 
 class Domain(Record):
@@ -96,15 +94,6 @@ class _Stated(Record):
     high: float = math.inf
 
 
-def stored_integers(dtype: str) -> tuple[int, int] | None:
-    """The smallest and largest value of an integer type by its ONNX name, None for other types."""
-    digits = dtype.removeprefix("u").removeprefix("int")
-    if not digits.isdecimal() or not dtype.removeprefix("u").startswith("int"):
-        return None
-    bits = int(digits)
-    return (0, (1 << bits) - 1) if dtype.startswith("u") else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-
-
 def input_domains(facts: GraphFacts, read: ReadConstant) -> dict[str, Domain]:
     """The domain of every integer and bool input. ``read`` is asked for constants beside the paths of these inputs."""
     chosen = [name for name in facts.inputs if not facts.tensors[name].is_float]
@@ -135,7 +124,7 @@ def _domain(dtype: str, stated: tuple[_Stated, ...]) -> Domain:
     if rank is _Rank.UNKNOWN:
         return Domain(why=heard[0].why, node=heard[0].node)
     # Whole numbers inside the stated ones, within what the type holds; None for an open end.
-    least, most = stored_integers(dtype) or (-math.inf, math.inf)
+    least, most = INTEGER_RANGES.get(dtype, (-math.inf, math.inf))
     start, end = max(item.low for item in heard), min(item.high for item in heard)
     low = math.ceil(max(start, least)) if math.isfinite(start) else None
     high = math.floor(min(end, most)) if math.isfinite(end) else None
@@ -183,7 +172,7 @@ class _Readings(Record):
             yield from self._of_cast(node, fact.dtype, behind)
         elif op == "OneHot" and place == 0 and (depth := self._constant(node.inputs[1])) is not None:
             yield limit(high=int(depth[0]) - 1, why=f"OneHot has depth {int(depth[0])}")
-        elif op in _STORED and place == 0 and (grid := stored_integers(fact.dtype)) is not None:
+        elif op in _STORED and place == 0 and (grid := INTEGER_RANGES.get(fact.dtype)) is not None:
             yield limit(low=grid[0], high=grid[1], why=f"it holds stored integers ({fact.dtype})")
         elif op in ("Clip", "Where", *_COMPARES) and (op != "Clip" or place == 0):
             yield from self._of_choice(node, name, behind)
@@ -260,7 +249,7 @@ class _Readings(Record):
             why = "it is turned into true and false"
             yield _Stated(rank=_Rank.MASK, low=0, high=1, why=why, node=node.label)
             return
-        grid = stored_integers(given) if given in ("uint8", "int8") and made.startswith("float") else None
+        grid = INTEGER_RANGES[given] if given in ("uint8", "int8") and made.startswith("float") else None
         for item in behind:
             if grid is not None and item.rank is _Rank.UNKNOWN:
                 why = f"{given} values are taken as numbers"
@@ -322,7 +311,7 @@ def encoded_range(
         if entry is not None and entry.value.granularity == "per-tensor":
             return _of_value(entry.value, 0, f"the encoding of {tensor!r}, which holds its values")
         if node.op_type == "QuantizeLinear":  # what it can hold, per tensor and with stored parameters
-            scale, grid = read(node.inputs[1]), stored_integers(facts.tensors[tensor].dtype)
+            scale, grid = read(node.inputs[1]), INTEGER_RANGES.get(facts.tensors[tensor].dtype)
             zero = read(node.operand(2)) if node.operand(2) else np.zeros(1)
             if scale is not None and zero is not None and grid is not None and scale.size == zero.size == 1:
                 low, high = (np.asarray((end - float(zero.item())) * float(scale.item())) for end in grid)
@@ -349,7 +338,7 @@ def _behind(facts: GraphFacts, name: str) -> Iterator[tuple[str, NodeFact]]:
 
 def _of_value(value: Value, rank: int, why: str) -> EncodedRange | None:
     if isinstance(value, Float8):
-        most = np.asarray(float(value.scale.min()) * _FLOAT8_LARGEST.get(value.dtype, 0.0))
+        most = np.asarray(float(value.scale.min()) * value.largest)
         return EncodedRange(low=-most, high=most, why=why) if most > 0 else None
     if not isinstance(value, Affine):
         return None

@@ -52,13 +52,9 @@ class InputSpec(Record):
     @property
     def numpy_type(self) -> np.dtype[Any]:
         """The type as NumPy has it, with ONNX's extensions (``bfloat16``, ``int4`` …); InputError for text."""
-        import numpy as np
-        from onnx import TensorProto, helper
+        from deploykit.model.weights import numpy_type
 
-        try:
-            found = np.dtype(self.dtype)
-        except TypeError:
-            found = np.dtype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(self.dtype.upper())))
+        found = numpy_type(self.dtype)
         if found.kind in "OUS":
             raise InputError(f"input {self.name!r} holds text", why="no device runs such a model")
         return found

@@ -20,17 +20,13 @@ from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8
 from deploykit.errors import InputError
 from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import constant_tensor
-from deploykit.model.weights import element_type, is_mapped, stored_values
+from deploykit.model.weights import element_type, is_mapped, numpy_type, stored_values
 from deploykit.system.aliases import Numbers
 
 __all__ = ["RAW", "Floats", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
 __all__ += ["quantizers_of", "spread_scale"]
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-
-_FLOAT8 = {"float8e4m3fn": (3, -6, 448.0), "float8e5m2": (2, -14, 57344.0)}
-"""Per type: bits of the mantissa, exponent of the smallest normal number, largest finite value."""
-
 
 _AT_ONCE = 1 << 16  # numbers that stay in the processor's cache
 
@@ -48,21 +44,11 @@ def fake_quantize(values: Numbers, value: Value) -> Floats:
     x = np.asarray(values, dtype=np.float32)
     with np.errstate(all="ignore"):
         if isinstance(value, Float):
-            if value.dtype == "float16":
-                return x.astype(np.float16).astype(np.float32)
-            if value.dtype != "bfloat16":
-                return x
-            bits = x.view(np.uint32)
-            rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
-            return np.where(np.isnan(x), x, rounded.view(np.float32)).astype(np.float32)
-        if isinstance(value, Float8):
-            # A saturating cast of ``x / s``; the mantissa is rounded to nearest even.
-            mantissa, smallest, largest = _FLOAT8[value.dtype]
+            return x.astype(numpy_type(value.dtype)).astype(np.float32)
+        if isinstance(value, Float8):  # a cast of ``x / s`` that saturates
             s = spread_scale(value.scale, value, x.shape)
-            scaled = np.clip((x / s).astype(np.float64), -largest, largest)
-            exponent = np.maximum(np.frexp(scaled)[1] - 1, smallest)
-            step = np.ldexp(1.0, exponent - mantissa)
-            return np.asarray((np.rint(scaled / step) * step).astype(np.float32) * s, dtype=np.float32)
+            cast = np.clip(x / s, -value.largest, value.largest).astype(numpy_type(value.dtype))
+            return np.asarray(cast.astype(np.float32) * s, np.float32)
         if not is_simulated(value):
             return x
         s = spread_scale(value.scale, value, x.shape)

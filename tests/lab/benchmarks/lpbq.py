@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.lpbq_files import convert_file
-from deploykit.model.weights import integer_tensor
+from deploykit.model.weights import numpy_type
 
 LAYERS, SHAPE, BLOCK = 4, (4096, 4096), 32
 FLOAT_BYTES = LAYERS * SHAPE[0] * SHAPE[1] * 4
@@ -25,10 +25,8 @@ FLOAT_BYTES = LAYERS * SHAPE[0] * SHAPE[1] * 4
 def block_model(path: Path) -> None:
     """Four MatMuls of 4096 x 4096 with int4 weights in blocks of 32, external data."""
     rng = np.random.default_rng(0)
-    nodes, stored = (
-        [],
-        [numpy_helper.from_array(np.asarray(0.01, np.float32), "s"), integer_tensor("z", np.asarray(128), "uint8")],
-    )
+    scale, zero = np.asarray(0.01, np.float32), np.asarray(128, np.uint8)
+    nodes, stored = [], [numpy_helper.from_array(scale, "s"), numpy_helper.from_array(zero, "z")]
     name = "x"
     for i in range(LAYERS):
         nodes += [
@@ -38,7 +36,7 @@ def block_model(path: Path) -> None:
             helper.make_node("MatMul", [f"a{i}", f"d{i}"], [f"y{i}"], name=f"layer{i}"),
         ]
         name = f"y{i}"
-        stored.append(integer_tensor(f"w{i}", rng.integers(-8, 8, SHAPE), "int4"))
+        stored.append(numpy_helper.from_array(rng.integers(-8, 8, SHAPE).astype(numpy_type("int4")), f"w{i}"))
         scale = rng.uniform(0.01, 0.1, (SHAPE[0] // BLOCK, SHAPE[1])).astype(np.float32)
         stored.append(numpy_helper.from_array(scale, f"ws{i}"))
     nodes += [
