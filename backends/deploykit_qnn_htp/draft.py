@@ -236,8 +236,7 @@ def draft_of(situation: Situation) -> ConversionDraft:
         activations, weights = {8}, set()
         for entry in encodings:
             bits = entry.value.bits if isinstance(entry.value, Affine) else 8
-            fact = facts.tensors.get(entry.name)
-            if fact is not None and fact.is_weight and entry.is_param:
+            if facts.is_stored(entry.name) and entry.is_param:
                 weights |= {bits} & {4, 8, 16}
             else:
                 activations |= {bits} & {8, 16}

@@ -205,8 +205,8 @@ def activation_types(facts: GraphFacts, excluded: Collection[int], integer: str)
             else:
                 makes_integers = types.get(source) == integer
         for name in node.outputs:
-            fact = facts.tensors.get(name)
-            if fact is None or fact.is_weight or fact.dtype not in ("float", "float16"):
+            fact = facts.tensor(name)
+            if fact.is_weight or fact.dtype not in ("float", "float16"):
                 continue
             # Behind a float node its readers decide, unless they differ.
             readers = [_quantizes(reader, excluded) for reader in facts.consumers_of(name)]

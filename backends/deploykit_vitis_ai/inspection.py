@@ -125,8 +125,8 @@ def actual_types(facts: GraphFacts, grids: tuple[Grid, ...]) -> Mapping[str, str
         if node.op_type in ("QuantizeLinear", "Constant"):
             continue
         for name in node.outputs:
-            fact = facts.tensors.get(name)
-            if fact is None or not fact.is_float or fact.is_weight:
+            fact = facts.tensor(name)
+            if not fact.is_float or fact.is_weight:
                 continue
             kind = _type_of(facts, node, name, by_node)
             if kind:

@@ -5,7 +5,6 @@ It searches rows and never makes one up; what no row says is unknown. It knows n
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -104,6 +103,8 @@ def answer(rows: Iterable[CompatRow], query: Query) -> CompatAnswer:
         wanted = _at(wanted, answered_by)
     found, near = search(wanted, query.words), list[str]()
     if not found:
+        import difflib
+
         names = sorted({row.feature.removeprefix("flag ") for row in wanted})
         near = difflib.get_close_matches(" ".join(query.words), names, n=4, cutoff=0.5)
     shown = tuple(_stamped(row, answered_by) for row in found)

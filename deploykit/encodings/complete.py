@@ -146,8 +146,7 @@ def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Enc
             return None
         keeps_grid = has(producer, Trait.AIMET_COPIES)
         if producer.op_type == "Cast":
-            ends = [facts.tensors.get(end) for end in (producer.inputs[0], producer.outputs[0])]
-            keeps_grid = all(fact is not None and fact.is_float for fact in ends)
+            keeps_grid = all(facts.tensor(end).is_float for end in (producer.inputs[0], producer.outputs[0]))
         if not keeps_grid:
             return None
         name = producer.inputs[0]

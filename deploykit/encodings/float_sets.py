@@ -296,9 +296,9 @@ def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
     maker = facts.producer_of(name)
     if maker is None or not maker.inputs:
         return False
-    source = facts.tensors.get(maker.inputs[0])
     if maker.op_type == "Cast":
-        return source is not None and bool(source.dtype) and not source.is_float
+        source = facts.tensor(maker.inputs[0])
+        return bool(source.dtype) and not source.is_float
     entry = None
     while entry is None and maker is not None and maker.inputs and has(maker, Trait.AIMET_COPIES):
         entry, maker = encodings.get(maker.inputs[0]), facts.producer_of(maker.inputs[0])

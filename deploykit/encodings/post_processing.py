@@ -302,9 +302,8 @@ def find_mixing(facts: GraphFacts, output: str, axis: int) -> Mixing | None:
     node = facts.maker_behind(output, _TRANSPARENT, "Concat")
     if node is None:
         return None
-    fact = facts.tensors.get(node.outputs[0])
     along = int(node.attributes.get("axis", 0))
-    along += fact.rank if along < 0 and fact is not None and fact.rank is not None else 0
+    along += facts.tensor(node.outputs[0]).rank or 0 if along < 0 else 0
     if along != axis:
         return None
     parts = concat_parts(facts, node)
@@ -319,8 +318,7 @@ def concat_parts(facts: GraphFacts, concat: NodeFact) -> tuple[tuple[str, int, i
     axis, position = int(concat.attributes.get("axis", 0)), 0
     parts: list[tuple[str, int, int]] = []
     for name in concat.inputs:
-        operand = facts.tensors.get(name)
-        shape = () if operand is None or operand.shape is None else operand.shape
+        shape = facts.tensor(name).shape or ()
         length = shape[axis] if -len(shape) <= axis < len(shape) else None
         if not isinstance(length, int):
             return ()

@@ -74,8 +74,8 @@ def collect_reach(
     constants: dict[str, Reach | None] = {}
 
     def look(name: str) -> Reach | None:
-        fact = facts.tensors.get(name)
-        if fact is None or not fact.is_weight or not fact.is_float:
+        fact = facts.tensor(name)
+        if not fact.is_weight or not fact.is_float:
             return known.get(name)
         # What is stored is better known than any grid laid over it.
         if name not in constants:

@@ -97,6 +97,9 @@ class TensorFact(Record):
         return self.dtype in FLOATS
 
 
+_NONE = TensorFact(name="", role=TensorRole.ACTIVATION, dtype="", shape=None)
+
+
 class NodeFact(Record):
     """One node; ``attributes`` holds plain values (tensors of attributes are left out)."""
 
@@ -155,10 +158,13 @@ class GraphFacts(Record, Kept, dict=True):
             "DequantizeLinear" in types and not any(map(quantizes_at_run_time, self.nodes))
         )
 
+    def tensor(self, name: str) -> TensorFact:
+        """What is known of a tensor: nothing where the graph has none of that name."""
+        return self.tensors.get(name, _NONE)
+
     def is_stored(self, tensor: str) -> bool:
         """True for a tensor whose values the model stores."""
-        fact = self.tensors.get(tensor)
-        return fact is not None and fact.is_weight
+        return self.tensor(tensor).is_weight
 
     def is_data(self, tensor: str) -> bool:
         """True for a tensor that holds floats, or whose type is not known."""
@@ -167,28 +173,30 @@ class GraphFacts(Record, Kept, dict=True):
 
     def static_shape(self, tensor: str) -> tuple[int, ...] | None:
         """The shape of a tensor where every dimension is a known number, else None."""
-        fact = self.tensors.get(tensor)
-        return None if fact is None else fact.static_shape
+        return self.tensor(tensor).static_shape
 
     def producer_of(self, tensor: str, *op_types: str) -> NodeFact | None:
         """The node that makes a tensor, if it is of one of the given types (any when none is given).
 
         None for inputs, initializers and unknown names.
         """
-        fact = self.tensors.get(tensor)
-        node = None if fact is None or fact.producer is None else self.nodes[fact.producer]
+        place = self.tensor(tensor).producer
+        node = None if place is None else self.nodes[place]
         return node if node is not None and (not op_types or node.op_type in op_types) else None
 
-    def maker_behind(self, tensor: str, passed: Container[str], *op_types: str) -> NodeFact | None:
-        """The same, seen through operators of other types by their first input."""
+    def origin(self, tensor: str, passed: Container[str]) -> str:
+        """What a tensor is made of, looking through operators of some types by their first input."""
         while (node := self.producer_of(tensor)) is not None and node.op_type in passed:
             tensor = node.inputs[0]
-        return self.producer_of(tensor, *op_types)
+        return tensor
+
+    def maker_behind(self, tensor: str, passed: Container[str], *op_types: str) -> NodeFact | None:
+        """The node that makes that, as ``producer_of`` gives it."""
+        return self.producer_of(self.origin(tensor, passed), *op_types)
 
     def consumers_of(self, tensor: str) -> tuple[NodeFact, ...]:
         """The nodes that read a tensor, in graph order."""
-        fact = self.tensors.get(tensor)
-        return () if fact is None else tuple(self.nodes[index] for index in fact.consumers)
+        return tuple(self.nodes[index] for index in self.tensor(tensor).consumers)
 
     def only_reader(self, tensor: str, *op_types: str) -> NodeFact | None:
         """The node that reads a tensor, when it is the only one, and of one of the given types (any without them)."""

@@ -119,8 +119,8 @@ def quantizer_of(facts: GraphFacts, name: str) -> NodeFact | None:
 def integer_type(facts: GraphFacts, node: NodeFact) -> str:
     """The type between the two halves of a pair: that of the zero point, else of the integers; "" when unknown."""
     integers = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
-    known = (facts.tensors.get(name) for name in (*node.inputs[2:3], integers))
-    return next((fact.dtype for fact in known if fact is not None and fact.dtype), "")
+    types = (facts.tensor(name).dtype for name in (*node.inputs[2:3], integers))
+    return next(filter(None, types), "")
 
 
 def stored_behind_pairs(facts: GraphFacts, name: str) -> str | None:

@@ -473,7 +473,6 @@ def _fused_block(facts: GraphFacts, block: FusedBlock) -> Iterator[Fusion]:
 
 def casts_of_indices(facts: GraphFacts, name: str) -> tuple[NodeFact, ...]:
     """The nodes that cast a float tensor to integers, where nothing else reads it: it holds indices, not amounts."""
-    fact, readers = facts.tensors.get(name), facts.consumers_of(name)
-    made = [facts.tensors.get(node.outputs[0]) if node.op_type == "Cast" else None for node in readers]
-    cast = all(one is not None and "int" in (one.dtype or "") for one in made)
-    return tuple(readers) if cast and fact is not None and fact.is_float else ()
+    readers = facts.consumers_of(name)
+    cast = all(node.op_type == "Cast" and "int" in facts.tensor(node.outputs[0]).dtype for node in readers)
+    return readers if cast and facts.tensor(name).is_float else ()

@@ -284,9 +284,9 @@ def check_idle_output(facts: GraphFacts) -> Finds:
     """
     # Constants made by Constant nodes count as stored.
     for name in facts.outputs:
-        fact = facts.tensors.get(name)
-        if fact is not None and fact.role is not TensorRole.ACTIVATION:
-            yield Found("tensor", name, f"output {name!r} is the {fact.role} of that name")
+        role = facts.tensor(name).role
+        if role is not TensorRole.ACTIVATION:
+            yield Found("tensor", name, f"output {name!r} is the {role} of that name")
 
 
 @RULES.rule("DK013", "external-data", "info", sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",))

@@ -24,7 +24,7 @@ from msgspec import field
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
-from deploykit.system.files import open_regular, paths_below, read_regular
+from deploykit.system.files import copy_hashed, open_regular, paths_below, read_regular
 
 __all__ = [
     "BUILD_FOLDERS",
@@ -52,7 +52,6 @@ REPORT_PAGE = "report.html"
 BUILD_FOLDERS = ("artifacts/", _LOGS)
 """Where a build leaves files; the manifest learns of them from ``record_build`` only."""
 _LARGEST = 256 << 20
-_CHUNK = 1 << 20
 
 
 def json_text(value: Any) -> str:
@@ -81,16 +80,11 @@ def hash_file(path: Path, *, size: int | None = None, follow: bool = True) -> tu
 
     Without ``follow`` a link is no file.
     """
-    digest, read = hashlib.sha256(), 0
     with open_regular(path, limit=size, follow=follow) as stream:
-        left = os.fstat(stream.fileno()).st_size
         try:
-            while chunk := stream.read(min(_CHUNK, left - read)):
-                digest.update(chunk)
-                read += len(chunk)
+            return copy_hashed(stream)
         except OSError as error:
             raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
-    return read, digest.hexdigest()
 
 
 def list_files(package: Path, *, with_empty: bool = False) -> tuple[str, ...]:

@@ -124,14 +124,15 @@ def _unreadable(path: Path, error: OSError) -> InputError:
     return InputError(f"{path}: cannot be read", why=error.strerror or str(error))
 
 
-def copy_hashed(stream: BinaryIO, sink: BinaryIO) -> tuple[int, str]:
-    """Copy a file that was just opened; its size in bytes and its SHA-256. Raises OSError.
+def copy_hashed(stream: BinaryIO, sink: BinaryIO | None = None) -> tuple[int, str]:
+    """Copy a file that was just opened, if anywhere; its size in bytes and its SHA-256. Raises OSError.
 
     A file that grows meanwhile ends at the size it had when it was opened.
     """
     copied, digest, left = 0, hashlib.sha256(), os.fstat(stream.fileno()).st_size
     while chunk := stream.read(min(_CHUNK, left)):
-        sink.write(chunk)
+        if sink is not None:
+            sink.write(chunk)
         digest.update(chunk)
         copied, left = copied + len(chunk), left - len(chunk)
     return copied, digest.hexdigest()

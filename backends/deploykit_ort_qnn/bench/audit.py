@@ -188,10 +188,9 @@ def within_reach(facts: GraphFacts, suspects: Set[str]) -> tuple[frozenset[str],
     for node in facts.nodes:
         given = stored = 0
         for name in filter(None, node.inputs if node.op_type not in HOLDING else ()):
-            fact, maker = facts.tensors.get(name), facts.producer_of(name, PAIR[1])
-            size = math.prod(dim if isinstance(dim, int) else 0 for dim in fact.shape or ()) if fact is not None else 0
-            source = name if maker is None else maker.inputs[0]
-            if source in facts.tensors and facts.tensors[source].is_weight:
+            shape, maker = facts.tensor(name).shape, facts.producer_of(name, PAIR[1])
+            size = math.prod(dim if isinstance(dim, int) else 0 for dim in shape or ())
+            if facts.is_stored(name if maker is None else maker.inputs[0]):
                 stored += size
             else:
                 given += COVERING * size

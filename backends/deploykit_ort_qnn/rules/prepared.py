@@ -303,9 +303,9 @@ def check_rms_samples(draft: ProviderDraft) -> Finds:
     """
     facts = draft.situation.facts
     for node in facts.nodes if draft.source == "float" else ():
-        fact = facts.tensors.get(node.inputs[0]) if node.op_type == "RMSNormalization" else None
-        if fact is not None and fact.shape is not None and len(fact.shape) > 2 and fact.shape[0] != 1:
-            message = f"{node.label}: an RMS normalization of {fact.shape[0]} samples"
+        shape = facts.tensor(node.inputs[0]).shape or () if node.op_type == "RMSNormalization" else ()
+        if len(shape) > 2 and shape[0] != 1:
+            message = f"{node.label}: an RMS normalization of {shape[0]} samples"
             yield Found("node", node.label, message)
 
 
@@ -351,14 +351,12 @@ def check_index(draft: ProviderDraft) -> Finds:
     Fix: Gather by a flat index and reshape the result.
     """
     # By the ranks of data and index.
-    tensors = draft.situation.facts.tensors
-    for node in draft.situation.facts.nodes:
+    facts = draft.situation.facts
+    for node in facts.nodes:
         if node.op_type != "Gather":
             continue
-        data, index = (tensors.get(name) for name in node.inputs[:2])
-        if data is None or index is None or data.is_weight or not index.is_weight or data.rank != 1:
-            continue
-        if index.rank is not None and index.rank > 1:
+        data, index = map(facts.tensor, node.inputs[:2])
+        if not data.is_weight and index.is_weight and data.rank == 1 and (index.rank or 0) > 1:
             message = f"{node.label}: an index of {index.rank} dimensions into a list may kill the provider"
             yield Found("node", node.label, message)
 
@@ -504,7 +502,7 @@ def check_gather(draft: ProviderDraft) -> Finds:
     for node in facts.nodes if draft.source != "qdq" else ():
         if node.op_type != "GatherND" or not is_standard(node):
             continue
-        data, index = (facts.tensors[name] for name in node.inputs[:2])
+        data, index = map(facts.tensor, node.inputs[:2])
         if data.dtype == "bool":
             yield Found("node", node.label, f"{node.label}: {node.inputs[0]} holds truth values")
         elif (index.rank or 0) > _MOST_INDEX_DIMENSIONS:

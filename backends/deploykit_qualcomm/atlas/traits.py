@@ -61,8 +61,7 @@ def type_of(graph: Grids, node: NodeFact) -> str:
         found = quantized(graph, name) if name else None
         if found is not None and found.bits in (8, 16) and not stored_behind_pairs(graph.facts, name):
             return f"u{found.bits}"
-    facts = (graph.facts.tensors.get(name) for name in (*node.outputs, *node.inputs) if name)
-    return "float" if any(fact is not None and fact.is_float for fact in facts) else ""
+    return "float" if any(graph.facts.tensor(name).is_float for name in (*node.outputs, *node.inputs)) else ""
 
 
 def traits_of(graph: Grids, node: NodeFact) -> dict[str, Trait]:
@@ -106,7 +105,9 @@ def _gated(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact | None, str]:
     if node.op_type == "Mul" and len(node.inputs) == len({*node.inputs}) == 2:
         for x, made in (node.inputs, reversed(node.inputs)):
             gate = facts.maker_behind(made, _PAIR)
-            if gate is not None and len(gate.inputs) == 1 and _origin(facts, gate.inputs[0]) == _origin(facts, x):
+            if gate is None or len(gate.inputs) != 1:
+                continue
+            if facts.origin(gate.inputs[0], _PAIR) == facts.origin(x, _PAIR):
                 return gate, x
     return None, ""
 
@@ -260,12 +261,3 @@ def _maker(facts: GraphFacts, name: str) -> str:
     """The operator that makes a tensor, through pairs and conversions; ``input`` where none does."""
     maker = facts.maker_behind(name, _PAIR)
     return "input" if maker is None else maker.op_type
-
-
-def _origin(facts: GraphFacts, name: str) -> str:
-    """The tensor that one is, before the pairs and conversions between them."""
-    maker = facts.producer_of(name)
-    while maker is not None and maker.op_type in _PAIR and maker.inputs:
-        name = maker.inputs[0]
-        maker = facts.producer_of(name)
-    return name

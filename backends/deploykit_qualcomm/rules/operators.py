@@ -45,7 +45,7 @@ def check_norm_axis(situation: Situation) -> Finds:
     Fix: reshape the normalized axes into one that is the last, or write it out as reductions
     """
     for node in nodes(situation, "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
-        rank, axis = _rank(situation.facts, node.inputs[0]), int(node.attributes.get("axis", -1))
+        rank, axis = situation.facts.tensor(node.inputs[0]).rank, int(node.attributes.get("axis", -1))
         if rank is not None and axis not in (-1, rank - 1):
             yield at_node(node, f"it normalizes axis {axis} of rank {rank}, only the last is taken")
 
@@ -227,7 +227,7 @@ def check_refused(situation: Situation) -> Finds:
         if row.backend in ("", situation.target.backend):
             rows.setdefault(row.op, []).append(row)
     for node in nodes(situation, *rows):
-        rank = _rank(facts, node.inputs[0])
+        rank = facts.tensor(node.inputs[0]).rank
         types = {facts.tensors[name].dtype for name in node.inputs if name}
         for row in rows[node.op_type]:
             value = node.attributes.get(row.attribute, [])
@@ -343,11 +343,6 @@ _SHALLOW = 4  # channels: pictures have three, or four
 _WIDE = 128  # what counts as a large picture
 _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
 _COSTS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: its cost model for QCS9075"
-
-
-def _rank(facts: GraphFacts, name: str) -> int | None:
-    fact = facts.tensors.get(name)
-    return None if fact is None else fact.rank
 
 
 @RULES.rule("QNN219", "decomposed-rms-norm", "info", sources=(*constraint("executorch-pass-group").source, _COSTS))

@@ -111,11 +111,10 @@ def check_row(situation: Situation) -> Finds:
         return
     rows = {row.op: row for row in constraints().row_operand}
     for node in nodes(situation, *rows):
-        fact, row = situation.facts.tensors.get(node.inputs[0]), rows[node.op_type]
-        length = fact.shape[-1] if fact is not None and fact.shape else None
+        shape, row = situation.facts.tensor(node.inputs[0]).shape or (None,), rows[node.op_type]
+        length, last = shape[-1], {-1, len(shape) - 1}
         # Only an attribute says that another axis is meant; an axis given as input counts as the last.
         axes = node.attributes.get("axes", node.attributes.get("axis", -1))
-        last = {-1, (fact.rank or 0) - 1} if fact is not None else {-1}
         if not isinstance(length, int) or last.isdisjoint(axes if isinstance(axes, list | tuple) else [axes]):
             continue
         needed = length * row.bytes_per_element
@@ -171,8 +170,7 @@ def check_int64(situation: Situation) -> Finds:
     # Inputs and outputs only: inside, the converters take care of it.
     facts = situation.facts
     for name in (*facts.inputs, *facts.outputs):
-        fact = facts.tensors.get(name)
-        if fact is not None and fact.dtype == "int64":
+        if facts.tensor(name).dtype == "int64":
             yield Found("tensor", name, f"{name} is int64; the device has int32")
 
 
@@ -193,12 +191,11 @@ def check_operator_rank(situation: Situation) -> Finds:
     # The ranks stand in the data file.
     limits = {row.op: row for row in constraints().op_rank}
     for node in nodes(situation, *limits):
-        fact, row = situation.facts.tensors.get(node.inputs[0]), limits[node.op_type]
-        if fact is not None and fact.rank is not None and not row.lowest <= fact.rank <= row.highest:
+        rank, row = situation.facts.tensor(node.inputs[0]).rank, limits[node.op_type]
+        if rank is not None and not row.lowest <= rank <= row.highest:
             allowed = f"{row.lowest} to {row.highest}" if row.lowest else f"at most {row.highest}"
-            yield at_node(
-                node, f"its input has rank {fact.rank}, {allowed} is taken", sources=row.source, claim=claim_of(row)
-            )
+            message = f"its input has rank {rank}, {allowed} is taken"
+            yield at_node(node, message, sources=row.source, claim=claim_of(row))
 
 
 @RULES.rule("QNN274", "weights-exceed-domain", "warning", sources=constraint("pd-size").source)
@@ -255,8 +252,7 @@ def _linears(situation: Situation) -> Iterator[tuple[str, str]]:
     """
     facts = situation.facts
     for node in nodes(situation, "MatMul"):
-        source = facts.tensors.get(node.inputs[0])
-        if source is None or source.rank != 3 or stored_behind_pairs(facts, node.inputs[1]) is None:
+        if facts.tensor(node.inputs[0]).rank != 3 or stored_behind_pairs(facts, node.inputs[1]) is None:
             continue
         output = _behind_bias(facts, node)
         if _enters_attention(facts, output):

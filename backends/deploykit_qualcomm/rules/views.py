@@ -88,9 +88,9 @@ def quantized(situation: Grids, name: str) -> TensorGrid | None:
     dtype = "" if node is None else integer_type(situation.facts, node)
     if node is None or not dtype:
         return None
-    scale = situation.facts.tensors.get(node.inputs[1])
+    scale = situation.facts.tensor(node.inputs[1]).shape or ()
     block = int(node.attributes.get("block_size") or 0)
-    single = scale is None or math.prod(dim for dim in scale.shape or () if isinstance(dim, int)) <= 1
+    single = math.prod(dim for dim in scale if isinstance(dim, int)) <= 1
     granularity = "per-block" if block else "per-tensor" if single else "per-channel"
     return TensorGrid(dtype=dtype, granularity=granularity, block=block)
 
@@ -138,8 +138,8 @@ def bits_of(situation: Situation, name: str) -> int:
     found = quantized(situation, name)
     if found is not None and found.bits:
         return found.bits
-    fact = situation.facts.tensors.get(name)
-    if fact is None or fact.is_float or not fact.dtype:
+    fact = situation.facts.tensor(name)
+    if fact.is_float or not fact.dtype:
         return 16
     return min(INTEGER_BITS.get(fact.dtype, 32), 32)  # 64-bit integers are narrowed
 

@@ -231,8 +231,8 @@ def check_signed_activations(situation: Situation) -> Finds:
     # Entries of computed tensors, signed and off-centre.
     names = []
     for entry in situation.encodings or ():
-        fact = situation.facts.tensors.get(entry.name)
-        if fact is None or fact.is_weight or not isinstance(entry.value, Affine) or not entry.value.signed:
+        stored = situation.facts.is_stored(entry.name) or entry.name not in situation.facts.tensors
+        if stored or not isinstance(entry.value, Affine) or not entry.value.signed:
             continue
         if entry.value.symmetric is not True and bool((abs(entry.value.zero_point) > 0.5).any()):
             names.append(entry.name)

@@ -116,20 +116,13 @@ def check_float(quantized: InspectedModel) -> Iterator[Found]:
 
 def _scales_pooling(facts: GraphFacts, node: NodeFact) -> bool:
     """True for the Mul by a constant that ``enable_npu_cnn`` puts behind a GlobalAveragePool: the compiler fuses it."""
-    if node.op_type != "Mul" or facts.producer_of(node.inputs[0], "GlobalAveragePool") is None:
-        return False
-    factor = facts.tensors.get(node.operand(1))
-    return factor is not None and factor.is_weight
+    scales = node.op_type == "Mul" and facts.is_stored(node.operand(1))
+    return scales and facts.producer_of(node.inputs[0], "GlobalAveragePool") is not None
 
 
 def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
-    for name in node.inputs:
-        fact = facts.tensors.get(name)
-        if fact is None or fact.is_weight or not fact.is_float:
-            continue
-        if facts.producer_of(name, "DequantizeLinear") is None:
-            return True
-    return False
+    floats = (name for name in node.inputs if facts.tensor(name).is_float and not facts.is_stored(name))
+    return any(facts.producer_of(name, "DequantizeLinear") is None for name in floats)
 
 
 @RULES.rule("VAI206", "exclusion-ignored", "error")

@@ -262,15 +262,15 @@ def _upwards(facts: GraphFacts, output: str) -> Iterator[tuple[NodeFact, list[in
     """
     tensor, axes = output, list[int | None](range(len(facts.tensors[output].shape or ())))
     while (node := facts.producer_of(tensor)) is not None and node.inputs:
-        made, read = facts.tensors[tensor].shape, facts.tensors.get(node.inputs[0])
-        if made is None or read is None or read.shape is None:
+        made, read = facts.tensors[tensor].shape, facts.tensor(node.inputs[0]).shape
+        if made is None or read is None:
             return
         yield node, axes
         if node.op_type == "Transpose":
             order = [int(axis) for axis in node.attributes.get("perm", range(len(made))[::-1])]
             axes = [axes[order.index(axis)] for axis in range(len(order))]
         elif has(node, Trait.RESHAPES):
-            axes = [None if axis is None else axes[axis] for axis in _same_axes(read.shape, made)]
+            axes = [None if axis is None else axes[axis] for axis in _same_axes(read, made)]
         elif node.op_type not in _SAME | {"Clip", "Concat"}:
             return
         tensor = node.inputs[0]
@@ -320,16 +320,12 @@ def detection_sets(facts: GraphFacts) -> tuple[DetectionSet, ...]:
         is_box = len(shape) >= 2 and (shape[-1] == _BOX or (len(shape) == 3 and shape[1] == _BOX))
         is_free = left[name].kind not in (OutputKind.LABELS, OutputKind.EMBEDDING)
         if is_box and is_free and facts.is_data(name) and not any(name in made.outputs for made in found):
-            others = [piece for other, piece in left.items() if _source(facts, other) != _source(facts, name)]
+            # Of other tensors, as they are or as probabilities: four logits are no box.
+            seen = _WHOLE | _PROBABLE
+            source = facts.origin(name, seen)
+            others = [piece for other, piece in left.items() if facts.origin(other, seen) != source]
             found += filter(None, [_among(facts, name, shape[-2] if shape[-1] == _BOX else shape[-1], others)])
     return tuple(found)
-
-
-def _source(facts: GraphFacts, output: str) -> str:
-    """The tensor whose values an output shows, as they are or as probabilities: four logits are no box."""
-    while (node := facts.producer_of(output)) is not None and node.op_type in _WHOLE | _PROBABLE:
-        output = node.inputs[0]
-    return output
 
 
 def _in_one(facts: GraphFacts, parts: tuple[Piece, ...]) -> DetectionSet | None:

@@ -68,9 +68,7 @@ class ChosenRows:
 
     def _along(self, name: str, axis: int) -> set[int]:
         """The length of a tensor along one axis, where it is known."""
-        fact = self._facts.tensors.get(name)
-        shape = (fact.shape if fact is not None else None) or ()
-        return {dim for dim in shape[axis:][:1] if isinstance(dim, int)}
+        return {dim for dim in (self._facts.tensor(name).shape or ())[axis:][:1] if isinstance(dim, int)}
 
     def is_behind(self, tensor: str) -> bool:
         """True when the order of a tensor's rows may mean nothing."""
@@ -107,8 +105,8 @@ class ChosenRows:
         """The axes along which rows were chosen."""
         if name not in self._behind or left.ndim != right.ndim or not left.size or not right.size:
             return ()
-        fact = self._facts.tensors.get(name)
-        shape = fact.shape if fact is not None and fact.rank == left.ndim else None
+        fact = self._facts.tensor(name)
+        shape = fact.shape if fact.rank == left.ndim else None
         unlike = tuple(axis for axis in range(left.ndim) if left.shape[axis] != right.shape[axis])
         if unlike:
             return unlike if len(unlike) == 1 else ()

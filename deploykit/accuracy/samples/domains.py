@@ -279,7 +279,7 @@ class _Readings(Record):
 
     def _rows(self, node: NodeFact) -> int | None:
         """How many rows an index chooses from: the least of the dimensions that it counts off."""
-        shapes = [fact.shape if (fact := self.facts.tensors.get(name)) else None for name in node.inputs[:2]]
+        shapes = [self.facts.tensor(name).shape for name in node.inputs[:2]]
         table, index = ((),) * 2 if None in shapes else shapes
         first, count = int(node.attributes.get("axis", 0)), 1
         if node.op_type.endswith("ND"):

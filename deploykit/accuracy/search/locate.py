@@ -309,13 +309,12 @@ class _SeenTensors:
         """Stored tensors that an operator reads, directly or through operators on stored values alone."""
         todo = list(dict.fromkeys(maker.inputs))
         for name in todo:  # grows while it is walked
-            fact = self._facts.tensors.get(name)
-            if fact is None or name not in self._static:
+            if name not in self._static:
                 continue
-            node = None if fact.is_weight else self._facts.producer_of(name)
-            todo += [other for other in (node.inputs if node is not None else ()) if other and other not in todo]
-            if fact.is_weight:
+            if self._facts.is_stored(name):
                 yield name
+            elif (node := self._facts.producer_of(name)) is not None:
+                todo += [other for other in node.inputs if other and other not in todo]
 
 
 def _view_of(name: str, found: Matched, left: Numbers, right: Numbers) -> TensorView:

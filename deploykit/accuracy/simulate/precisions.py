@@ -114,8 +114,8 @@ def _ranges(runs: PartialRuns, facts: GraphFacts) -> Iterator[tuple[str, float, 
 
 def _is_data(facts: GraphFacts, name: str) -> bool:
     """False for what nobody reads, and for what is read as a setting only: a factor of Resize, a bound of Clip."""
-    fact = facts.tensors.get(name)
-    return fact is not None and (fact.is_output or bool(fact.consumers)) and setting_of(facts, name) is None
+    fact = facts.tensor(name)
+    return (fact.is_output or bool(fact.consumers)) and setting_of(facts, name) is None
 
 
 def _stored_entries(
