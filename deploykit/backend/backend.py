@@ -186,12 +186,6 @@ class Execution(Record):
     settled: Mapping[tuple[str, str], str] = field(default_factory=dict)
     estimate: Estimate | None = None
 
-    def with_avoided(self, avoided: Iterable[Finding]) -> tuple[Finding, ...]:
-        """Its findings, and those of an earlier try that it got over: what was found again it did not get over."""
-        found = {finding.about for finding in self.findings}
-        gone = (finding for finding in avoided if finding.about not in found)
-        return (*self.findings, *gone)
-
 
 class Verification(Record):
     """The adapter's judgement of a package: checks, intended against actual types, findings."""

@@ -83,10 +83,6 @@ class Opinions(Record):
         """True when some claim does not hold."""
         return any(opinion.state is OpinionState.REFUTED for opinion in self.opinions)
 
-    def of_state(self, state: OpinionState) -> tuple[Opinion, ...]:
-        """The opinions with that outcome."""
-        return tuple(opinion for opinion in self.opinions if opinion.state is state)
-
     def applied(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """The findings as they are with these opinions; what was not asked about stays, and twice does no harm."""
         by_subject = {(opinion.code, opinion.subject): opinion for opinion in self.opinions}

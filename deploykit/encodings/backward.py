@@ -7,7 +7,7 @@ one reader (a Relu cuts the others off), so it counts only together with the nee
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -17,7 +17,7 @@ from onnx import NodeProto
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute
+from deploykit.model.nodes import attribute, reached
 from deploykit.model.operators import FLOATS, INTEGER_RANGES, Trait, ops
 from deploykit.model.range_functions import Interval, hull, product, total
 from deploykit.model.values import dtype_name
@@ -278,21 +278,18 @@ _FROM = _KEEPS_ALL | _KEEPS_SOME | {"Cast", "Concat", "Split"}
 
 def _from_integers(graph: GraphCopy, name: str) -> bool:
     """True for a tensor that only moves the values of integer tensors: its sources are Casts of integers, or inputs."""
-    todo, seen = [name], {name}
+
+    def sources(made: str) -> Sequence[str]:
+        node = graph.maker(made)
+        return () if node is None else node.input if node.op_type == "Concat" else node.input[:1]
+
     casts = False
-    while todo:
-        current = todo.pop()
-        node = graph.maker(current)
-        if node is None:
-            # A graph input without a Cast behind it is a float.
-            if current in graph.inputs and graph.dtype(current) not in INTEGER_RANGES:
-                return False
-            continue
-        if node.op_type not in _FROM:
+    for source in reached([name], sources):
+        node = graph.maker(source)
+        # A graph input without a Cast behind it is a float.
+        if node is None and source in graph.inputs and graph.dtype(source) not in INTEGER_RANGES:
             return False
-        casts = casts or node.op_type == "Cast"
-        sources = list(node.input) if node.op_type == "Concat" else [node.input[0]]
-        fresh = [source for source in sources if source not in seen]
-        seen.update(fresh)
-        todo += fresh
+        if node is not None and node.op_type not in _FROM:
+            return False
+        casts = casts or (node is not None and node.op_type == "Cast")
     return casts

@@ -6,7 +6,7 @@ Names stay the same everywhere. No weight is read; sizes and encodings are decid
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 from deploykit.errors import UsageError
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy, view_of
-from deploykit.model.nodes import bare, copy_of, names_read
+from deploykit.model.nodes import bare, copy_of, names_read, reached
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.shape_inference import inferred_graph
 
@@ -82,17 +82,16 @@ def part_of(
 def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
     """The nodes that only compute constants for some others, in graph order: every part makes its own."""
     static = graph.static()
-    wanted: dict[str, None] = {}
-    todo = [name for node in nodes for name in names_read(node)]
-    while todo:
-        name = todo.pop()
-        maker = graph.makers.get(name)
-        if maker is not None and name in static and name not in wanted:
-            wanted[name] = None
-            todo += maker.input
-    makers = {id(graph.makers[name]) for name in wanted}
+    makers = {id(graph.makers[name]) for name in _behind(graph, nodes) if name in static and name in graph.makers}
     # Asking each node of the graph for its outputs takes most of the time of an audit, which cuts hundreds of parts.
     return [node for node in graph.nodes if id(node) in makers] if makers else []
+
+
+def _behind(graph: GraphCopy, nodes: Iterable[NodeProto]) -> Iterator[str]:
+    """What some nodes read, and what that is made of where nodes compute constants."""
+    static, makers = graph.static(), graph.makers
+    read = (name for node in nodes for name in names_read(node))
+    return reached(read, lambda name: makers[name].input if name in static and name in makers else ())
 
 
 def cut_model(model: ModelProto, later: Collection[int]) -> tuple[ModelProto, ModelProto]:
@@ -204,26 +203,14 @@ class _Walk:
         repeated = static | self.entering
         self.own = [index for index, node in enumerate(graph.nodes) if not repeated.issuperset(node.output)]
         nodes = [graph.nodes[index] for index in self.own]
-        self.weights = [self._weights_of(node, static) for node in nodes]
+        # Those behind what a node reads.
+        self.weights = [tuple(name for name in _behind(graph, [node]) if name in sizes) for node in nodes]
         self.first_read: dict[str, int] = {}
         for at, names in enumerate(self.weights):
             for name in names:
                 self.first_read.setdefault(name, at)
         self.made = {name: at for at, node in enumerate(nodes) for name in node.output if name}
         self.last_read = {name: at for at, node in enumerate(nodes) for name in names_read(node)}
-
-    def _weights_of(self, node: NodeProto, static: frozenset[str]) -> tuple[str, ...]:
-        """The weights behind what a node reads, through nodes that compute constants."""
-        found: dict[str, None] = {}
-        todo = list(names_read(node))
-        while todo:
-            name = todo.pop()
-            maker = self.graph.makers.get(name)
-            if name in self.sizes:
-                found[name] = None
-            elif maker is not None and name in static:
-                todo += maker.input
-        return tuple(found)
 
     def _open_places(self) -> list[tuple[int, int]]:
         """How many tensors cross, and the place, for every place where the graph may be cut."""

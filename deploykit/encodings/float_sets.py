@@ -16,6 +16,7 @@ from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, setting_of, with_static
+from deploykit.model.nodes import reached
 from deploykit.model.operators import BIAS, ROLES, WEIGHT, Trait, data_outputs, has, ops
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import Fusion, fusions
@@ -211,8 +212,8 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
     habitual: set[str] = set()
     if stated:
         # What was stated, with what data movement copies from it and what only serves it (static inputs without entry).
-        reached = _spread(facts, set(stated), blocked=facts.tensors.keys() - predicted - stated)
-        intended = reached | _servants(facts, predicted, reached, absorbed)
+        spread = _spread(facts, set(stated), blocked=facts.tensors.keys() - predicted - stated)
+        intended = spread | _servants(facts, predicted, spread, absorbed)
     else:
         intended = _left_out(facts, encodings, absorbed, speaking)
         roots = {name for name in intended if _is_habitual(facts, encodings, name)}
@@ -248,13 +249,8 @@ def _spread(
     for source, copy in _movement(facts, trait):
         neighbours.setdefault(source, []).append(copy)
         neighbours.setdefault(copy, []).append(source)
-    walls, reached, todo = set(blocked), set(seeds), list(seeds)
-    while todo:
-        for other in neighbours.get(todo.pop(), ()):
-            if other not in reached and other not in walls:
-                reached.add(other)
-                todo.append(other)
-    return reached
+    walls = set(blocked)
+    return set(reached(seeds, lambda name: {*neighbours.get(name, ())} - walls))
 
 
 def _has_type(facts: GraphFacts, tensor: TensorFact) -> bool:
@@ -280,11 +276,10 @@ def _left_out(
     movers = {copy for _, copy in _movement(facts)}
     silent = {name for name in speaking if name not in encodings}
     roots = {name for name in silent - movers if not _is_bias(facts, name)}
-    reached = set(roots)
     for source, copy in _movement(facts):
-        if source in reached and copy not in encodings:
-            reached.add(copy)
-    return reached | _servants(facts, silent, reached, absorbed)
+        if source in roots and copy not in encodings:
+            roots.add(copy)
+    return roots | _servants(facts, silent, roots, absorbed)
 
 
 def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
@@ -322,16 +317,9 @@ def _is_bias(facts: GraphFacts, name: str) -> bool:
 
 def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
     """The nodes that read a tensor, and under which name, looking through Identity."""
-    found, seen, todo = [], {name}, [name]
-    while todo:
-        used = todo.pop()
-        for node in facts.consumers_of(used):
-            if node.op_type != "Identity":
-                found.append((node, used))
-            elif node.outputs[0] not in seen:
-                seen.add(node.outputs[0])
-                todo.append(node.outputs[0])
-    return found
+    copies = reached([name], lambda n: (one.outputs[0] for one in facts.consumers_of(n) if one.op_type == "Identity"))
+    uses = ((node, used) for used in copies for node in facts.consumers_of(used))
+    return [(node, used) for node, used in uses if node.op_type != "Identity"]
 
 
 def _servants(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbed: Mapping[str, str]) -> set[str]:

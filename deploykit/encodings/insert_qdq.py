@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from deploykit.encodings.formats.differences import to_unsigned
 from deploykit.encodings.place import needed_opset
-from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq
+from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, on_axis
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, operand, opset_of, raise_opset
@@ -57,7 +57,8 @@ def quantize_constant(values: Numbers, encoding: Affine | Lpbq) -> QuantizedCons
         channel = encoding.channel_scale.reshape(-1)
         blocks = _whole_blocks(values.shape, encoding.block_scale, encoding)
         lowest = -(1 << (encoding.bits - 1))
-        grid = np.repeat(blocks * _along(channel, encoding.axis, values.ndim), encoding.block_size, encoding.block_axis)
+        sizes = blocks * on_axis(channel, encoding.axis, values.ndim)
+        grid = np.repeat(sizes, encoding.block_size, encoding.block_axis)
         return QuantizedConstant(
             dtype=encoding.dtype,
             values=_steps(values, grid, -lowest, encoding.bits) + lowest,
@@ -121,11 +122,7 @@ def _full(shape: tuple[int, ...], numbers: Numbers, encoding: Affine | Lpbq | Fl
         return np.repeat(numbers, encoding.block_size, axis=encoding.block_axis)
     if numbers.ndim == 0 or encoding.axis is None:
         return numbers
-    return _along(numbers, encoding.axis, len(shape))
-
-
-def _along(numbers: Numbers, axis: int, rank: int) -> Numbers:
-    return numbers.reshape(tuple(-1 if i == axis else 1 for i in range(rank)))
+    return on_axis(numbers, encoding.axis, len(shape))
 
 
 Bias: TypeAlias = Literal["float", "encoded", "int32"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from deploykit.encodings.values import Affine, EncodingSet, Lpbq
+from deploykit.encodings.values import Affine, EncodingSet, Lpbq, on_axis
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published
@@ -86,8 +86,7 @@ def requantized(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLos
     Only sums of products per block are needed.
     """
     channel, blocks = lpbq_scales(weight.scale, weight.channel_axis)
-    shape = tuple(-1 if axis == weight.channel_axis else 1 for axis in range(weight.scale.ndim))
-    new = np.asarray(blocks * channel.astype(np.float32).reshape(shape), np.float32)
+    new = np.asarray(blocks * on_axis(channel.astype(np.float32), weight.channel_axis, blocks.ndim), np.float32)
     old = weight.scale.astype(np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(new > 0, old / new, 1.0).astype(np.float32)
@@ -155,13 +154,12 @@ def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]
         if name in left or value.axis is None:
             continue
         channel, blocks = lpbq_scales(value.scale, value.axis)
-        shape = tuple(-1 if axis == value.axis else 1 for axis in range(value.scale.ndim))
         entries[name] = replace(
             entry,
             value=Lpbq(
                 bits=BITS,
                 decompressed_bits=DECOMPRESSED_BITS,
-                channel_scale=channel.reshape(shape),
+                channel_scale=on_axis(channel, value.axis, blocks.ndim),
                 block_scale=blocks,
                 axis=value.axis,
                 block_axis=value.block_axis,

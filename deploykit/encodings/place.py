@@ -11,7 +11,7 @@ from math import prod
 from msgspec.structs import replace
 
 from deploykit.encodings.formats import grids
-from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq
+from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, on_axis
 from deploykit.errors import InputError
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
@@ -190,13 +190,12 @@ def _place_lpbq(value: Lpbq, layout: Layout, where: str) -> Lpbq:
     shape = _blocks_shape(value.block_size, value.block_scale.size, layout, where)
     if shape is None:
         return value
-    axis = layout.channel_axis
     _check_channels(value.channel_scale.size, layout, where)
     return replace(
         value,
-        channel_scale=value.channel_scale.reshape([n if dim == axis else 1 for dim, n in enumerate(shape)]),
+        channel_scale=on_axis(value.channel_scale, layout.channel_axis, len(shape)),
         block_scale=_ordered(value.block_scale, shape, layout),
-        axis=axis,
+        axis=layout.channel_axis,
         block_axis=layout.block_axis,
         placed=True,
     )

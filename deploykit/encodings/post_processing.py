@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.nodes import reached
 from deploykit.model.operators import QUANTIZERS, RANGES, ROLES, Trait, has, is_standard, ops
 from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
@@ -175,18 +176,15 @@ def _groups(facts: GraphFacts) -> Iterator[set[int]]:
             continue
         if all(reader.index in left for name in node.outputs for reader in facts.consumers_of(name)):
             left.add(node.index)
+    joined: dict[int, set[int]] = {index: set() for index in left}
+    for index in left:
+        for maker in filter(None, map(facts.producer_of, facts.nodes[index].inputs)):
+            if maker.index in left:
+                joined[index].add(maker.index)
+                joined[maker.index].add(index)
     while left:
-        group, queue = set[int](), [min(left)]
-        while queue:
-            index = queue.pop()
-            if index not in left:
-                continue
-            left.discard(index)
-            group.add(index)
-            node = facts.nodes[index]
-            makers = (facts.producer_of(name) for name in node.inputs if name)
-            queue += [maker.index for maker in makers if maker is not None]
-            queue += [reader.index for name in node.outputs for reader in facts.consumers_of(name)]
+        group = set(reached([min(left)], joined.__getitem__))
+        left -= group
         yield group
 
 

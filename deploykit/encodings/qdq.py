@@ -19,7 +19,7 @@ from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.insert_qdq import dequantized
 from deploykit.encodings.place import encoded_bounds
-from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
+from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value, on_axis
 from deploykit.errors import InputError
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy, view_of
@@ -216,7 +216,7 @@ class QdqGraph(Record):
         value = Lpbq(
             bits=grid[0],
             decompressed_bits=2 * grid[0],
-            channel_scale=channels.reshape([blocks.shape[axis] if dim == axis else 1 for dim in range(blocks.ndim)]),
+            channel_scale=on_axis(channels, axis, blocks.ndim),
             block_scale=blocks,
             block_size=size,
             axis=axis,

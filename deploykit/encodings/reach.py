@@ -17,6 +17,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import view_of
+from deploykit.model.nodes import reached
 from deploykit.model.operators import LARGEST_FLOAT16, RANGES, Trait, has, ops
 from deploykit.model.ranges import ANYTHING, Interval, graph_bounds
 
@@ -217,18 +218,13 @@ def _ends_everywhere(
 
     A graph output is no such end; ``unread`` is the answer where a path comes to a tensor that nothing reads.
     """
-    todo, seen = [tensor], {tensor}
-    while todo:
-        name = todo.pop()
-        readers = facts.consumers_of(name)
-        if facts.tensors[name].is_output or not (readers or unread):
+    on_the_way = reached(
+        [tensor], lambda name: (made for node in facts.consumers_of(name) if not ends(node) for made in node.outputs)
+    )
+    for name in filter(facts.tensors.__contains__, on_the_way):
+        fact, readers = facts.tensors[name], facts.consumers_of(name)
+        if fact.is_output or not (readers or unread):
             return False
-        for node in readers:
-            if ends(node):
-                continue
-            if node.op_type not in carrying:
-                return False
-            fresh = [out for out in node.outputs if out and out not in seen and out in facts.tensors]
-            seen.update(fresh)
-            todo += fresh
+        if not all(ends(node) or node.op_type in carrying for node in readers):
+            return False
     return True

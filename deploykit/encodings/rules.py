@@ -7,7 +7,7 @@ business.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
@@ -18,7 +18,6 @@ from deploykit.model.operators import BIAS, LARGEST_FLOAT16, WEIGHT, Trait, has,
 
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
-    from deploykit.model.parameters import ParameterUse
 
 __all__ = ["RULES", "EncodingsOnGraph"]
 
@@ -44,13 +43,6 @@ class EncodingsOnGraph(Record, dict=True):
     def source(self) -> str:
         """The file, for messages."""
         return self.encodings.source or "the encodings"
-
-    @property
-    def uses(self) -> Mapping[str, tuple[ParameterUse, ...]]:
-        """Which stored tensors are read as parameters."""
-        from deploykit.model.parameters import parameter_uses
-
-        return parameter_uses(self.facts)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -234,10 +226,12 @@ def check_asymmetric_weight(context: EncodingsOnGraph) -> Finds:
     # One finding for all weights together, since a file is usually all one way.
     import numpy as np
 
+    from deploykit.model.parameters import parameter_uses
+
     # Weights of norms only scale, and are left out.
     linear = {
         name
-        for name, uses in context.uses.items()
+        for name, uses in parameter_uses(context.facts).items()
         if any(use.role == WEIGHT and use.channel_axis is not None for use in uses)
     }
     names = []
@@ -264,7 +258,9 @@ def check_narrow_bias(context: EncodingsOnGraph) -> Finds:
 
     Fix: leave the entry out, so that an int32 one is derived from input and weight
     """
-    uses = context.uses
+    from deploykit.model.parameters import parameter_uses
+
+    uses = parameter_uses(context.facts)
     for entry in context.known():
         roles = {use.role for use in uses.get(entry.name, ())}
         if isinstance(entry.value, Affine) and entry.value.bits < 32 and BIAS in roles:

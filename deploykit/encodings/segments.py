@@ -19,6 +19,7 @@ from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, static_tensors, with_static
 from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import reached
 
 __all__ = ["Partition", "Segment", "SegmentCosts", "SegmentRange", "partition", "split_model", "whole_as_cut"]
 
@@ -125,15 +126,9 @@ class _Levelling:
             for index in fact.consumers:
                 self.reads[index].setdefault(name)
         before = {index: tuple(self._makers(names)) for index, names in self.reads.items()}
-        live: set[int] = set()
-        todo = list(self._makers(facts.outputs))
-        while todo:
-            index = todo.pop()
-            if index not in live:
-                live.add(index)
-                todo += before[index]
         is_static = static_tensors(facts).issuperset
-        live = {index for index in live if not is_static(filter(None, facts.nodes[index].outputs))}
+        needed = reached(self._makers(facts.outputs), before.__getitem__)
+        live = {index for index in needed if not is_static(filter(None, facts.nodes[index].outputs))}
         self.working = sorted(live)
         self.before = {index: tuple(maker for maker in before[index] if maker in live) for index in self.working}
         made = ((index, name) for index in self.working for name in facts.nodes[index].outputs)
@@ -196,14 +191,9 @@ class _Levelling:
                     neighbours[other].add(index)
             left = set(members)
             while left:
-                part, todo = set(), [left.pop()]
-                while todo:
-                    index = todo.pop()
-                    part.add(index)
-                    fresh = neighbours[index] & left
-                    left -= fresh
-                    todo += fresh
-                found[frozenset(part)] = None
+                part = frozenset(reached([min(left)], neighbours.__getitem__))
+                left -= part
+                found[part] = None
             if members:
                 found[frozenset(members)] = None
         return list(found)

@@ -14,13 +14,13 @@ from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.system.aliases import Json, Numbers
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Affine", "Array", "Encoding", "EncodingSet", "Float", "Float8", "Lpbq", "Value"]
+__all__ = ["Affine", "Array", "Encoding", "EncodingSet", "Float", "Float8", "Lpbq", "Value", "on_axis"]
 
 Array: TypeAlias = "npt.NDArray[np.float64]"
 
@@ -30,6 +30,11 @@ def _array(value: Any) -> Array:
     import numpy as np
 
     return np.asarray(value)
+
+
+def on_axis(numbers: Numbers, axis: int | None, rank: int) -> Numbers:
+    """A row of numbers as it lies along one axis of a tensor of that rank."""
+    return numbers.reshape([-1 if at == axis else 1 for at in range(rank)])
 
 
 class Affine(Record, eq=False):

@@ -168,7 +168,7 @@ def simulated_ladder(
     def judged() -> ModelOnSamples:
         return ModelOnSamples(proto, facts, measured, reaching)
 
-    timed = _timer(Request(model=model, target=str(target), sdk=sdk), proto, tell) if estimate else _untimed
+    timed = _timer(Request(model=model, target=str(target), sdk=sdk), proto, tell) if estimate else lambda rung: rung
 
     def rung(name: str) -> LadderRung:
         """One candidate; what cannot be simulated says why."""
@@ -197,10 +197,6 @@ def simulated_ladder(
         held_out=len(feeds) > 1,
         findings=findings,
     )
-
-
-def _untimed(rung: LadderRung) -> LadderRung:
-    return rung
 
 
 def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderRung], LadderRung]:

@@ -32,6 +32,7 @@ from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
+from deploykit.rewrites.contract import load_transform
 from deploykit.system.aliases import Arrays, Json, Tell
 
 __all__ = [
@@ -352,7 +353,7 @@ def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
     """
     judged, further = ground.judge is not None, (WIDER_END, "rewrite-split", "rewrite-cut")
     if not ground.prediction.intended:
-        sites = ground.has_sites
+        sites = any(load_transform(name).match(ground.model, ground.encodings) for name in ground.first)
         first = (*(() if ground.asked and sites else ("as-is",)), *(("rewrite",) if sites else ()))
         return (*first, *further) if judged else first
     last = ("direct",) if "direct" in support.kinds or "direct" in support.without else ()

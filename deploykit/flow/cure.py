@@ -219,13 +219,8 @@ def _keys(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[
 
     No rewrite makes one: it only shows, as where an Einsum becomes a MatMul and its table a weight.
     """
-    errors: set[tuple[str, str]] = set()
-    warnings: set[tuple[str, str]] = set()
-    for finding in findings:
-        if finding.subject.kind is SubjectKind.ENCODINGS and not finding.blocks:
-            continue
-        (errors if finding.blocks else warnings).add(finding.about)
-    return errors, warnings
+    shown = [one for one in findings if one.blocks or one.subject.kind is not SubjectKind.ENCODINGS]
+    return {one.about for one in shown if one.blocks}, {one.about for one in shown if not one.blocks}
 
 
 _ULP = float(np.finfo(np.float32).eps)
@@ -351,11 +346,9 @@ def rewrite(
 
 def _prove(made: Rewritten, before: Sequence[Feed], feeds: Sequence[Feed]) -> tuple[float, Sequence[Feed]]:
     """The largest difference in roundings, and what the new model gives without its tail."""
-    changed = Session(made.model)
-    tail = None if made.tail is None else Session(made.tail)
-    outputs = wholes = changed.runs(feeds)
-    if tail is not None:
-        ends = tail.runs([{**feed, **values} for feed, values in zip(feeds, outputs, strict=True)])
+    outputs = wholes = Session(made.model).runs(feeds)
+    if made.tail is not None:
+        ends = Session(made.tail).runs([{**feed, **values} for feed, values in zip(feeds, outputs, strict=True)])
         wholes = [{**values, **end} for values, end in zip(outputs, ends, strict=True)]
     found = (difference_in_ulps(wanted, got) for wanted, got in zip(before, wholes, strict=True))
     return max(found, default=0.0), outputs

@@ -21,8 +21,8 @@ __all__ = ["QUANTIZED_RULES", "RULES", "core_registries"]
 RULES: Registry[ChosenWay] = Registry("choice")
 
 
-def _name(chosen: ChosenWay) -> str:
-    return chosen.situation.request.model.name
+def _of_model(chosen: ChosenWay, message: str, **more: Any) -> Found:
+    return Found("model", chosen.situation.request.model.name, message, **more)
 
 
 @RULES.rule("DK201", "graph-rewritten", "info", sources=("ONNX Runtime, run while packaging",))
@@ -47,9 +47,8 @@ def check_rewritten(chosen: ChosenWay) -> Finds:
     ways = [] if request.calibration is not None else ["compare on your own data (--calibration)"]
     ways += ["do without with " + " ".join(f"--no-rewrite {name}" for name in chosen_here)] if chosen_here else []
     ways += ["leave " + " ".join(f"--rewrite {name}" for name in asked) + " out"] if asked else []
-    yield Found(
-        "model",
-        _name(chosen),
+    yield _of_model(
+        chosen,
         f"rewritten by {', '.join(chosen.rewrites)}: {gain}",
         hint=", or ".join(ways),
         evidence={"rewrites": list(chosen.rewrites), "sqnr_db": None if won is None else won.way.to_json()["sqnr_db"]},
@@ -67,7 +66,7 @@ def check_tail(chosen: ChosenWay) -> Finds:
     with --no-rewrite cut-tail --no-rewrite split-output --no-rewrite scale-last
     """
     if chosen.situation.tail is not None:
-        yield Found("model", _name(chosen), "model/tail.onnx must run after the device")
+        yield _of_model(chosen, "model/tail.onnx must run after the device")
 
 
 @RULES.rule("DK203", "not-simulated", "warning", sources=("this run",))
@@ -83,11 +82,10 @@ def check_simulated(chosen: ChosenWay) -> Finds:
     if not chosen.skipped or chosen.situation.encodings is None:
         return
     insisted = chosen.situation.request.mixed == "segments"
-    yield Found(
-        kind="model",
-        name=_name(chosen),
+    yield _of_model(
+        chosen,
+        f"not simulated{' and therefore not cut into segments' if insisted else ''}: {chosen.skipped}",
         severity=Severity.ERROR if insisted else None,
-        message=f"not simulated{' and therefore not cut into segments' if insisted else ''}: {chosen.skipped}",
         hint=chosen.instead,
     )
 
@@ -103,7 +101,7 @@ def check_refused(chosen: ChosenWay) -> Finds:
     choice = chosen.explored.choice
     if choice.verdicts and choice.winner is None:
         verdicts = "; ".join(f"{name}: {why}" for name, why in choice.verdicts.items())
-        yield Found("model", _name(chosen), f"no way to deploy is left: {verdicts}")
+        yield _of_model(chosen, f"no way to deploy is left: {verdicts}")
 
 
 @RULES.rule("DK205", "lost-by-quantization", "warning", sources=("simulated while packaging",))
@@ -145,9 +143,8 @@ def check_segments(chosen: ChosenWay) -> Finds:
     whole = {*chosen.situation.facts.inputs}
     crossing = sorted({name for segment in segments for name in segment.inputs} - whole)
     changed = [label for segment in segments for label in segment.changed]
-    yield Found(
-        "model",
-        _name(chosen),
+    yield _of_model(
+        chosen,
         f"{len(segments)} segments, chained by the run scripts; {len(crossing)} tensors cross between them, "
         f"{len(changed)} operators run in float16 though they have integer encodings",
         evidence={"segments": [segment.name for segment in segments], "crossing": crossing, "changed": changed},
@@ -203,7 +200,7 @@ def check_asked(chosen: ChosenWay) -> Finds:
     for name in chosen.situation.request.rewrite:
         why = _why_not_applied(chosen, name)
         if why:
-            yield Found("model", _name(chosen), f"--rewrite {name}: {why}")
+            yield _of_model(chosen, f"--rewrite {name}: {why}")
 
 
 def _why_not_applied(chosen: ChosenWay, name: str) -> str:
@@ -245,9 +242,8 @@ def check_inferred(chosen: ChosenWay) -> Finds:
     told = [f"{c.tensor}: {c.why}" for c in concluded.values() if c.why.startswith("inferred")]
     from deploykit.encodings.backward import Origin
 
-    yield Found(
-        "model",
-        _name(chosen),
+    yield _of_model(
+        chosen,
         f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
         # No data can correct such ranges.
         hint="these ranges are exact: stored values and operators bound them"
@@ -267,9 +263,8 @@ def check_simplified(chosen: ChosenWay) -> Finds:
     Fix: keep the graph as it was given with --no-rewrite NAME
     """
     for step in chosen.simplified:
-        yield Found(
-            "model",
-            _name(chosen),
+        yield _of_model(
+            chosen,
             f"{step.name}: {'; '.join((*step.notes, step.reason))}",
             hint=f"keep the graph as it was given with --no-rewrite {step.name}",
             evidence=step.to_json(),
@@ -292,14 +287,13 @@ def check_opinions(chosen: ChosenWay) -> Finds:
     compiler, asked = opinions.compiler, opinions.opinions
     if compiler.missing:
         told = f"no compiler was asked about {_about(asked)}: {compiler.missing}"
-        yield Found("model", _name(chosen), told, hint=compiler.instead)
+        yield _of_model(chosen, told, hint=compiler.instead)
         return
     speakers = dict.fromkeys((compiler.name, *(one.by.name for one in asked if one.by is not None)))
     told = "; ".join(_outcomes(asked, name) for name in speakers if _outcomes(asked, name)) if len(speakers) > 1 else ""
     told = told or "; ".join(_by_state(asked))
-    yield Found(
-        "model",
-        _name(chosen),
+    yield _of_model(
+        chosen,
         f"{compiler.name} was asked about {len(asked)} finding{'s' if len(asked) > 1 else ''}: {told}",
         evidence={"compiler": compiler.name, "opinions": plain(asked)},
     )

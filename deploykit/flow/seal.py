@@ -96,7 +96,10 @@ class RanPackage(Record):
         """Those of plan and execution, what was avoided, and what there is to say of that."""
         settled = settled_findings(self.decision.plan.findings, self.execution.settled)
         said = () if self.asked_by is None else self.asked_by.findings
-        return sort_findings((*settled, *self.execution.with_avoided((*self.avoided, *said))))
+        # What was found again was not avoided.
+        found = {finding.about for finding in self.execution.findings}
+        gone = (finding for finding in (*self.avoided, *said) if finding.about not in found)
+        return sort_findings((*settled, *self.execution.findings, *gone))
 
     @property
     def right(self) -> Correctness:

@@ -186,11 +186,6 @@ class Ground(Record, eq=False):
         lost = tried and self.reference.failures
         return "no wider type of the device keeps it, simulated: look at the model and at the samples" if lost else ""
 
-    @property
-    def has_sites(self) -> bool:
-        """True when one of the first rewrites finds a place."""
-        return any(load_transform(name).match(self.model, self.encodings) for name in self.first)
-
     def judged(self, made: BuiltWay) -> BuiltWay:
         """A way whose model and host tail are simulated, with the judge's word on them; as it is without one."""
         if self.judge is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 M = TypeVar("M", "ModelProto", "NodeProto", "TensorProto")
+T = TypeVar("T")
 
 __all__ = [
     "attribute",
@@ -26,10 +27,23 @@ __all__ = [
     "operand",
     "opset_of",
     "raise_opset",
+    "reached",
     "without_values",
 ]
 
 _RUNNING = ops(Trait.CONTROL_FLOW)  # of ONNX's own operators only these run a graph
+
+
+def reached(starts: Iterable[T], onward: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """The starts and all that ``onward`` leads to from them, each once; it is asked after its place was looked at."""
+    todo = list(dict.fromkeys(starts))
+    found = set(todo)
+    while todo:
+        place = todo.pop()
+        yield place
+        fresh = dict.fromkeys(other for other in onward(place) if other not in found)
+        found.update(fresh)
+        todo += fresh
 
 
 def label(node: NodeProto) -> str:

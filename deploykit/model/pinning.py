@@ -5,13 +5,13 @@ Devices take graphs in which every size is a number. What the sizes should be is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
 from deploykit.model.graph import GraphCopy, view_of
-from deploykit.model.nodes import captured_names
+from deploykit.model.nodes import captured_names, reached
 from deploykit.model.operators import Trait, ops
 from deploykit.model.shape_inference import infer
 from deploykit.model.values import dtype_name
@@ -135,9 +135,12 @@ def branch_choices(model: ModelProto) -> dict[str, int]:
 
 def _asked_value(graph: GraphCopy, name: str) -> int | None:
     """The constant that the input is compared with on its way to an If; None where it reaches anything else."""
-    waiting, seen, asked, chooses = [name], {name}, None, False
-    while waiting:
-        tensor = waiting.pop()
+    asked, chooses = None, False
+
+    def made(read: str) -> Iterator[str]:
+        return (made for node in graph.readers(read) if node.op_type != "If" for made in node.output)
+
+    for tensor in reached([name], made):
         if tensor in graph.outputs:
             return None
         for node in graph.readers(tensor):
@@ -149,8 +152,6 @@ def _asked_value(graph: GraphCopy, name: str) -> int | None:
             if node.op_type == "Equal" and asked is None:
                 others = [graph.scalar(other) for other in node.input if other != tensor]
                 asked = next((int(value) for value in others if value is not None), None)
-            waiting += [out for out in node.output if out not in seen]
-            seen.update(node.output)
     if not chooses:
         return None
     return 1 if asked is None else asked

@@ -137,7 +137,7 @@ class Arithmetic:
     def _among(self, one: str, chosen: str, of_several: str, of_axes: str) -> bool:
         """True where a tensor is one of those that another is the extreme of, element by element or over axes."""
         node = self._maker(chosen, of_several, of_axes)
-        if node is None or (node.op_type == of_axes and not _keeps_axes(node)):
+        if node is None or (node.op_type == of_axes and not attribute(node, "keepdims", 1)):
             return False
         among = node.input if node.op_type == of_several else node.input[:1]
         return any(self._same(used, one) for used in among)
@@ -154,7 +154,9 @@ class Arithmetic:
             # Before opset 13 all axes from the given one on add up to 1 together.
             return True if last else (False if self.graph.opset < 13 else None)
         total = self._maker(node.input[1], "ReduceSum")
-        if total is None or shape is None or not self._same(total.input[0], node.input[0]) or not _keeps_axes(total):
+        if total is None or shape is None or not self._same(total.input[0], node.input[0]):
+            return None
+        if not attribute(total, "keepdims", 1):
             return None
         axes = attribute(total, "axes")
         stored = self.graph.array(total.input[1]) if axes is None and len(total.input) > 1 and total.input[1] else None
@@ -183,7 +185,7 @@ class Arithmetic:
             return self._dominates(case, inner, of, square=square, depth=depth - 1)
 
         read, exponent = node.input[0], self.graph.scalar(node.input[-1]) if node.op_type == "Pow" else None
-        same, keeps = self._same(read, of), _keeps_axes(node)
+        same, keeps = self._same(read, of), attribute(node, "keepdims", 1)
         match node.op_type:
             case "Sqrt" | "Pow" if not square and (node.op_type == "Sqrt" or exponent == 0.5):
                 squared = ask(read, square=True)
@@ -249,11 +251,6 @@ def _passed_on(case: Case, node: NodeProto, ask: Callable[[str], float | None]) 
 def _keeps_values(node: NodeProto) -> bool:
     """True for everything but a Cast to a type that cuts fractions off."""
     return node.op_type != "Cast" or dtype_name(attribute(node, "to", 0)) in FLOATS
-
-
-def _keeps_axes(node: NodeProto) -> bool:
-    """True for a reduction that keeps its axes, so that the result stands beside what it was made of."""
-    return bool(attribute(node, "keepdims", 1))
 
 
 _EXACT = (Trait.REARRANGES, Trait.SELECTS, Trait.JOINS, Trait.CLAMPS, Trait.LOGICAL)

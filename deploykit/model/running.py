@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import onnxruntime as ort
 
 from deploykit.system.aliases import Arrays
-from deploykit.system.limits import limited_memory, lose_patience, patience_lost, time_left
+from deploykit.system.limits import limited_memory, lost_patience, time_left
 
 __all__ = ["CpuSession"]
 
@@ -85,7 +85,7 @@ def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[
     between two operators; an operator that goes on is left behind in its thread, which ends with the process. Raises
     TimeoutError then, and what the work raises.
     """
-    if patience_lost():
+    if lost_patience():
         raise TimeoutError("an earlier run of the model took too long")
     answers: SimpleQueue[tuple[list[T], Exception | None]] = SimpleQueue()
 
@@ -113,7 +113,7 @@ def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[
                 over, used = time.monotonic() - until, time.process_time() - started - _LEAST_SECONDS - seconds
                 if used > 0:
                     late = True
-                    lose_patience()
+                    lost_patience().append(True)
                 if max(over, used) > 0:
                     end()
                 if max(over, used) > _LAST_SECONDS:

@@ -352,10 +352,8 @@ def logit_of_sigmoid(look: ModelLook, node: NodeProto) -> Match | None:
         if to.graph.opset < 11:
             to.end("Clip", [logit], name=name, min=ends[0], max=ends[1])
         else:
-            stored = [
-                to.store(f"{output}_{word}", value) for word, value in zip(("lowest", "highest"), ends, strict=True)
-            ]
-            to.end("Clip", [logit, *stored], name=name)
+            bounds = to.store(f"{output}_lowest", ends[0]), to.store(f"{output}_highest", ends[1])
+            to.end("Clip", [logit, *bounds], name=name)
         to.touched.add(output)
         to.ranges[output] = ends
         to.notes.append(f"{output}: now {logit} clipped to [{ends[0]:.6g}, {ends[1]:.6g}]")

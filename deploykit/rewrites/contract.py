@@ -250,10 +250,11 @@ class NodeSteps:
         """What is said of a tensor."""
         return None if self.encodings is None else self.encodings.get(name)
 
-    def put(self, entry: Encoding) -> None:
-        """Set one entry of those that there are."""
-        assert self.encodings is not None
-        self.encodings = replace(self.encodings, entries={**self.encodings.entries, entry.name: entry})
+    def put(self, entry: Encoding | None, **changed: Any) -> None:
+        """Set an entry beside those that there are, with what is changed of it; without one nothing is said."""
+        if entry is not None and self.encodings is not None:
+            entries = {**self.encodings.entries, changed.get("name", entry.name): replace(entry, **changed)}
+            self.encodings = replace(self.encodings, entries=entries)
 
 
 class Match(Struct, frozen=True):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 from onnx import NodeProto
 
-from deploykit.encodings.values import Affine, Encoding, Float, Lpbq
+from deploykit.encodings.values import Affine, Float, Lpbq, on_axis
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
@@ -121,7 +121,7 @@ def _fused(
         entry = to.entry(output)
         if entry is not None and isinstance(entry.value, Affine):
             # The same integers, each standing for less or more.
-            to.put(replace(entry, name=plain, value=replace(entry.value, scale=entry.value.scale / factor)))
+            to.put(entry, name=plain, value=replace(entry.value, scale=entry.value.scale / factor))
         to.needed |= {plain, times}
 
     times = "" if factor == 1.0 else f"{factor:g} times "
@@ -294,7 +294,7 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
     def write(to: NodeSteps) -> None:
         norm, layer = to.node, to.graph.makers[made]
         values = stored_values(to.graph.stored[weight]).astype(np.float64)
-        scaled = values * factor.reshape(_along(axis, values.ndim))
+        scaled = values * on_axis(factor, axis, values.ndim)
         to.graph.restore(weight, scaled.astype(np.float32))
         bias = to.store(f"{layer.name or made}.bias", new)
         layer.input[:] = [*layer.input[:2], bias]
@@ -302,7 +302,7 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
         to.touched.add(bias)
         entry = to.entry(weight)
         if entry is not None:
-            to.put(_scaled(entry, factor, axis, scaled))
+            to.put(entry, value=_scaled(entry.value, factor, axis, scaled))
 
     why = f"{label(node)} scales the channels of {label(layer)}"
     why += "; its weights get a symmetric grid per channel" if _is_lopsided(look.grid(weight)) else ""
@@ -315,35 +315,29 @@ def _is_lopsided(grid: Affine | None) -> bool:
     return grid is not None and grid.scale.size == 1 and abs(float(grid.zero_point.item()) - middle) > 0.5
 
 
-def _along(axis: int, rank: int) -> Sequence[int]:
-    return tuple(-1 if at == axis else 1 for at in range(rank))
-
-
-def _scaled(entry: Encoding, factor: Any, axis: int, scaled: Any) -> Encoding:
-    """The entry of a weight whose channels are multiplied, which gives ``scaled``.
+def _scaled(value: Any, factor: Any, axis: int, scaled: Any) -> Any:
+    """The encoding of a weight whose channels are multiplied, which gives ``scaled``.
 
     A negative factor mirrors the grid, which only moves the zero point of an asymmetric one. A lopsided
     grid for all channels becomes a symmetric one for each, as fine as its bits allow.
     """
-    value: Any = entry.value
     if isinstance(value, Float):
-        return entry
+        return value
     if isinstance(value, Lpbq):
-        size = np.abs(factor).reshape(_along(axis, value.channel_scale.ndim))
-        return replace(entry, value=replace(value, channel_scale=value.channel_scale * size))
+        size = on_axis(np.abs(factor), axis, value.channel_scale.ndim)
+        return replace(value, channel_scale=value.channel_scale * size)
     if not isinstance(value, Affine):
-        return replace(entry, value=replace(value, scale=value.scale.reshape(-1) * np.abs(factor), axis=axis))
+        return replace(value, scale=value.scale.reshape(-1) * np.abs(factor), axis=axis)
     if _is_lopsided(value):
         largest = np.abs(scaled).max(axis=tuple(at for at in range(scaled.ndim) if at != axis))
         scale = np.where(largest > 0, largest, 1.0) / ((1 << (value.bits - 1)) - 1)
         zeros = np.zeros_like(scale)
-        grid = Affine(bits=value.bits, signed=True, scale=scale, zero_point=zeros, symmetric=True, axis=axis)
-        return replace(entry, value=grid)
-    shape = _along(axis, value.scale.ndim) if value.block_size is not None else (-1,)
-    scale = np.asarray(value.scale * np.abs(factor).reshape(shape))
+        return Affine(bits=value.bits, signed=True, scale=scale, zero_point=zeros, symmetric=True, axis=axis)
+    if value.block_size is not None:
+        factor = on_axis(factor, axis, value.scale.ndim)
+    scale = np.asarray(value.scale * np.abs(factor))
     zero = np.broadcast_to(value.zero_point, scale.shape)
     symmetric = np.logical_and(value.signed, zero == 0)
     mirrored = np.where(symmetric, zero, value.lowest + value.highest - zero)
-    zero = np.where(np.broadcast_to(factor.reshape(shape), scale.shape) < 0, mirrored, zero)
-    changed = replace(value, scale=scale, zero_point=np.asarray(zero, np.float64), axis=axis)
-    return replace(entry, value=changed)
+    zero = np.where(np.broadcast_to(factor, scale.shape) < 0, mirrored, zero)
+    return replace(value, scale=scale, zero_point=np.asarray(zero, np.float64), axis=axis)

@@ -527,8 +527,7 @@ def conv_by_shifts(look: ModelLook, node: NodeProto) -> Match | None:
         joined = to.add("Concat", parts, f"{to.made}_parts", axis=1)
         to.share(to.source, *(step.output[0] for step in to.nodes))
         kernel = to.store(f"{node.input[1]}_parts", weight.transpose(0, 2, 1).reshape(len(weight), -1, 1))
-        if entry is not None:
-            to.put(replace(entry, name=kernel))
+        to.put(entry, name=kernel)
         to.end("Conv", [joined, kernel, *node.input[2:]], kernel_shape=[1])
 
     return Match(f"its places lie {far[0]} steps apart", write, opset=13)
@@ -580,8 +579,7 @@ def transposed_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
         parts = weight.reshape(group, -1, *weight.shape[1:]).swapaxes(1, 2)
         turned = np.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, weight.ndim)))
         kernel = to.store(f"{name}_turned", turned)
-        if entry:
-            to.put(replace(entry, name=kernel))
+        to.put(entry, name=kernel)
         to.end("Conv", [to.source, kernel, *node.input[2:]], dilations=far, group=group, pads=pads.tolist())
 
     return Match(f"its places lie {max(far)} steps apart", write)

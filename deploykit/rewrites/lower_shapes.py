@@ -348,12 +348,10 @@ def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
         to.end("Transpose", [flat], name=f"{stem}/return", perm=[0, 2, 1])
         for made, held in ((turned, source), (image, source), (result, output), (flat, output)):
             to.share(held, made)
-            entry = to.entry(held)
-            if entry is not None:
-                to.put(replace(entry, name=made))
+            to.put(to.entry(held), name=made)
         entry = to.entry(weight)
         if entry is not None:
-            to.put(replace(entry, name=kernel, value=_turned(entry.value)))
+            to.put(entry, name=kernel, value=_turned(entry.value))
         to.notes.append(f"{output}: a 1x1 Conv on rank 4")
 
     nodes = (stem,) if last is node else (stem, label(last))

@@ -20,10 +20,9 @@ __all__ = [
     "guarded_memory",
     "limited_memory",
     "limited_time",
-    "lose_patience",
+    "lost_patience",
     "memory_budget",
     "one_patience",
-    "patience_lost",
     "read_size",
     "time_left",
     "unbounded",
@@ -77,16 +76,10 @@ def one_patience() -> Iterator[None]:
         _LOST.reset(before)
 
 
-def lose_patience() -> None:
-    """Say so, inside ``one_patience``."""
+def lost_patience() -> list[bool]:
+    """One entry for each run that was ended inside ``one_patience``; outside of it nothing is kept."""
     lost = _LOST.get()
-    if lost is not None:
-        lost.append(True)
-
-
-def patience_lost() -> bool:
-    """Whether anything inside did."""
-    return bool(_LOST.get())
+    return [] if lost is None else lost
 
 
 @contextmanager

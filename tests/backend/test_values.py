@@ -9,7 +9,7 @@ import onnx.printer
 from msgspec.structs import replace
 from onnx import numpy_helper
 
-from deploykit.backend.backend import Execution, Instead
+from deploykit.backend.backend import Instead
 from deploykit.backend.demo_model import FLOAT_TENSORS, write_demo
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.backend.plans import Plan, PlannedPrecision, Route
@@ -147,8 +147,6 @@ def test_what_another_request_gets_over_is_handled_unless_it_is_found_again() ->
     )
     over = instead.over((A, replace(B, severity=Severity.WARNING), NOTE, replace(NOTE, code="DK904")))
     assert over == (A.with_handled("in another form"), NOTE.with_handled("left out"))
-    other = replace(A, subject=B.subject)  # the same of another tensor
-    assert Execution(findings=(A,)).with_avoided((*over, B, other)) == (A, over[1], B, other)
     assert settled_findings((A, B), {("DK901", "a"): "seen to be right"}) == (A.with_handled("seen to be right"), B)
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.values import on_axis
 from deploykit.errors import DeploykitError
 from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
@@ -143,8 +144,8 @@ class OperatorPlace:
         stored, integers, grid = self.graph.array(name), self.integers(name), self.grid_of(name)
         if stored is not None or integers is None or grid is None:
             return stored
-        sides = [-1 if axis == grid.axis else 1 for axis in range(integers.ndim)]
-        scale, zero = (side.reshape(sides) if side.size > 1 else side for side in (grid.scale, grid.zero))
+        sides = (grid.scale, grid.zero)
+        scale, zero = (on_axis(side, grid.axis, integers.ndim) if side.size > 1 else side for side in sides)
         return np.asarray((integers.astype(np.float64) - zero.astype(np.float64)) * scale, np.float32)
 
     @cached_property
@@ -207,7 +208,7 @@ class OperatorPlace:
         rank = len(given)
         mask = np.ones([1] * rank)
         for axis, along in places.items():
-            mask = mask * (along >= 0).reshape([-1 if other == axis else 1 for other in range(rank)])
+            mask = mask * on_axis(along >= 0, axis, rank)
             if not np.array_equal(along, np.arange(given[axis])):
                 stored = self.number(f"places_{axis}", np.clip(along, 0, None).astype(np.int64))
                 name = self.step("Gather", [name, stored], grid, axis=axis)

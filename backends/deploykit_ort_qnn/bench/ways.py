@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from onnx import TensorProto
 from onnx.defs import SchemaError, get_schema
 
+from deploykit.encodings.values import on_axis
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.rewrites.lower_operators import PoolAxis, pool_windows
 from deploykit.system.aliases import Numbers
@@ -99,8 +100,7 @@ def _mean_without_pads(place: OperatorPlace) -> None:
     # Of ones with zeros around them: what the operator says, by the mean over each whole window.
     factors = place.function(np.ones(place.shape(source)))[:1, :1]
     for window in windows:
-        sides = [-1 if axis == window.axis else 1 for axis in range(factors.ndim)]
-        factors = factors / window.exists.mean(axis=1).reshape(sides)
+        factors = factors / on_axis(window.exists.mean(axis=1), window.axis, factors.ndim)
     name = place.again([name], **_NO_PADS, count_include_pad=None)
     if not np.allclose(factors, 1):
         name = name if grid is None else place.converted(name, grid)
@@ -151,7 +151,7 @@ def _by_places(place: OperatorPlace) -> None:
     places = {}
     for axis, along in enumerate(np.unravel_index(found, given)):
         row = along[tuple(slice(None) if other == axis else 0 for other in range(found.ndim))]
-        if not (along == row.reshape([-1 if other == axis else 1 for other in range(found.ndim)])).all():
+        if not (along == on_axis(row, axis, found.ndim)).all():
             raise NoMatchError("what goes where along one axis depends on another")
         places[axis] = np.ascontiguousarray(row, np.int64)
     place.finish(place.taken(place.moved_on_result_grid(), places, place.grid))

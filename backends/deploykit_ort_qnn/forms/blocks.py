@@ -91,7 +91,7 @@ def _as_matmul(to: NodeSteps, rank: int) -> None:
         for part in ("channel_scale", "block_scale") if isinstance(value, Lpbq) else ("scale", "zero_point"):
             array = getattr(value, part)
             changes[part] = np.ascontiguousarray(array.reshape(array.shape[:2]).T)
-        to.put(replace(entry, name=name, value=replace(value, **changes)))
+        to.put(entry, name=name, value=replace(value, **changes))
         weight = name
     result = to.graph.fresh(f"{output}_last") if is_conv else output
     to.share(output, *([result] if is_conv else []))

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.nodes import reached
 from deploykit.model.operators import INTEGER_RANGES, Trait, is_standard, ops
 from deploykit.system.aliases import Numbers
 
@@ -97,16 +98,16 @@ class _Stated(Record):
 def input_domains(facts: GraphFacts, read: ReadConstant) -> dict[str, Domain]:
     """The domain of every integer and bool input. ``read`` is asked for constants beside the paths of these inputs."""
     chosen = [name for name in facts.inputs if not facts.tensors[name].is_float]
-    reached, todo = set(chosen), list(chosen)
-    while todo:
-        telling = (node for node in facts.consumers_of(todo.pop()) if node.op_type in _PULLS | _MOVES)
-        fresh = {name for node in telling for name in node.outputs} - reached
-        reached |= fresh
-        todo += fresh
-    readings = _Readings(facts=facts, read=read)
+
+    def told(name: str) -> Iterator[str]:
+        for node in facts.consumers_of(name):
+            if node.op_type in _PULLS | _MOVES:
+                yield from node.outputs
+
+    telling, readings = set(reached(chosen, told)), _Readings(facts=facts, read=read)
     order = [*facts.inputs, *(name for node in facts.nodes for name in node.outputs)]
     for name in reversed(order):
-        if name in reached:
+        if name in telling:
             readers = facts.consumers_of(name)
             readings.stated[name] = tuple(item for node in readers for item in readings.of_reader(node, name))
     return {name: _domain(facts.tensors[name].dtype, readings.stated[name]) for name in chosen}

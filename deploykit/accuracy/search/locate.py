@@ -25,6 +25,7 @@ from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
 from deploykit.model.graph import view_of
 from deploykit.model.load import load_model
+from deploykit.model.nodes import reached
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, stored_values
 from deploykit.system.aliases import Arrays, Json, Numbers
@@ -252,19 +253,14 @@ class _SeenTensors:
 
     def _suspects(self, bad: str, threshold: float) -> list[str]:
         """Tensors unseen or off that ``bad`` depends on without a sound tensor in between, in graph order."""
-        found, todo, passed = [], [bad], {bad}
-        while todo:
-            maker = self._facts.producer_of(todo.pop())
-            for name in maker.inputs if maker is not None else ():
-                if not name or name in passed:
-                    continue
-                passed.add(name)
-                if name in self.views and not self._is_off(name, threshold):
-                    continue
-                if name in self.order:
-                    found.append(name)
-                todo.append(name)
-        return sorted(found, key=self.order.__getitem__)
+
+        def unsound(made: str) -> Iterator[str]:
+            maker = self._facts.producer_of(made)
+            names = () if maker is None else filter(None, maker.inputs)
+            return (name for name in names if name not in self.views or self._is_off(name, threshold))
+
+        behind = set(reached([bad], unsound)) - {bad}
+        return sorted(behind & self.order.keys(), key=self.order.__getitem__)
 
     def steps_down(self, name: str) -> bool:
         """True where an operator's output is much worse than the worst that it reads, or where that is not known."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value
+from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value, on_axis
 from deploykit.errors import InputError
 from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import constant_tensor
@@ -100,10 +100,8 @@ def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats
         narrow = np.take(np.repeat(narrow, block_size, axis=axis), np.arange(shape[axis]), axis=axis)
     elif narrow.size == 1:
         return narrow.reshape(())
-    elif getattr(value, "axis", None) is not None:
-        place = [1] * len(shape)
-        place[value.axis] = narrow.size  # type: ignore[union-attr, index]
-        narrow = narrow.reshape(place)
+    elif (axis := getattr(value, "axis", None)) is not None:
+        narrow = on_axis(narrow, axis % len(shape), len(shape))
     np.broadcast_shapes(narrow.shape, shape)
     return narrow
 

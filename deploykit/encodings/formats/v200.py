@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.grids import nested
-from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
+from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value, on_axis
 from deploykit.errors import InputError
 from deploykit.system.aliases import Json
 
@@ -140,8 +140,7 @@ def _parse_scale_of_scales(row: LinearItem, bits: int, where: str) -> Lpbq:
     if axis == along or channels.size != blocks.shape[axis]:
         what = f"'x' has {blocks.shape[axis]} channels along axis {axis} and blocks along axis {along}"
         raise InputError(f"{where}: 'x_scale' has {channels.size} items, but {what}")
-    shape = [blocks.shape[axis] if dim == axis else 1 for dim in range(blocks.ndim)]
-    return _lpbq(row, bits, channels.reshape(shape), blocks, axis, where)
+    return _lpbq(row, bits, on_axis(channels, axis, blocks.ndim), blocks, axis, where)
 
 
 def _lpbq(row: LinearItem, bits: int, channels: Array, blocks: Array, axis: int | None, where: str) -> Lpbq:

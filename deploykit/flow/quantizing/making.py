@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples import decoding
-from deploykit.accuracy.samples.arrays import write_arrays
+from deploykit.accuracy.samples.arrays import read_arrays, write_arrays
 from deploykit.accuracy.samples.calibration import Calibration, load_calibration, places_of, read_places
 from deploykit.accuracy.samples.data_quality import MOST
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
@@ -168,18 +168,13 @@ def _held_out(count: int) -> set[int]:
 
 def read_held_out(folder: Path) -> list[Feed]:
     """The samples that were judged on, decoded."""
-    return [_read(path) for path in sorted((folder / "held_out").glob("*.npz"))]
+    return [read_arrays(path) for path in sorted((folder / "held_out").glob("*.npz"))]
 
 
 def read_decoded(folder: Path, most: int) -> list[Feed]:
     """At most ``most`` of all samples of a job, spread over those that were seen and those held out."""
     files = [*sorted((folder / "samples").glob("*.npz")), *sorted((folder / "held_out").glob("*.npz"))]
-    return [_read(files[at]) for at in spread(len(files), most)]
-
-
-def _read(path: Path) -> Feed:
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    return [read_arrays(files[at]) for at in spread(len(files), most)]
 
 
 _QDQ, _MODEL, _ENCODINGS = "out/model.qdq.onnx", "out/model.onnx", "out/model.encodings"
@@ -397,12 +392,8 @@ def _own(folder: Path, names: Sequence[str]) -> list[Feed] | None:
     if not (place / "names.json").is_file():
         return None
     given = json.loads((place / "names.json").read_text("utf-8"))
-    rows: list[Feed] = []
-    for path in sorted(place.glob("*.npz")):
-        with np.load(path, allow_pickle=False) as arrays:
-            values = {name: arrays[f"v{at}"] for at, name in enumerate(given)}
-        rows.append({name: values[name] for name in names})
-    return rows
+    rows = map(read_arrays, sorted(place.glob("*.npz")))
+    return [{name: row[f"v{given.index(name)}"] for name in names} for row in rows]
 
 
 class Made(Published, eq=False):
