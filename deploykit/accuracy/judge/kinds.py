@@ -168,17 +168,20 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
         class_axis, task = _task(facts, output, kind)
         return (Piece(output=output, kind=kind, class_axis=class_axis, task=task),)
     found, read = list[Piece](), set(_reached(facts, parts[0][0]))
-    for name, start, stop in parts:
-        kind, maker = _kind_of(facts, name), facts.maker_behind(name, _MOVES)
+    kinds = [_kind_of(facts, name) for name, _, _ in parts]
+    scores = sum(stop - start for kind, (_, start, stop) in zip(kinds, parts, strict=True) if kind is OutputKind.SCORES)
+    for kind, (name, start, stop) in zip(kinds, parts, strict=True):
+        maker = facts.maker_behind(name, _MOVES)
         # Boxes and scores of one Sigmoid: a head that is decoded after it. Its first score is whether there is any.
         whole = kind is not OutputKind.SCORES or maker is None or maker.outputs[0] not in read
         for begin, end in pairwise((start, stop) if whole or not found else (start, start + 1, stop)):
             piece = Piece(output=output, kind=kind, axis=axis, start=begin, stop=end)
             last = found[-1] if found else None
             # Neighbours of one kind are one piece: two corners of boxes, scores of several heads. A box stays by
-            # itself, and so does one score before those of the classes: whether there is anything to see.
+            # itself, and so does one score before those of the classes, or of the only one: whether there is anything.
             alone = () if last is None else (_BOX, 1) if last.kind is OutputKind.SCORES else (_BOX,)
-            if last is not None and last.kind is kind and not (last.width in alone and last.width != piece.width):
+            unlike = last is not None and (last.width != piece.width or (len(found) > 1 and scores == 2))
+            if last is not None and last.kind is kind and not (last.width in alone and unlike):
                 found[-1] = replace(last, stop=end)
             elif end > begin:
                 found.append(piece)
@@ -337,7 +340,7 @@ def _in_one(facts: GraphFacts, parts: tuple[Piece, ...]) -> DetectionSet | None:
     if not boxes or not scores:
         return None
     best = max(scores, key=lambda piece: piece.width)
-    other = next((piece for piece in scores if piece is not best and piece.width == 1 and not labels), None)
+    other = next((piece for piece in scores if piece is not best and piece.width == 1), None)
     single = labels[-1] if labels and best.width == 1 else None
     sizes = _size_input(facts, boxes[0].output)
     return DetectionSet(boxes=boxes[0], scores=best, labels=single, objectness=other, sizes=sizes)
