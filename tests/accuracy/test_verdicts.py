@@ -460,6 +460,8 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
     wrong = [[0, letter, 0, 0, 29, 0, 0, 0] if letter < 11 else row for letter, row in enumerate(lines, 1)]
     for name, read in (("as they were", same), ("ten of them with another letter", wrong)):
         yield f"texts, {name}", _one("Softmax", (1, 8, 30), axis=-1), _texts(lines), _texts(read), {}
+        steps, changed = ([one.transpose(1, 0, 2) for one in _texts(side)] for side in (lines, read))
+        yield f"texts by step, {name}", _one("Softmax", (8, 1, 30), axis=-1), steps, changed, {}
     # The sample that is decided otherwise is counted once: it is no broken sample besides.
     classes = _one("Softmax", (1, 12), axis=-1)
     for items, flipped in ((8, 1), (16, 2), (40, 4), (16, 4), (40, 5), (100, 6), (100, 1)):

@@ -207,9 +207,9 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
         axis = None if OutputKind.SCORES in [_kind_of(facts, name) for name in facts.outputs] else 1
     elif axis is None and rank == 3:
         # A projection onto many more values than it reads: logits of a vocabulary.
-        sizes = _weight_shape(facts, facts.maker_behind(output, _SAME), "MatMul")
-        known = [dim for dim in sizes if isinstance(dim, int)]
-        axis = 2 if len(known) == 2 and known[1] > max(known[0], _LEAST_WORDS) else None
+        words, maker = shape[2], facts.maker_behind(output, _WHOLE - {"Transpose"})
+        read = [dim for dim in _weight_shape(facts, maker, "MatMul", "Gemm") if isinstance(dim, int) and dim != words]
+        axis = 2 if isinstance(words, int) and len(read) == 1 and words > max(*read, _LEAST_WORDS) else None
     if axis is not None:
         if rank == 3 and axis == 2:
             # Words in, words out: one token per place. From pictures and sound: texts, by CTC.
@@ -238,10 +238,10 @@ def _without_bias(facts: GraphFacts, node: NodeFact | None) -> NodeFact | None:
     return next(filter(None, map(facts.producer_of, node.inputs)), None)
 
 
-def _weight_shape(facts: GraphFacts, node: NodeFact | None, op_type: str) -> _Shape:
-    """That of the stored weight of a linear operator of one type; () for another operator."""
+def _weight_shape(facts: GraphFacts, node: NodeFact | None, *op_types: str) -> _Shape:
+    """That of the stored weight of a linear operator of some types; () for another operator."""
     linear = _without_bias(facts, node)
-    fits = linear is not None and linear.op_type == op_type and facts.is_stored(linear.inputs[1])
+    fits = linear is not None and linear.op_type in op_types and facts.is_stored(linear.inputs[1])
     return facts.tensors[linear.inputs[1]].shape or () if linear is not None and fits else ()
 
 

@@ -362,8 +362,10 @@ def decisions_kept(pairs: Sequence[Pair]) -> tuple[int, int, str]:
 def texts_read(pairs: Sequence[Pair]) -> tuple[int, int, float]:
     """How many lines are read alike, of how many, and the share of letters to be edited; letters by (samples, steps).
 
-    Steps that repeat are one letter, and the letter that is most frequent in all lines is CTC's blank.
+    Steps that repeat are one letter, and the letter that is most frequent in all lines is CTC's blank. The steps
+    of one line may come first.
     """
+    pairs = [(one.reshape(1, -1), two.reshape(1, -1)) if one.shape[1] == 1 else (one, two) for one, two in pairs]
     blank = int(np.bincount(np.concatenate([one.ravel() for one, _ in pairs])).argmax())
 
     def letters(steps: Numbers) -> list[int]:
