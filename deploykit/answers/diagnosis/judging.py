@@ -26,11 +26,12 @@ __all__ = ["diagnose", "diagnose_log"]
 
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 _MOST_UNKNOWN = 8
-_GONE_ON = 50  # lines behind a doubt: what stops a run ends its log within a trace of the stack
+_GONE_ON = 50  # lines behind a failure: what stops a run ends its log within a trace of the stack
+_PAST_A_DOUBT = 30
 _OF_OTHERS = ("foreign/", "line/")
 _WELL = re.compile(  # what a run says that did its job
-    r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|(?:saved|written) (?:to|at|in))\b|\b(?:completed?|finished|Done)\W*$"
-    r"|\b(?:exit|cmd)[ _](?:code|status)[ :=]+0\b"
+    r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|PASS(?:ED)?|(?:saved|written) (?:to|at|in))\b"
+    r"|\b(?:completed?|finished|Done)\W*$|\b(?:exit|cmd)[ _](?:code|status)[ :=]+0\b"
 )
 _MOST_CODES = 20
 _MOST_PARSED = 60  # lines of trouble, from either end, that are parsed into events, which takes milliseconds a line
@@ -141,7 +142,7 @@ def _by_structure(
     if seen.finishes:
         lines = failing
     elif not failing:  # a run that went on after a doubt was not stopped by it
-        lines = [line for line in lines if seen.lines - line.line < _GONE_ON]
+        lines = [line for line in lines if seen.lines - line.line < _PAST_A_DOUBT]
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return

@@ -84,7 +84,7 @@ _HARMLESS = re.compile(
     |\b(?:if|why)\ .*\b(?:fails|failed|does\ not\ support)\b|:\ Could\ not\ collect$
     |^--\ (?:Performing|Looking|Check|Could\ NOT|Found|Warning:).*
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
-    |(?<!\S)--?\w[\w-]*(?:error|critical|exceptions|fail|fallback|errno|crash)[\w-]*|\w_fallback:\ |\berrors=[a-z]
+    |(?<!\S)--?\w[\w-]*(?:error|critical|exceptions|fail|fallback|errno|crash)[\w-]*|\w_fallback[:\]]\ |\berrors=[a-z]
     |^\s*warnings\.warn\(|^.*\.\.\.\ ?ok$
     |\b(?:error|exception)s?\ (?:will|would|may|might|could)\ be\b""",
     re.IGNORECASE | re.VERBOSE,
