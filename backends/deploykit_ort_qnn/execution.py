@@ -127,7 +127,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         if numeric.shared:
             record["numbers"]["emulated_for"] = "another chip of this run, for which the same operations were compiled"
     right = correctness(numeric)
-    audit = _audited(package, draft, right, progress)
+    audit = _audited(package, draft, right, progress, doubted=bool(numeric.doubtful))
     if audit is not None:
         record["audit"] = {"level": audit.level, "by": audit.by, "kernels": dict(audit.counts)}
     instead = wanted_repairs(draft, audit, numeric, host, progress)
@@ -179,14 +179,17 @@ def _estimated(
     return told
 
 
-def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: Tell) -> Audit | None:
+def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: Tell, *, doubted: bool) -> Audit | None:
     """Kernels run by themselves, where that is wanted and there are any; written beside the other evidence.
 
-    Where the outputs are right on inputs that mean something, a kernel that is wrong elsewhere is a warning.
+    All of them where the whole is ``doubted``. Where the outputs are right on inputs that mean something, a kernel that
+    is wrong elsewhere is a warning.
     """
     level = str(draft.options.get("kernels", "off"))
     if level == "off" or installed_wheel() is None:
         return None
+    if doubted:
+        level = "full"
     audit = with_count(audit_draft(draft, level=level, progress=progress), draft)
     if not audit.findings:
         return None

@@ -36,6 +36,7 @@ __all__ = [
     "index_from_front",
     "integer_remainder",
     "norm_statistics",
+    "one_hot_of_floats",
     "pad_by_borders",
     "pool_by_taps",
     "pool_windows",
@@ -450,6 +451,22 @@ def equal_of_bools(look: ModelLook, node: NodeProto) -> Match | None:
         to.end("Not", [differs])
 
     return Match("it compares bools", write)
+
+
+@rewrite("OneHot", none="no OneHot has stored values but floats", note="{} OneHots give floats, and cast them")
+def one_hot_of_floats(look: ModelLook, node: NodeProto) -> Match | None:
+    """Stores the two values of a OneHot as floats, and casts what it gives to their type."""
+    values = look.array(node.input[2])
+    if values is None or values.dtype.kind not in "biu":
+        return None
+
+    def write(to: NodeSteps) -> None:
+        stored = to.store(f"{to.node.input[2]}_as_float", values.astype(np.float32))
+        inputs = [*to.node.input[:2], stored]
+        spread = to.add("OneHot", inputs, f"{to.made}_floats", axis=attribute(to.node, "axis", -1))
+        to.end("Cast", [spread], to=helper.np_dtype_to_tensor_dtype(values.dtype))
+
+    return Match(f"its values are {values.dtype}", write)
 
 
 @rewrite("Pow", none="no Pow has a stored exponent of integers", note="{} exponents are of the type of their base")

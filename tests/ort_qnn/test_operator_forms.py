@@ -139,6 +139,11 @@ FLOATS: dict[str, ModelProto] = {
         19,
     ),
     "float-exponent": built("3,8", "k = Constant <value_int = 3> ()  y = Pow (x, k)"),
+    "one-hot-of-floats": built(
+        "3,8",
+        "n = Constant <value_int = 8> ()  v = Constant <value_ints = [0, 1]> ()  i = ArgMax <axis = 1> (x)"
+        "  o = OneHot (i, n, v)  y = Cast <to = 1> (o)",
+    ),
     "zeros-in-kernel": built("1,4,8,8,8", "y = Conv <dilations = [2,2,2]> (x, +[6,4,3,3,3])", 17),
     "equal-of-bools": built(
         "3,8",
@@ -162,6 +167,14 @@ def test_what_is_refused_or_wrong_in_float_is_cured(cure: str, tmp_path: Path) -
     made = proven(tmp_path, FLOATS[cure], None, 50.0)
     said = [finding.message for finding in made.findings if finding.code == "DK210"]
     assert not cure.strip() or any(message.startswith(f"{cure}: ") for message in said)
+
+
+def test_a_kernel_that_is_wrong_is_found_on_made_up_inputs_too(tmp_path: Path) -> None:
+    pool = "AveragePool <count_include_pad = 1, kernel_shape = [3,3,3], strides = [2,2,2], pads = [1,1,1,1,1,1]>"
+    onnx.save(built("1,4,8,8,8", f"y = {pool} (x)"), tmp_path / "m.onnx")
+    made = make_package(Request(model=tmp_path / "m.onnx", target="sm8650", backend="ort-qnn"), tmp_path / "p")
+    assert {"QNN321"} == {finding.code for finding in made.findings if finding.handled}
+    assert float(json.loads((tmp_path / "p/artifacts/numbers.json").read_text())["agreement_db"]["y"]) > 50.0
 
 
 @pytest.mark.parametrize("precision", ["float", "w8a16"])

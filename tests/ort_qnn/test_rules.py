@@ -244,6 +244,9 @@ CASES: dict[str, Any] = {
     ),
     "ORT120": (lambda: BAD, lambda: GOOD),
     "ORT121": (lambda: NumericScope(not_run="no time"), lambda: GOOD),
+    "ORT122": tuple(
+        partial(NumericScope, device=Verdict(right=None), agreement={"y": decibels}) for decibels in (5.9, 6.0)
+    ),
     "ORT130": (lambda: replace(PACKAGE, provider_options={}), lambda: PACKAGE),
     "ORT131": (lambda: replace(PACKAGE, unknown_options=("vtcm", "arch")), lambda: PACKAGE),
     "ORT132": (lambda: replace(PACKAGE, context={"soc_model": 0}), lambda: PACKAGE),

@@ -45,7 +45,8 @@ class Refused(SourcedRow):
     """An operator that is refused: always, or if a value of an attribute is no word of ``unless``; with ``rank`` there.
 
     With ``computed`` it is where the input at that position is given and not stored, with ``gives`` where the output at
-    that position is read, with ``types`` where an input is of one of these. ``backend`` empty: on either route.
+    that position is read, with ``types`` where an input, from the one at ``since`` on, is of one of these. ``backend``
+    empty: on either route.
     """
 
     op: str
@@ -54,6 +55,7 @@ class Refused(SourcedRow):
     computed: int = 0
     gives: int = 0
     types: tuple[str, ...] = ()
+    since: int = 0
     attribute: str = ""
     unless: str = ""
     rank: int | None = None

@@ -209,6 +209,7 @@ def check_short_axes(situation: Situation) -> Finds:
         "pad-by-borders",
         "equal-of-bools",
         "float-exponent",
+        "one-hot-of-floats",
         "zeros-in-kernel",
         "usual-activations",
         "transposed-to-conv",
@@ -228,7 +229,7 @@ def check_refused(situation: Situation) -> Finds:
             rows.setdefault(row.op, []).append(row)
     for node in nodes(situation, *rows):
         rank = facts.tensor(node.inputs[0]).rank
-        types = {facts.tensors[name].dtype for name in node.inputs if name}
+        types = [facts.tensors[name].dtype if name else "" for name in node.inputs]
         for row in rows[node.op_type]:
             value = node.attributes.get(row.attribute, [])
             values = value if isinstance(value, list | tuple) else [value]
@@ -238,7 +239,7 @@ def check_refused(situation: Situation) -> Finds:
                 refused = not all(facts.tensors[name].is_weight for name in given)
             if row.gives:
                 refused = bool(_read(facts, node.outputs[row.gives : row.gives + 1]))
-            if refused and row.rank in (None, rank) and not types.isdisjoint(row.types or types):
+            if refused and row.rank in (None, rank) and (not row.types or {*row.types} & {*types[row.since :]}):
                 yield at_node(node, row.why, sources=row.source, claim=claim_of(row))
 
 
