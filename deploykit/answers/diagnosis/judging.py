@@ -31,7 +31,7 @@ _PAST_A_DOUBT = 30
 _OF_OTHERS = ("foreign/", "line/")
 _WELL = re.compile(  # what a run says that did its job
     r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|PASS(?:ED)?|(?:saved|written) (?:to|at|in))\b"
-    r"|\b(?:completed?|finished|Done)\W*$|\b(?:exit|cmd)[ _](?:code|status)[ :=]+0\b"
+    r"|\b(?:completed?|finished|Done)\W*$"
 )
 _MOST_CODES = 20
 _MOST_PARSED = 60  # lines of trouble, from either end, that are parsed into events, which takes milliseconds a line

@@ -72,7 +72,7 @@ surely what happened.
 """
 
 _HARMLESS = re.compile(
-    r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?)\b
+    r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|fail(?:ures?|ed)?|exceptions?|mismatch(?:es)?)\b
     |\b\d+\ (?:critical\ )?warnings?\b
     |\b(?:(?:critical[- ])?warnings?|errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)\ ?(?:count\ ?)?[:=]\s*0\b
         (?!x|\.\d)|(?:error|fail|exception)\w*["']\ ?:\ ?(?:0|false|null|none)\b
