@@ -16,15 +16,18 @@ from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
+from deploykit.system.aliases import Numbers
 
 __all__ = [
     "GridKind",
     "affine_for_range",
+    "affine_per_channel",
     "entry_for_range",
     "kind_of_entry",
     "range_of",
     "symmetric_blocks",
     "widen",
+    "widened",
 ]
 
 _SMALLEST_SCALE = 2.0**-100
@@ -59,6 +62,19 @@ def affine_for_range(low: float, high: float, kind: GridKind) -> Affine:
         zero_point=np.asarray(zero, dtype=np.float64),
         symmetric=kind.symmetric,
     )
+
+
+def affine_per_channel(values: Numbers, axis: int, bits: int) -> Affine:
+    """The symmetric grid of each channel that holds its values, as fine as its bits allow."""
+    peak = np.abs(values.astype(np.float64)).max(axis=tuple(at for at in range(values.ndim) if at != axis))
+    scale = np.where(peak > 0, peak, 1.0) / ((1 << (bits - 1)) - 1)
+    return Affine(bits=bits, signed=True, scale=scale, zero_point=np.zeros(scale.shape), symmetric=True, axis=axis)
+
+
+def widened(value: Affine, bits: int) -> Affine:
+    """A grid of more bits, of the same kind and for the same range."""
+    kind = GridKind(bits=bits, signed=value.signed, symmetric=bool(value.symmetric))
+    return affine_for_range(*value.ends, kind)
 
 
 def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:
@@ -110,10 +126,8 @@ def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tu
         stored = [name for name in node.inputs if name and facts.tensors[name].is_weight and name not in params]
         for name in (*stored, *node.outputs):
             entry = encodings.get(name)
-            ends = range_of(entry)
-            if entry is not None and ends is not None and isinstance(entry.value, Affine) and entry.value.bits < _WIDE:
-                kind = GridKind(bits=_WIDE, signed=entry.value.signed, symmetric=bool(entry.value.symmetric))
-                made[name] = replace(entry, value=affine_for_range(*ends, kind))
+            if entry is not None and range_of(entry) and isinstance(entry.value, Affine) and entry.value.bits < _WIDE:
+                made[name] = replace(entry, value=widened(entry.value, _WIDE))
     return encodings.with_entries(made.values()), tuple(made)
 
 

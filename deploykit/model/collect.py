@@ -15,7 +15,7 @@ from deploykit.errors import InputError
 from deploykit.model.checks import check_attention
 from deploykit.model.facts import LAYOUT, GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.model.graph import GraphView, view_of
-from deploykit.model.load import Model, named_tensors
+from deploykit.model.load import Model
 from deploykit.model.nodes import names_read
 from deploykit.model.operators import DEFAULT_DOMAINS, is_standard
 from deploykit.model.shape_inference import Inferred, infer
@@ -98,7 +98,7 @@ def read_of(view: GraphView) -> Model:
 
     No file is looked for.
     """
-    return Model(path=Path("model.onnx"), proto=view.model, stored=named_tensors(view.model))
+    return Model(path=Path("model.onnx"), proto=view.model, stored=view.stored)
 
 
 def facts_of(model: ModelProto | GraphView) -> GraphFacts:

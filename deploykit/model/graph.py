@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.errors import DefectError
 from deploykit.model.nodes import copy_of, names_read, opset_of
 from deploykit.model.operators import is_standard, static_from
 from deploykit.model.shape_inference import Shape, infer
-from deploykit.model.values import constant_tensor, dtype_name
+from deploykit.model.values import dtype_name, named_tensors
 from deploykit.model.weights import is_outside, stored_values
 from deploykit.system.aliases import Numbers
 from deploykit.system.store import Kept, made_once
@@ -41,7 +41,7 @@ class GraphCopy(Kept):
     def reindex(self) -> None:
         """Read the nodes again."""
         graph = self.model.graph
-        self.stored: dict[str, TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
+        self.stored = named_tensors(self.model)
         self.outputs = {item.name for item in graph.output}
         self.inputs = {item.name for item in graph.input} - self.stored.keys()
         self.makers: dict[str, NodeProto] = {}
@@ -50,8 +50,6 @@ class GraphCopy(Kept):
             for name in names_read(node):
                 self._readers.setdefault(name, []).append(node)
             self.makers.update((name, node) for name in node.output if name)
-            if node.op_type == "Constant" and is_standard(node) and (held := constant_tensor(node)) is not None:
-                self.stored[node.output[0]] = held
         self._names: set[str] | None = None
         self._derived = {}
 

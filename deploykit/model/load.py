@@ -16,15 +16,14 @@ from msgspec.structs import replace
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings.records import Record
 from deploykit.model.checks import check_graph, sort_nodes
-from deploykit.model.operators import is_standard
 from deploykit.model.values import (
     MAPPED,
     ExternalFile,
     all_graphs,
     check_inline,
-    constant_tensor,
     is_external,
     locate_external,
+    named_tensors,
     stored_tensors,
 )
 from deploykit.system.files import read_regular, regular_size
@@ -37,7 +36,6 @@ __all__ = [
     "Model",
     "blaming",
     "load_model",
-    "named_tensors",
     "what_is_wrong",
     "wrap_proto",
 ]
@@ -178,17 +176,6 @@ def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
     files = locate_external(path, external)
     check_graph(path, proto)
     return Model(path=path, proto=proto, external=files, stored=named_tensors(proto))
-
-
-def named_tensors(proto: ModelProto) -> dict[str, TensorProto]:
-    """What the main graph stores, by name: initializers, and what its Constant nodes hold."""
-    stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-    for node in proto.graph.node:
-        if node.op_type == "Constant" and is_standard(node) and len(node.output) == 1:
-            held = constant_tensor(node)
-            if held is not None:
-                stored[node.output[0]] = held
-    return stored
 
 
 @contextmanager

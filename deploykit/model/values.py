@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from deploykit.errors import InputError
 from deploykit.findings.records import Record
 from deploykit.model.nodes import bodies
-from deploykit.model.operators import BITS
+from deploykit.model.operators import BITS, is_standard
 from deploykit.system.files import regular_size
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = [
     "element_count",
     "is_external",
     "locate_external",
+    "named_tensors",
     "nested_graphs",
     "stored_tensors",
 ]
@@ -134,6 +135,15 @@ def constant_tensor(node: NodeProto) -> TensorProto | None:
             data_type = TensorProto.DataType.Value(plain)
             return helper.make_tensor(name, data_type, [len(value)] if many else [], value if many else [value])
     return None
+
+
+def named_tensors(proto: ModelProto) -> dict[str, TensorProto]:
+    """What the main graph stores, by name: initializers, and what its Constant nodes hold."""
+    stored: dict[str, TensorProto] = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and is_standard(node) and (held := constant_tensor(node)) is not None:
+            stored[node.output[0]] = held
+    return stored
 
 
 _PLAIN = {"value_float": "FLOAT", "value_floats": "FLOAT", "value_int": "INT64", "value_ints": "INT64"}

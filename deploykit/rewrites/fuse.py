@@ -16,6 +16,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 from onnx import NodeProto
 
+from deploykit.encodings.new_grids import affine_per_channel
 from deploykit.encodings.values import Affine, Float, Lpbq, on_axis
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
@@ -329,10 +330,7 @@ def _scaled(value: Any, factor: Any, axis: int, scaled: Any) -> Any:
     if not isinstance(value, Affine):
         return replace(value, scale=value.scale.reshape(-1) * np.abs(factor), axis=axis)
     if _is_lopsided(value):
-        largest = np.abs(scaled).max(axis=tuple(at for at in range(scaled.ndim) if at != axis))
-        scale = np.where(largest > 0, largest, 1.0) / ((1 << (value.bits - 1)) - 1)
-        zeros = np.zeros_like(scale)
-        return Affine(bits=value.bits, signed=True, scale=scale, zero_point=zeros, symmetric=True, axis=axis)
+        return affine_per_channel(scaled, axis, value.bits)
     if value.block_size is not None:
         factor = on_axis(factor, axis, value.scale.ndim)
     scale = np.asarray(value.scale * np.abs(factor))

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -432,8 +433,9 @@ def find_culprit(
 
     if not does(operators):
         return None
-    end = _least(len(operators), lambda size: does(operators[:size]))
-    start = end - _least(end, lambda size: does(operators[end - size : end]))
+    # The fewest first ones that do it, and of these the fewest last ones.
+    end = bisect_left(range(len(operators)), True, 1, key=lambda size: does(operators[:size]))
+    start = end - bisect_left(range(end), True, 1, key=lambda size: does(operators[end - size : end]))
     left = operators[start:end]
     for index in tuple(left) if len(left) <= _SINGLY else ():
         fewer = [other for other in left if other != index]
@@ -441,15 +443,6 @@ def find_culprit(
     found = pieces.cut(left)
     assert found is not None
     return found, tuple(RefusedNode(name=label(nodes[index]), type=nodes[index].op_type) for index in left)
-
-
-def _least(high: int, holds: Callable[[int], bool]) -> int:
-    """The smallest size for which it holds, as far as it holds for all larger ones; ``high`` is known to."""
-    low = 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return high
 
 
 def _rewritten(culprit: ModelProto, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:

@@ -112,8 +112,7 @@ def symmetric_int16(value: Affine) -> Affine:
     """The symmetric signed 16-bit grid that covers a per-tensor grid: the same one, where 0 is in its middle."""
     if value.bits == 16 and is_centred(value):
         return replace(value, signed=True, zero_point=np.asarray(0.0), symmetric=True)
-    most = max(map(abs, value.ends))
-    return Affine(bits=16, signed=True, scale=np.asarray(most / 32767), zero_point=np.asarray(0.0), symmetric=True)
+    return affine_for_range(*value.ends, GridKind(bits=16, signed=True, symmetric=True))
 
 
 def symmetric_uint16(value: Affine) -> Affine:

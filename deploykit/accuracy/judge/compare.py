@@ -147,11 +147,10 @@ def _worst_slice(axis: Slices) -> Json:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean of numbers of which some may be infinite, to both sides even: then there is none."""
-    infinite = {value for value in values if math.isinf(value)}
-    if infinite:
-        return infinite.pop() if len(infinite) == 1 else math.nan
-    return math.fsum(values) / len(values)
+    try:
+        return math.fsum(values) / len(values)
+    except ValueError:  # some are infinite to one side, some to the other
+        return math.nan
 
 
 class ComparedOutputs(Record):

@@ -23,7 +23,7 @@ from deploykit.accuracy.simulate.precisions import CostModel, ModelCost
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders, float_nodes
-from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.new_grids import widened
 from deploykit.encodings.values import Affine, EncodingSet, Float, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
@@ -164,11 +164,7 @@ class Raiser(Struct, dict=True):
         entries = dict(self.made.entries)
         for name in names & entries.keys():
             value: Value = entries[name].value
-            if wide == "float16" or not isinstance(value, Affine):
-                value = Float(dtype="float16")
-            else:
-                kind = GridKind(bits=16, signed=value.signed, symmetric=bool(value.symmetric))
-                value = affine_for_range(*value.ends, kind)
+            value = widened(value, 16) if wide == "int16" and isinstance(value, Affine) else Float(dtype="float16")
             entries[name] = replace(entries[name], value=value)
         return replace(self.made, entries=entries)
 

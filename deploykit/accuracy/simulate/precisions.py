@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.encodings.complete import copy_over_movement
-from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
+from deploykit.encodings.new_grids import GridKind, affine_for_range, affine_per_channel
+from deploykit.encodings.values import Encoding, EncodingSet, Float, Value
 from deploykit.errors import UsageError
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact, setting_of
@@ -135,17 +135,7 @@ def _stored_entries(
 def _of_stored(values: npt.NDArray[np.float32], axis: int | None, precision: SimulatedPrecision) -> Value:
     if axis is None or precision.float_type:
         return _activation(float(values.min()), float(values.max()), precision)
-    others = tuple(place for place in range(values.ndim) if place != axis)
-    peak = np.abs(values.astype(np.float64)).max(axis=others)
-    highest = (1 << (precision.weights - 1)) - 1
-    return Affine(
-        bits=precision.weights,
-        signed=True,
-        scale=np.where(peak > 0, peak, 1.0) / highest,
-        zero_point=np.zeros(peak.shape),
-        symmetric=True,
-        axis=axis,
-    )
+    return affine_per_channel(values, axis, precision.weights)
 
 
 _FLOAT_BITS = 32

@@ -9,7 +9,7 @@ stored values are quantized in NumPy, and activations by ordinary float32 ops be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value, on_axis
 from deploykit.errors import InputError
 from deploykit.model.nodes import opset_of, without_values
-from deploykit.model.values import constant_tensor
+from deploykit.model.values import named_tensors
 from deploykit.model.weights import element_type, is_mapped, numpy_type, stored_values
 from deploykit.system.aliases import Numbers
 
@@ -123,7 +123,7 @@ def quantizers_of(model: ModelProto, encodings: EncodingSet) -> tuple[dict[str, 
     given = {e.name: e.value for e in encodings if e.name not in skipped}
     given |= {name: Float(dtype="float16") for name in encodings.float_tensors if name not in given}
     values: dict[str, Value] = {}
-    for name, tensor in _stored_tensors(model):
+    for name, tensor in named_tensors(model).items():
         if name in given and tensor.data_type == tensor.FLOAT:
             _check_fit(tensor, given[name], name)
             values[name] = given[name]
@@ -149,7 +149,8 @@ def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto
 
     Graph inputs are quantized when they are fed, and weights that lie in files when they are read.
     """
-    stored = {name: tensor for name, tensor in _stored_tensors(model) if name in values}
+    floats = ((name, one) for name, one in named_tensors(model).items() if one.data_type == TensorProto.FLOAT)
+    stored = {name: tensor for name, tensor in floats if name in values}
     copy = without_values(model)
     graph, constants = copy.graph, dict[np.float32, str]()
     graph.initializer.extend(
@@ -169,16 +170,6 @@ def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto
                 copied.output[index] = name + RAW
                 _add_quantizer(graph, name, values[name], constants)
     return copy
-
-
-def _stored_tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """Initializers and the tensors of Constant nodes, float32 ones only."""
-    stored = [(tensor.name, tensor) for tensor in model.graph.initializer]
-    for node in model.graph.node:
-        held = constant_tensor(node) if node.op_type == "Constant" else None
-        if held is not None:
-            stored.append((node.output[0], held))
-    yield from ((name, tensor) for name, tensor in stored if tensor.data_type == TensorProto.FLOAT)
 
 
 def quantized_tensor(tensor: TensorProto, value: Value, name: str) -> TensorProto:
