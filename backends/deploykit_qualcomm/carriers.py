@@ -91,17 +91,16 @@ def probe_hosts(around: Surroundings) -> Iterator[CheckLine]:
         words = f"{state.state}{f' ({state.detail})' if state.detail else ''}"
         lacks = "".join(f"; {need.name} is not installed" for need in missing)
         ways = [*(need.install for need in missing), f"deploykit toolchain install {spec.name}-{spec.version}"]
-        yield CheckLine(
-            id=f"{spec.name}-{spec.version}",
-            state="ok" if ready else "absent",
-            detail=f"the compiler of QAIRT {wheel.sdk} (onnxruntime-qnn {wheel.version}): {words}{lacks}",
-            next="" if ready else "; ".join(ways),
-            facts={
-                "sdk": wheel.sdk,
-                "wheel": wheel.version,
-                "toolchain": state.state,
-                "missing": [need.name for need in missing],
-            },
+        yield CheckLine.of(
+            f"{spec.name}-{spec.version}",
+            ready,
+            f"the compiler of QAIRT {wheel.sdk} (onnxruntime-qnn {wheel.version}): {words}{lacks}",
+            "; ".join(ways),
+            bad="absent",
+            sdk=wheel.sdk,
+            wheel=wheel.version,
+            toolchain=state.state,
+            missing=[need.name for need in missing],
         )
     others = (wheel for wheel in tables().wheels if not wheel.runs_on_linux and host_toolchain(wheel.sdk) is None)
     elsewhere = {wheel.sdk: wheel.version for wheel in others}

@@ -123,25 +123,23 @@ def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
         word = "; ".join(finding.message for finding in findings) or f"its table is {known.version}"
     except (DeploykitError, InvalidVersion) as error:
         word = str(error).splitlines()[0]
-    yield CheckLine(
-        id=name,
-        state="ok" if known is not None else "problem",
-        detail=f"QAIRT {version} ({how}); {word}",
-        next="" if known is not None else "deploykit has no table for this release",
-        facts={"root": str(root), "version": version},
-    )
+    told = f"QAIRT {version} ({how}); {word}"
+    cure = "deploykit has no table for this release"
+    yield CheckLine.of(name, known is not None, told, cure, root=str(root), version=version)
     yield _tools(around, root, version)
     if known is not None:
         wanted = [name for name in _PYTHONS if known.status(f"python-{name}") is Status.SUPPORTED]
         present = [name for name in wanted if around.which(f"python{name}")]
         row = next((known.feature(f"python-{name}") for name in wanted), None)
         words = " or ".join(wanted) or "a version that no table has"
-        yield CheckLine(
-            id=f"python:{version}",
-            state="ok" if present else "problem",
-            detail=f"the converters of {version} need Python {words}; found: {', '.join(present) or 'none'}",
-            next="" if present else f"install python{wanted[0]}, or make an environment with it" if wanted else "",
-            facts={"wanted": wanted, "present": present, "source": [] if row is None else list(row.source)},
+        yield CheckLine.of(
+            f"python:{version}",
+            bool(present),
+            f"the converters of {version} need Python {words}; found: {', '.join(present) or 'none'}",
+            f"install python{wanted[0]}, or make an environment with it" if wanted else "",
+            wanted=wanted,
+            present=present,
+            source=[] if row is None else list(row.source),
         )
 
 
@@ -212,12 +210,8 @@ def probe_ndk(around: Surroundings) -> Iterator[CheckLine]:
             next="install it to build model libraries for Android; context binaries do not need it",
         )
     clang = around.which("clang++")
-    yield CheckLine(
-        id="clang",
-        state="ok" if clang else "absent",
-        detail=clang or "no clang++",
-        next="" if clang else "install clang and libc++: qnn-model-lib-generator compiles with it on the host",
-    )
+    cure = "install clang and libc++: qnn-model-lib-generator compiles with it on the host"
+    yield CheckLine.of("clang", bool(clang), clang or "no clang++", cure, bad="absent")
 
 
 def probe_adb(around: Surroundings) -> Iterator[CheckLine]:
@@ -236,11 +230,11 @@ def probe_adb(around: Surroundings) -> Iterator[CheckLine]:
         detail, advice = "; ".join(other), "unlock the device and allow debugging"
         yield CheckLine(id="adb", state="problem", detail=detail, next=advice, facts={"devices": []})
     else:
-        detail = f"devices: {', '.join(ready)}" if ready else "no device"
-        advice = "" if ready else "connect one, with debugging switched on"
-        yield CheckLine(
-            id="adb", state="ok" if ready else "absent", detail=detail, next=advice, facts={"devices": ready}
+        detail, cure = (
+            f"devices: {', '.join(ready)}" if ready else "no device",
+            "connect one, with debugging switched on",
         )
+        yield CheckLine.of("adb", bool(ready), detail, cure, bad="absent", devices=ready)
 
 
 def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
@@ -267,17 +261,16 @@ def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
         if pair.status is Status.SUPPORTED
     ]
     advice = f"pairs (onnxruntime-qnn with onnxruntime) that were seen to work: {', '.join(pairs[-4:])}"
-    yield CheckLine(
-        id="onnxruntime-qnn",
-        state="ok" if loads else "problem",
-        detail=f"onnxruntime-qnn {provider} ({inside}) in onnxruntime {runtime}: "
-        + (
-            "loads"
-            if loads
-            else f"does not load: {lines[-1].strip()[:200] if lines else f'exit status {ended.returncode}'}"
-        ),
-        next="" if loads else unloadable[1] if unloadable is not None else advice,
-        facts={"onnxruntime": runtime, "onnxruntime_qnn": provider, "sdk": None if row is None else row.sdk},
+    said = lines[-1].strip()[:200] if lines else f"exit status {ended.returncode}"
+    yield CheckLine.of(
+        "onnxruntime-qnn",
+        loads,
+        f"onnxruntime-qnn {provider} ({inside}) in onnxruntime {runtime}: "
+        + ("loads" if loads else f"does not load: {said}"),
+        unloadable[1] if unloadable is not None else advice,
+        onnxruntime=runtime,
+        onnxruntime_qnn=provider,
+        sdk=None if row is None else row.sdk,
     )
 
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
@@ -43,15 +43,8 @@ def examine(backends: Iterable[AnyBackend], surroundings: Surroundings | None = 
 
 def examine_core(around: Surroundings) -> Iterator[CheckLine]:
     """Python, deploykit's own packages, the kind of machine, a C++ compiler, and room on the disk."""
-
-    def line(
-        name: str, good: bool, detail: str, cure: str, *, bad: Literal["problem", "absent"] = "problem", **facts: object
-    ) -> CheckLine:
-        return CheckLine(id=name, state="ok" if good else bad, detail=detail, next="" if good else cure, facts=facts)
-
-    version = platform.python_version()
-    where = f"Python {version}, {sys.executable}"
-    yield CheckLine(id="python", state="ok", detail=where, facts={"version": version})
+    version, line = platform.python_version(), CheckLine.of
+    yield line("python", True, f"Python {version}, {sys.executable}", "", version=version)
     yield _packages(around)
     system, machine = platform.system(), platform.machine()
     tried = "vendor tools and emulators were tried on Linux x86-64 only"
@@ -74,7 +67,7 @@ def _packages(around: Surroundings) -> CheckLine:
     """Versions by their metadata, and one child process that really imports the heavy ones."""
     from importlib.metadata import PackageNotFoundError, version
 
-    versions: dict[str, str] = {}
+    versions: dict[str, Any] = {}
     for name in _PACKAGES:
         try:
             versions[name] = version(name)
@@ -87,5 +80,4 @@ def _packages(around: Surroundings) -> CheckLine:
         said = [text.strip() for text in tried.tail if text.strip()]
         ending = "timed out" if tried.timed_out else f"exit status {tried.returncode}"
         detail = f"{detail}; importing them fails: {said[-1][:300] if said else ending}"
-    cure = "" if good else "install deploykit again, with its dependencies"
-    return CheckLine(id="packages", state="ok" if good else "problem", detail=detail, next=cure, facts=versions)
+    return CheckLine.of("packages", good, detail, "install deploykit again, with its dependencies", **versions)

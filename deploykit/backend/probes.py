@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import field
 
@@ -36,6 +36,11 @@ class CheckLine(Published):
     detail: str
     next: str = ""
     facts: Json = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, good: bool, detail: str, cure: str, *, bad: State = "problem", **facts: Any) -> CheckLine:
+        """A line whose ``cure`` is told only where things are not good."""
+        return cls(id=name, state="ok" if good else bad, detail=detail, next="" if good else cure, facts=facts)
 
 
 class Surroundings(Record):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -211,16 +211,14 @@ def compare(first: Path, second: Path, **options: Any) -> int:
 )
 @flag("--signed", "Keep signed activation grids; without it they become unsigned ones.")
 @flag("--force", "Replace a file that stands there.")
-def apply(
-    file: Path, model: Path, output: Path, bias: Literal["float", "encoded", "int32"], signed: bool, force: bool
-) -> int:
+def apply(file: Path, model: Path, output: Path, **how: Any) -> int:
     """Write the encodings of FILE into a model as QuantizeLinear and DequantizeLinear.
 
     Entries that ONNX cannot store are listed with the reason; exit status 1 then.
     """
     from deploykit.encodings.files import apply_encodings
 
-    done = apply_encodings(model, file, output, bias=bias, signed=signed, force=force)
+    done = apply_encodings(model, file, output, **how)
     lines = [f"{name}: not written, {reason}" for name, reason in done.skipped.items()]
     lines.append(f"{len(done.placed)} tensors are quantized in {done.output}")
     emit(done, "\n".join(lines))

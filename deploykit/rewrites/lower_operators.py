@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, helper
 
 from deploykit.findings.records import Record
@@ -562,9 +561,8 @@ def zeros_in_kernel(look: ModelLook, node: NodeProto) -> Match | None:
     def write(to: NodeSteps) -> None:
         wide = np.zeros((*weight.shape[:2], *sizes), weight.dtype)
         wide[:, :, *(slice(None, None, steps) for steps in far)] = weight
-        kernel, entry = to.store(f"{name}_wide", wide), to.entry(name)
-        if entry is not None:
-            to.put(replace(entry, name=kernel))
+        kernel = to.store(f"{name}_wide", wide)
+        to.put(to.entry(name), name=kernel)
         settings = {**attributes(to.node), "dilations": [1] * len(far), "kernel_shape": sizes}
         to.end("Conv", [to.source, kernel, *node.input[2:]], **settings)
 
