@@ -4,9 +4,9 @@
     python tests/lab/mutation.py --record                    # anew: which test calls which function
     python tests/lab/mutation.py --record tests/changed.py   # again, for some files of tests
 
-Each mutant is made in a copy of the tree. Of the recorded tests those run that call its function, the quickest first,
-until one fails. It is no part of the suite: mutmut and cosmic-ray run every test for every mutant, which takes days on
-a small machine.
+Each mutant is made in a copy of the tree. Of the recorded tests those run that call its function, or, where it stands
+outside of any, the functions that read what it is a part of; the quickest first, until one fails. It is no part of the
+suite: mutmut and cosmic-ray run every test for every mutant, which takes days on a small machine.
 """
 
 from __future__ import annotations
@@ -102,17 +102,17 @@ def mutant_of(path: str, number: int) -> Mutant:
     places = [(node, change, apply) for node in _code(tree) for change, apply in _changes(node)]
     node, change, apply = places[number]
     line = getattr(node, "lineno", 0)
-    function = next((name for name, first, last in _functions(tree) if first <= line <= last), "")
+    function = next((name for name, one in _functions(tree) if one.lineno <= line <= (one.end_lineno or 0)), "")
     apply()
     return Mutant(path=path, function=function, line=line, change=change, text=ast.unparse(tree))
 
 
-def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, int, int]]:
-    """Names and lines of functions and methods, not of those inside a function."""
+def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Functions and methods by name, not those inside a function."""
     for child in ast.iter_child_nodes(node):
         match child:
-            case ast.FunctionDef(name=name, lineno=first, end_lineno=int() as last):
-                yield within + name, first, last
+            case ast.FunctionDef(name=name):
+                yield within + name, child
             case ast.ClassDef(name=name):
                 yield from _functions(child, f"{within}{name}.")
 
@@ -252,12 +252,13 @@ class Calls:
         return {test for name, tests in self.callers.items() if name.split("::")[0] in wanted for test in tests}
 
     def tests_for(self, mutant: Mutant, budget: float) -> list[str]:
-        """Tests in three circles: of the function, of its file, of the files that import it; as many as fit.
+        """Tests in three circles: of the function or readers, of its file, of the files that import it; as many as fit.
 
         Within a circle the quickest come first; ``budget`` is in recorded seconds.
         """
-        function = self.callers.get(f"{mutant.path}::{mutant.function}", ())
-        circles = (set(function), self.of_files([mutant.path]), self.of_files(_importing(mutant.path)))
+        near = {f"{mutant.path}::{mutant.function}"} if mutant.function else _readers(mutant.path, mutant.line)
+        function = {test for name in near for test in self.callers.get(name, ())}
+        circles = (function, self.of_files([mutant.path]), self.of_files(_importing(mutant.path)))
         tests = dict.fromkeys(test for circle in circles for test in sorted(circle, key=self.seconds.__getitem__))
         chosen: list[str] = []
         for test in tests:
@@ -266,6 +267,42 @@ class Calls:
                 break
             chosen.append(test)
         return chosen
+
+
+def _readers(path: str, line: int) -> set[str]:
+    """The functions that read what a statement outside of any gives: a constant, a field; one whose decorator it is."""
+    trees = {file: ast.parse((ROOT / file).read_text("utf-8")) for file in (path, *_importing(path))}
+    outside = [*_outside(trees[path])]
+    names = {name for node in outside if _first(node) <= line <= (node.end_lineno or 0) for name in _given(node)}
+    for node in outside * 2:  # constants that are made of constants
+        names |= _given(node) if not isinstance(node, ast.ClassDef) and names & _read(node) else set()
+    functions = ((file, name, node) for file, tree in trees.items() for name, node in _functions(tree))
+    return {f"{file}::{name}" for file, name, node in functions if names & (_read(node) | {node.name})}
+
+
+def _outside(node: ast.AST) -> Iterator[ast.stmt]:
+    """The statements of a module and of its classes."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if isinstance(child, ast.ClassDef):
+            yield from _outside(child)
+
+
+def _first(node: ast.stmt) -> int:
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+    return min([node.lineno, *(one.lineno for one in decorators)])
+
+
+def _given(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def _read(node: ast.AST) -> set[str]:
+    read = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    return read | {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
 
 
 @cache

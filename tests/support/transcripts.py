@@ -13,7 +13,8 @@
 ``cat >`` makes a model of ONNX's text where the name ends with ``.onnx``, samples of JSON where it ends with ``.npy``
 or ``.npz``. ``cat`` (of a model: its graph in ONNX's text), ``ls`` and ``rm`` do what they say; ``$DATA`` is
 tests/data. ``...`` is any text in a line; alone in a line it is any number of lines. What is printed like a title or a
-command is moved by one blank. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
+command is moved by one blank. Behind a title stands a sum of what was made and is not shown (``sums.py``), or ``...`` where
+times or all that is shipped are in it. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,9 @@ import onnx.printer
 import pytest
 
 from deploykit.cli import cli
-from deploykit.cli.frame import run
+from deploykit.cli.frame import Settings, run, settings
+from deploykit.system.published import plain
+from sums import files_in, rough, sum_of
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -44,7 +48,7 @@ DATA = Path(__file__).parents[1] / "data"
 def transcripts_of(file: str) -> Callable[..., None]:
     """A test of every title of the transcripts beside a test module."""
     cases = [
-        pytest.param(path, number, id=f"{path.stem}: {part.splitlines()[0].strip()}")
+        pytest.param(path, number, id=f"{path.stem}: {re.sub(' (~....|[.]{3})$', '', part.splitlines()[0])}")
         for path in sorted(Path(file).parent.glob("*.transcript"))
         for number, part in enumerate(_parts(path)[1:], 1)
     ]
@@ -55,10 +59,15 @@ def transcripts_of(file: str) -> Callable[..., None]:
         for name, value in {"COLUMNS": "120", "NO_COLOR": "1", "DATA": str(DATA)}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("deploykit.cli.terminal._PATIENCE", math.inf)  # no news, however slow the machine is
+        answers = list[Any]()
+        monkeypatch.setattr("deploykit.cli.frame.settings", lambda: _noted(answers))
         parts = _parts(path)
         for _ in _typed(parts[0]):
             pass
         said = "".join(_typed(parts[number]))
+        made = "\n".join([*answers, *files_in(tmp_path)]).replace(str(DATA), "").replace(str(tmp_path), "")
+        total = f" {sum_of(made)}" if made else ""
+        said = re.sub(r"(?: ~....| \.\.\.)?$", total, said, count=1, flags=re.MULTILINE)
         if os.environ.get("DEPLOYKIT_WRITE_GOLDEN") and not _is_like(said, parts[number]):
             pairs = _pairs(said, parts[number])
             parts[number] = "".join(f"{old.rstrip()}\n\n" if _is_like(new, old) else new for new, old in pairs)
@@ -66,9 +75,17 @@ def transcripts_of(file: str) -> Callable[..., None]:
         if not _is_like(said, parts[number]):
             expected, printed = parts[number].splitlines(), said.splitlines()
             told = difflib.unified_diff(expected, printed, "expected", "printed", lineterm="", n=1)
-            pytest.fail("\n".join(told), pytrace=False)
+            pytest.fail("\n".join([*told, made[:9999]]), pytrace=False)
 
     return test_transcript
+
+
+def _noted(answers: list[str]) -> Settings:
+    """The settings, as ``emit`` asks for them: what it will print is noted as JSON has it."""
+    asking = sys._getframe(2)
+    if asking.f_code.co_name == "emit" and (value := asking.f_locals["value"]):
+        answers.append(rough(plain(value() if callable(value) else value)))
+    return settings()
 
 
 def _parts(path: Path) -> list[str]:

@@ -18,7 +18,6 @@ import os
 import re
 import shlex
 import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from copy import deepcopy
@@ -36,6 +35,7 @@ from deploykit.model.load import load_model
 from deploykit.rewrites.contract import transform_names
 from graph_questions import Asked, entries, graph
 from rule_cases import module_at
+from sums import flat, sum_of
 
 DATA = Path(__file__).parents[1] / "data"
 TABLES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.told"))}
@@ -43,7 +43,6 @@ ASKED = {
     "model": "blocks bounds choices emptied fused norms parameters patterns pruned shapes sizes tensors",
     "encodings": "carried completed coverage ends float-set grids halves inserted lpbq reach",
 }
-NOISE = {"schema", "source", "sources", "facts", "seconds", "digest", "target", "confidence", "slug", "summary"}
 
 
 def blocks(path: Path) -> list[str]:
@@ -65,19 +64,9 @@ def cut(text: str, most: int = 0) -> str:
     """Its beginning and a sum of it; without decimals where it tells simulated numbers: processors round otherwise."""
     simulated = re.search("dB|db|sqnr", text)
     text = DECIMAL.sub(lambda one: "." if simulated else f"{float(one[0]):.3g}", text)
-    total = f"~{zlib.crc32(text.encode()) & 0xFFFF:04x}"
+    total = sum_of(text)
     SUMS[total] = text
     return text if len(text) <= most else " ".join(text[:most].split()) + total
-
-
-def flat(value: Any) -> str:
-    """JSON without what is empty, and without what says where a fact comes from."""
-    if isinstance(value, dict):
-        kept = {key: one for key, one in value.items() if key not in NOISE and one not in (None, "", [], {})}
-        return "{" + ", ".join(f"{key}: {flat(one)}" for key, one in kept.items()) + "}"
-    if isinstance(value, list):
-        return "[" + " ".join(map(flat, value)) + "]"
-    return f"{value:#.4g}" if isinstance(value, float) else str(value)
 
 
 def typed(line: str, known: Set[str]) -> tuple[int, Any]:
