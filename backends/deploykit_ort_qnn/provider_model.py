@@ -227,7 +227,7 @@ class _Preparation(Struct, kw_only=True):
         return ProviderModel(
             model=made.model,
             encodings=self.encodings,
-            intended={**wanted, **dict.fromkeys(given.floats, "float16")},
+            intended={**wanted, **dict.fromkeys(sorted(given.floats), "float16")},
             placed=made.placed,
             steps=tuple(self.steps),
             stored=made.stored,

@@ -13,8 +13,9 @@
 ``cat >`` makes a model of ONNX's text where the name ends with ``.onnx``, samples of JSON where it ends with ``.npy``
 or ``.npz``. ``cat`` (of a model: its graph in ONNX's text), ``ls`` and ``rm`` do what they say; ``$DATA`` is
 tests/data. ``...`` is any text in a line; alone in a line it is any number of lines. What is printed like a title or a
-command is moved by one blank. Behind a title stands a sum of what was made and is not shown (``sums.py``), or ``...`` where
-times or all that is shipped are in it. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
+command is moved by one blank. Behind a title stands a sum of what was made and is not shown
+(``sums.py``), or ``...`` where times, or all that is shipped, are in it. After a change that is wanted:
+``DEPLOYKIT_WRITE_GOLDEN=1`` with ``-n 0``.
 """
 
 import contextlib
