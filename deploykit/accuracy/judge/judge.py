@@ -258,7 +258,11 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             if piece.kind is OutputKind.SCORES:  # a mean over classes, such as an age, rests on all of them
                 moved = float(np.mean([np.abs(one - two).sum(axis).mean() / 2 for one, two in pairs]))
             more = f", {moved:.1%} of the probability lies elsewhere" if moved > PROBABILITY_TOLERANCE else ""
-            yield counted(Measure.TOP_1, what, *measures.agreement(measures.answers(pairs, axis)), more)
+            same, total = measures.agreement(measures.answers(pairs, axis))
+            plainly = measures.agreement([(one.argmax(axis), two.argmax(axis)) for one, two in pairs])[0]
+            near = f", {same - plainly} near ties besides" if same > plainly else ""
+            words = f"{plainly} of {total} {what} equal{near}{more}"
+            yield number(Measure.TOP_1, same / total, items=total, words=words)
             if pairs[0][0].shape[axis] > 10:
                 among, total = measures.among_first(pairs, axis, 5)
                 yield number(Measure.TOP_5, among / total, items=total)

@@ -308,6 +308,7 @@ def _along(pairs: Sequence[tuple[Doubles, Doubles]], axis: int) -> Slices:
 
 
 _CLEAR = 0.1  # a class leads where it leads by this share of the spread; closer races may end either way
+_LEADING = 10  # the spread is that of so many leading classes: hundreds that never lead would make any lead a near tie
 _NEAR = 0.05  # and a probability decides nothing within so much of a half
 _RARE, _LEAST_RARE = 0.1, 20  # positive decisions are counted alone where they are rare, and enough to count
 
@@ -325,7 +326,9 @@ def answers(pairs: Sequence[Pair], axis: int | None) -> list[Pair]:
         else:
             left, right = a.argmax(axis), b.argmax(axis)
             values = np.take_along_axis(a, np.expand_dims(right, axis), axis).squeeze(axis)
-            near = a.max(axis) - values <= _CLEAR * float(np.std(a))
+            best = np.sort(a, axis).take(range(-min(_LEADING, a.shape[axis]), 0), axis)
+            spread = min(np.std(a), np.sqrt(best.var(axis).mean()))
+            near = a.max(axis) - values <= _CLEAR * float(spread)
         found.append((left, np.where(near, left, right)))
     return found
 
