@@ -44,9 +44,10 @@ _ONE_WIDTH = frozenset(
         *("LeakyRelu", "Log", "LogSoftmax", "Max", "Mean", "Min", "Mul", "Neg", "Pow", "ReduceMax", "ReduceMean"),
         *("ReduceMin", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Sin", "Slice", "Softmax", "Split", "Sqrt"),
         *("Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
+        "BatchNormalization",  # of two widths it is refused
     }
 )
-_KEEPS_WEIGHTS = frozenset({"LayerNormalization", "InstanceNormalization"})
+_KEEPS_WEIGHTS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization"})
 # The zero point of an unsigned 16-bit grid with 0 in its middle.
 _MIDDLE = 1 << 15
 
