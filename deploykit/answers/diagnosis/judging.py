@@ -30,7 +30,7 @@ _GONE_ON = 50  # lines behind a failure: what stops a run ends its log within a 
 _PAST_A_DOUBT = 30
 _OF_OTHERS = ("foreign/", "line/")
 _WELL = re.compile(  # what a run says that did its job
-    r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|PASS(?:ED)?|(?:saved|written) (?:to|at|in))\b"
+    r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|PASS(?:ED)?|\d passed|(?:saved|written) (?:to|at|in))\b"
     r"|\b(?:completed?|finished|Done)\W*$"
 )
 _MOST_CODES = 20

@@ -85,7 +85,7 @@ _HARMLESS = re.compile(
     |^--\ (?:Performing|Looking|Check|Could\ NOT|Found|Warning:).*
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
     |(?<!\S)--?\w[\w-]*(?:error|critical|exceptions|fail|fallback|errno|crash)[\w-]*|\w_fallback[:\]]\ |\berrors=[a-z]
-    |^\s*warnings\.warn\(|^.*\.\.\.\ ?ok$
+    |^\s*warnings\.warn\(|^.*\.\.\.\ ?ok$|^nohup:\ ignoring\ input
     |\b(?:error|exception)s?\ (?:will|would|may|might|could)\ be\b""",
     re.IGNORECASE | re.VERBOSE,
 )
