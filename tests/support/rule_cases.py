@@ -11,10 +11,11 @@ from types import ModuleType
 from typing import Any
 
 from deploykit.findings import Finding
+from sums import flat
 
 TESTS = Path(__file__).parents[1]
 EXPECTED: Mapping[str, list[str]] = tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8"))
-"""Severity, subject, message and hint of every finding of a triggering case, by code and in order."""
+"""Severity, subject, message, hint and evidence of every finding of a triggering case, by code and in order."""
 _FOLDER = re.compile(r"/\S*/(?=[^/\s])")
 _CODE = re.compile(r"[A-Z]{2,3}\d{3}")
 
@@ -60,6 +61,7 @@ def check_pairs(
         )
         said = [
             _FOLDER.sub("", f"{f.severity} {f.subject.kind} {f.subject.name}: {f.message}; next: {f.hint}")
+            + f"; {flat(f.to_json()['evidence'], 3)}".removesuffix("; {}")
             for f in triggered
         ]
         if said != EXPECTED.get(code):

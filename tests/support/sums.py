@@ -19,14 +19,14 @@ _NOISE = re.compile(rf"{'|'.join(NOISE)}|deploykit|sha256|bytes|processor_second
 _DECIMAL = re.compile(r"-?\b\d+\.\d+(?:e[-+]?\d+)?|-?\b\d+e-?\d+\b|\b[0-9a-f]{16,}\b|\S*/\.scratch\S*")
 
 
-def flat(value: Any) -> str:
+def flat(value: Any, digits: int = 4) -> str:
     """JSON without what is empty, and without what says where a fact comes from."""
     if isinstance(value, dict):
         kept = {key: one for key, one in value.items() if key not in NOISE and one not in (None, "", [], {})}
-        return "{" + ", ".join(f"{key}: {flat(one)}" for key, one in kept.items()) + "}"
+        return "{" + ", ".join(f"{key}: {flat(one, digits)}" for key, one in kept.items()) + "}"
     if isinstance(value, list):
-        return "[" + " ".join(map(flat, value)) + "]"
-    return f"{value:#.4g}" if isinstance(value, float) else str(value)
+        return "[" + " ".join(flat(one, digits) for one in value) + "]"
+    return f"{value:#.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def sum_of(text: str) -> str:
