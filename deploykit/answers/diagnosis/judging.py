@@ -28,6 +28,7 @@ _FIELD = re.compile(r"\{([a-z_]+)\}")
 _MOST_UNKNOWN = 8
 _GONE_ON = 50  # lines behind a failure: what stops a run ends its log within a trace of the stack
 _PAST_A_DOUBT = 30
+_PAST_A_DOUBT_OF_OTHERS = 5
 _OF_OTHERS = ("foreign/", "line/")
 _WELL = re.compile(  # what a run says that did its job
     r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|PASS(?:ED)?|\d passed|(?:saved|written) (?:to|at|in))\b"
@@ -161,8 +162,11 @@ def _went_on(seen: Collected, forms: Iterable[LineForm]) -> bool:
             return False
         if _WELL.search(text):
             return True
-    failures = (line.line for line in seen.error_lines.values() if _failed(line.text, forms))
-    return seen.lines - max(failures, default=0) > _GONE_ON
+    failures = [line.line for line in seen.error_lines.values() if _failed(line.text, forms)]
+    if not failures:
+        last = seen.tail[-_PAST_A_DOUBT_OF_OTHERS:]
+        return seen.lines > len(last) and not any(map(trouble_of, last))
+    return seen.lines - max(failures) > _GONE_ON
 
 
 def _failed(text: str, forms: Iterable[LineForm]) -> bool:
