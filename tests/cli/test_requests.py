@@ -69,28 +69,6 @@ def test_a_variable_is_an_option_too(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "--max-segments 0" in capsys.readouterr().err
 
 
-def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    import deploykit.flow.pipeline
-    from deploykit.backend.backend import Request
-    from deploykit.errors import ToolError
-
-    seen: list[Request] = []
-
-    def stop(request: Request) -> None:
-        seen.append(request)
-        raise ToolError("seen")
-
-    monkeypatch.setattr(deploykit.flow.pipeline, "make_plan", stop)
-    words = ["--input", "x=0..1", "--input", "y=y.npy", "--no-samples", "--no-input-list", "--option", "a=b=c"]
-    assert run(cli, ["check", "--plan", "m.onnx", "--target", "t", *words, "--exclude-node", "n"]) == 5
-    assert run(cli, ["check", "--plan", "m.onnx", "--target", "t"]) == 5
-    given, bare = seen
-    assert given.inputs == ("x=0..1", "y=y.npy") and given.keep_samples is False
-    assert given.options == (("a", "b=c"),)
-    assert given.adapter_options == {"input_list": False, "exclude_node": ("n",)}
-    assert bare == Request(model=Path("m.onnx"), target="t")
-
-
 @pytest.mark.parametrize("command", [["--help"], ["package", "--help"]])
 def test_help_fits_and_begins_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, command) == 0
