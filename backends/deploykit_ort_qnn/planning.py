@@ -157,7 +157,7 @@ def make_plan(draft: ProviderDraft) -> Plan[None]:
             handled = "the preparation writes it in a form that the row is not about"
         elif answer and prepared is not None and _BY_STEP.get(finding.code) in (None, *steps_done):
             handled = answer
-        elif finding.blocks and name in rewritten:
+        elif finding.blocks and name in rewritten and finding.subject.kind == "node":  # tensors get other grids alone
             handled = "deploykit rewrites it (see the steps in config/intended_types.json)"
         answered.append(finding.with_handled(handled) if handled else finding)
     findings = (*DRAFT_RULES.run(draft), *answered)

@@ -16,8 +16,8 @@ CURES = (
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
     *("pool-by-taps", "cumulate-forward", "product-by-halves", "rank-four", "longer-axes"),
     *("pad-by-borders", "equal-of-bools", "float-exponent", "one-hot-of-floats", "zeros-in-kernel"),
-    *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
-    *("clip-to-extremes", "cast-labels", "conv-by-shifts", "transposed-to-conv", "usual-activations"),
+    *("write-out-functions", "einsum-to-matmul", "global-pool", "sums-to-matmul", "gathernd-to-gather", "flat-index"),
+    *("mask-constant", "clip-to-extremes", "cast-labels", "conv-by-shifts", "transposed-to-conv", "usual-activations"),
     # What float16 does not hold, in a form in which it does.
     *("double-to-float", "half-to-float", "log-of-scaled", "sum-to-mean"),
     "loops-on-host",  # last: what is settled by another form needs no host

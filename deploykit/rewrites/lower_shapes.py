@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorShapeProto, ValueInfoProto, helper
+from onnxruntime import SessionOptions
 
-from deploykit.encodings.values import Affine, Array, EncodingSet, Float8, Lpbq, Value
+from deploykit.encodings.cut import part_of
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
 from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, attributes, label
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.model.pinning import pin_shapes
+from deploykit.model.running import CpuSession
 from deploykit.model.shape_inference import Shape
 from deploykit.rewrites.contract import (
     Match,
@@ -35,6 +39,7 @@ from deploykit.rewrites.contract import (
     rewrite_graph,
     rewritten,
 )
+from deploykit.system.aliases import Numbers
 
 __all__ = [
     "Move",
@@ -46,6 +51,7 @@ __all__ = [
     "moves",
     "norm_rows",
     "rank_four",
+    "sums_to_matmul",
 ]
 
 # Tensors of more dimensions than this are what the kernels of NPUs do not take.
@@ -54,6 +60,10 @@ _MOST_AXES = 5
 _MOST_SEARCHED = 7
 # Kernels for one value at a time, and for statistics per channel, often end at so many.
 _KERNEL_RANK = 4
+# Operators that move or sum what they read first, and nothing else.
+_SUMMING = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Gather", "GatherND", "Slice", "ReduceSum", "ReduceMean")
+# Values of a matrix that stands for sums: of a map of 64 x 64, and 32 x 32 windows.
+_LARGEST_MATRIX = 1 << 22
 # Values that a repeated constant may have: a position table for a few samples has far fewer.
 _MOST_REPEATED = 1 << 26
 
@@ -272,6 +282,94 @@ def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
 
         why = f"it is over axes {axes} of {list(shape)}"
         yield Match(why, write, output=node.output[0], nodes=nodes, tensors=(node.input[0],))
+
+
+@rewrite_graph(
+    none="nothing is gathered into more than five dimensions and summed",
+    note="{} blocks of sums are products",
+    ulps=64.0,
+)
+def sums_to_matmul(look: ModelLook) -> Iterator[Match | NearMiss]:
+    """Write what is gathered into more than five dimensions and summed as a product with a stored matrix.
+
+    So torch exports an adaptive pool to a size that does not divide its map: the matrix says what each window holds.
+    """
+    for start, node in enumerate(look.nodes):
+        if node.op_type not in ("Gather", "GatherND") or len(look.shape(node.output[0]) or ()) <= _MOST_AXES:
+            continue
+        source, inside = node.input[0], [start]
+        while turned := look.maker(source, "Transpose"):
+            source = turned.input[0]
+            inside.insert(0, look.index_of(turned))
+        given, last = _static(look.shape(source)), _summed(look, start)
+        made = look.nodes[last[-1]].output[0] if last else ""
+        left = _static(look.shape(made))
+        if given is None or left is None or math.prod(given[2:]) * math.prod(left[2:]) > _LARGEST_MATRIX:
+            yield NearMiss((label(node),), "it is not summed to one map, or one whose matrix is too large")
+            continue
+        matrix = _matrix(part_of(look, [*inside, *last], [made], name="sums"), source, given)
+        if given[:2] != left[:2] or matrix is None:
+            yield NearMiss((label(node),), "its channels are not summed alike")
+            continue
+
+        def write(
+            to: NodeSteps,
+            source: str = source,
+            sizes: Sequence[int] = left,
+            matrix: Numbers = matrix,
+            gone: Sequence[int] = (start, *last),
+        ) -> None:
+            to.gone = [to.graph.nodes[index] for index in gone]
+            rows = to.reshape(source, [-1, len(matrix)], f"{to.made}_rows")
+            windows = to.store(f"{to.made}_windows", matrix)
+            if look.grid(source) is not None:
+                grid = affine_for_range(0.0, float(matrix.max()), GridKind(bits=8, signed=True, symmetric=True))
+                to.put(Encoding(name=windows, value=grid, is_param=True))
+            product = to.add("MatMul", [rows, windows], f"{to.made}_sums")
+            to.share(source, rows)
+            to.share(to.made, product)
+            to.reshape(product, sizes)
+
+        yield Match(f"it gathers {source}", write, output=made, nodes=(label(node),), tensors=(source, made))
+
+
+def _summed(look: ModelLook, start: int) -> list[int]:
+    """The nodes behind one, up to the first tensor of at most five dimensions through which all goes that it makes."""
+    static, inside, found = look.static(), {*look.nodes[start].output}, list[int]()
+    for index, node in enumerate(look.nodes[start + 1 :], start + 1):
+        read = {name for name in node.input if name and name not in static}
+        if not read or not inside.issuperset(read) or not _is_linear(look, node):
+            continue
+        inside.update(node.output)
+        found.append(index)
+        members = {id(look.nodes[one]) for one in found}
+        ends = inside & {*look.outputs}
+        ends.update(name for name in inside if not all(id(reader) in members for reader in look.readers(name)))
+        if ends == {node.output[0]} and len(look.shape(node.output[0]) or ()) <= _KERNEL_RANK:
+            return found
+    return []
+
+
+def _is_linear(look: ModelLook, node: NodeProto) -> bool:
+    """True where each number that a node makes is one that it reads, a sum or mean of these, or zero."""
+    stored = [name in look.static() for name in node.input]
+    if node.op_type == "Where":
+        others = [look.array(name) for name, is_stored in zip(node.input[1:], stored[1:], strict=True) if is_stored]
+        return stored[0] and all(value is not None and not value.any() for value in others)
+    return not any(stored) if node.op_type in ("Add", "Sub") else node.op_type in _SUMMING and all(stored[1:])
+
+
+def _matrix(part: ModelProto, source: str, sizes: Sequence[int]) -> Numbers | None:
+    """What each place of a map gives to each place of the result; None where channels differ in it."""
+    session = CpuSession(part.SerializeToString(), SessionOptions())
+    channels, places = math.prod(sizes[:2]), math.prod(sizes[2:])
+    each = np.zeros((-(-places // channels) * channels, places), np.float32)
+    each[:places] = np.eye(places, dtype=np.float32)
+    made = [session.run(None, {source: one.reshape(sizes)})[0] for one in each.reshape(-1, channels, places)]
+    matrix: Numbers = np.stack(made).reshape(len(each), -1)[:places]
+    probe = np.random.default_rng(0).normal(size=(channels, places)).astype(np.float32)
+    found = session.run(None, {source: probe.reshape(sizes)})[0].reshape(channels, -1)
+    return matrix if np.allclose(probe @ matrix, found, atol=1e-4) else None
 
 
 @rewrite_graph(

@@ -122,7 +122,19 @@ def proven(folder: Path, model: ModelProto, encodings: EncodingSet | None, least
 # What is added to both samples, a stored table or their own mean, right in front of a normalization.
 POSITIONED = "s = Add (x, {})  y = LayerNormalization (s, +[32], [32])"
 RMS = "q = Pow (h, 2)  m = ReduceMean <axes = [-1]> (q)  p = Add (m, 1e-5)  r = Sqrt (p)  v = Reciprocal (r)"
+# Windows of 5 x 5 places for an adaptive pool to 3 x 3, as torch gathers them: rows, places in them, columns, places.
+WINDOWS = np.stack(np.meshgrid(*np.split(np.array([[0, 1], [1, 3], [3, 4]] * 2), 2), indexing="ij"), -1)
+POOLED = "t = Transpose <perm = [2,3,0,1]> (x)  g = GatherND (t, at)  u = Transpose <perm = [4,5,0,1,2,3]> (g)"
 FLOATS: dict[str, ModelProto] = {
+    "sums-to-matmul": shape_inference.infer_shapes(
+        text_model(
+            "float[1,4,5,5] x",
+            f"{POOLED}  s = ReduceSum <keepdims = 0> (u, axes)  y = Sin (s)",
+            opset=17,
+            at=WINDOWS.reshape(3, 2, 3, 2, 2),
+            axes=np.array([3, 5]),
+        )
+    ),
     "": built("2,16,32", f"m = ReduceMean <axes = [0], keepdims = 0> (x)  {POSITIONED.format('m')}"),
     "divide-by-root": projected(f"{RMS}  n = Mul (h, v)  a = Mul (+[32], n)", 17, 16),
     "norm-rows": projected("a = RMSNormalization (h, +[32])", 23, 16),
