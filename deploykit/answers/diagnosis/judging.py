@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -74,7 +74,9 @@ def diagnose(
         for line in seen.error_lines.values()
     )
     end = end_of_first_step(seen.error_lines.values())
-    shown = [_cause(one, catalog, names or Names(), known_tools, seen, failing=failing, end=end) for one in found]
+    shown = [_cause(one, catalog, names or Names(), known_tools, failing=failing, end=end) for one in found]
+    past = [cause for cause in shown if _is_past(cause, seen)]
+    shown = [replace(one, error=replace(one.error, severity=Severity.WARNING)) if one in past else one for one in shown]
     aside = [cause for cause in shown if all(TOLD.search(hit.text) for hit in cause.hits)]
     shown = [cause for cause in shown if cause not in aside]
     causes = _in_order(_group([*shown, *_by_structure(shown, aside, seen, catalog, known_tools)]), catalog.forms)
@@ -83,7 +85,8 @@ def diagnose(
     codes = _codes(told or (() if seen.finishes else seen.tail), catalog)
     causes = sorted([*causes, *_in_order(_group(aside), catalog.forms)], key=lambda cause: cause.error.severity.rank)
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
-    loose = [line for line in seen.error_lines.values() if line.line not in hit_lines]
+    explained = hit_lines.keys() - {hit.line for cause in past for hit in cause.hits}
+    loose = [line for line in seen.error_lines.values() if line.line not in explained]
     events = tuple(event_of(line, catalog) for line in _first_and_last(loose))
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*known_tools, *(event.tool for event in events)} - {""} <= beside
@@ -147,7 +150,7 @@ def _by_structure(
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
-    if cause.error.root != "cause" and _done_since(cause.first_line, cause.error.id.partition("/")[:1], seen):
+    if _is_past(replace(cause, error=replace(cause.error, tools=cause.error.id.partition("/")[:1])), seen):
         return
     if cause.error.id.startswith(_OF_OTHERS) and _went_on(seen, catalog.forms):
         return
@@ -157,9 +160,10 @@ def _by_structure(
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
 
 
-def _done_since(line: int, tools: Collection[str], seen: Collected) -> bool:
-    """Whether one of some tools said after a line that it is done."""
-    return any(finish.line > line for tool, finish in seen.finishes.items() if tool in tools)
+def _is_past(cause: Cause, seen: Collected) -> bool:
+    """Whether this only shows that something failed, and a tool of it said later that it is done."""
+    done = max((finish.line for finish in seen.finishes.values() if finish.tool in cause.error.tools), default=0)
+    return cause.error.root == "symptom" and cause.error.severity is Severity.ERROR and done > cause.hits[-1].line
 
 
 def _went_on(seen: Collected, forms: Iterable[LineForm]) -> bool:
@@ -186,9 +190,7 @@ def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, too
         return diagnose(stream, catalog, names, tools=tools)
 
 
-def _cause(
-    sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], seen: Collected, *, failing: bool, end: int
-) -> Cause:
+def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], *, failing: bool, end: int) -> Cause:
     """The row as this log shows it: as telling as its most telling words, with what they keep filled in.
 
     ``end`` is where the first process that failed ended: what it should have made is missing later.
@@ -205,7 +207,6 @@ def _cause(
         root = row.root
     elif "general" in said:
         root = "symptom"
-    quiet |= root == "symptom" and _done_since(hits[-1].line, row.tools, seen)
     fields = defaultdict(lambda: "…", {"parts": "several", "code": "not given", **sighting.fields})
     meaning = catalog.code(int(fields["code"])) if fields["code"].isdecimal() else None
     if meaning:
