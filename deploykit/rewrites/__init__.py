@@ -14,7 +14,7 @@ CURES = (
     *STRUCTURAL,  # what they settle when the model is made, the others need not answer
     # Another form of one operator or block, each for what some compiler lacks or computes wrongly.
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
-    *("pool-by-taps", "cumulate-forward", "product-by-halves", "rank-four", "longer-axes"),
+    *("pool-by-taps", "cumulate-forward", "product-by-halves", "rank-four", "longer-axes", "reshape-behind"),
     *("pad-by-borders", "equal-of-bools", "float-exponent", "one-hot-of-floats", "zeros-in-kernel"),
     *("write-out-functions", "einsum-to-matmul", "global-pool", "sums-to-matmul", "gathernd-to-gather", "flat-index"),
     *("mask-constant", "clip-to-extremes", "cast-labels", "conv-by-shifts", "transposed-to-conv", "usual-activations"),

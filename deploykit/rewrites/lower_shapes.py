@@ -21,6 +21,7 @@ from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Flo
 from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, attributes, label
+from deploykit.model.operators import Trait, ops
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.model.pinning import pin_shapes
 from deploykit.model.running import CpuSession
@@ -51,6 +52,7 @@ __all__ = [
     "moves",
     "norm_rows",
     "rank_four",
+    "reshape_behind",
     "sums_to_matmul",
 ]
 
@@ -121,6 +123,31 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
 
     why = f"{len(shape)} dimensions move as {' then '.join(str(len(moved)) for moved, _ in steps)}"
     return Match(why, write, nodes=(label(before), label(node), label(after)), tensors=(given, turned))
+
+
+@rewrite(
+    *sorted(ops(Trait.COMBINES, Trait.CLAMPS, Trait.RECTIFIES, Trait.SATURATES)),
+    none="no operator by elements is between Reshapes to more than five dimensions",
+    note="{} operators come before a Reshape",
+)
+def reshape_behind(look: ModelLook, node: NodeProto) -> Match | None:
+    """Computes by elements before a Reshape to more than five dimensions, where another one follows at once."""
+    if len(look.shape(node.output[0]) or ()) <= _MOST_AXES:
+        return None
+    before, after = look.maker(node.input[0], "Reshape"), look.only_reader(node.output[0], "Reshape")
+    numbers = node.input[1:]
+    if before is None or after is None or any(look.scalar(name) is None for name in numbers if name):
+        raise NoMatchError("it is not between two Reshapes, or reads more than numbers")
+    last = look.sizes(after.output[0])
+
+    def write(to: NodeSteps) -> None:
+        inputs = [before.input[0], *numbers]
+        computed = to.add(node.op_type, inputs, f"{to.made}_computed", name=node.name, **attributes(node))
+        to.share(to.made, computed)
+        (target,) = to.graph.readers(to.made)
+        target.input[0], target.input[1] = computed, to.store(f"{to.made}_shape", last)
+
+    return Match(f"{node.output[0]} has more than {_MOST_AXES} dimensions", write)
 
 
 def _static(shape: Shape | None) -> tuple[int, ...] | None:

@@ -156,6 +156,11 @@ FLOATS: dict[str, ModelProto] = {
         "n = Constant <value_int = 8> ()  v = Constant <value_ints = [0, 1]> ()  i = ArgMax <axis = 1> (x)"
         "  o = OneHot (i, n, v)  y = Cast <to = 1> (o)",
     ),
+    "reshape-behind": built(
+        "2,16,9",
+        "six = Constant <value_ints = [2,4,4,1,3,3]> ()  r = Reshape (x, six)  d = Div (r, 3)"
+        "  back = Constant <value_ints = [32,9]> ()  b = Reshape (d, back)  y = Sin (b)",
+    ),
     "zeros-in-kernel": built("1,4,8,8,8", "y = Conv <dilations = [2,2,2]> (x, +[6,4,3,3,3])", 17),
     "equal-of-bools": built(
         "3,8",

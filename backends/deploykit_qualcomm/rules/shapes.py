@@ -47,7 +47,7 @@ RULES: Registry[Situation] = Registry("situation")
     "error",
     sources=(*constraint("rank-max-5").source, "qualcomm/aimet#4086 (fp16 on 2.41)"),
     claim=claim_of(constraint("rank-max-5")),
-    cure=("simplify", "merge-axes", "sums-to-matmul"),
+    cure=("simplify", "merge-axes", "sums-to-matmul", "reshape-behind"),
 )
 def check_rank(situation: Situation) -> Finds:
     """A tensor with more than five dimensions.
