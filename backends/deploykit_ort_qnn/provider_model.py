@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from msgspec import Struct, field
+from msgspec import Struct
 from onnx import ModelProto
 
 from deploykit.encodings.complete import complete_encodings
@@ -67,7 +67,7 @@ class PreparationStep(Published):
     id: str
     why: str
     names: tuple[str, ...]
-    losses: Mapping[str, LpbqLoss] = field(default_factory=dict)
+    losses: Mapping[str, LpbqLoss] = {}
 
     def as_published(self) -> Json:
         """``losses`` only where the step has a loss."""
@@ -152,7 +152,7 @@ class _Preparation(Struct, kw_only=True):
 
     model: ModelProto
     encodings: EncodingSet
-    steps: list[PreparationStep] = field(default_factory=list)
+    steps: list[PreparationStep] = []
     refusals: list[str]
 
     def note(

@@ -11,7 +11,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from msgspec import field
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
@@ -62,7 +61,7 @@ class SdkFile(SourcedRow):
     month: str = ""
     stamp: str = ""
     carrier: str = ""
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = {}
     change: tuple[ReleaseChange, ...] = ()
     flag: tuple[Flag, ...] = ()
     feature: tuple[Feature, ...] = ()
@@ -166,7 +165,7 @@ class Arch(Record):
     """One HTP architecture: its number and what it can do, by name; an absent name is unknown."""
 
     number: int
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = {}
     note: str = ""
 
 

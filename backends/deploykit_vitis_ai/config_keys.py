@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
@@ -190,15 +190,15 @@ class ChosenOptions(Struct, kw_only=True):
     documented values).
     """
 
-    vaiml: dict[str, Any] = field(default_factory=dict)
-    provider: dict[str, Any] = field(default_factory=dict)
-    attributes: dict[str, Any] = field(default_factory=dict)
-    extra: dict[str, Any] = field(default_factory=dict)
+    vaiml: dict[str, Any] = {}
+    provider: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     cpu_partition: bool = False
     quark: str = ""
-    named: list[str] = field(default_factory=list)
-    renamed: list[tuple[str, str]] = field(default_factory=list)
-    beyond: list[tuple[str, str, str]] = field(default_factory=list)
+    named: list[str] = []
+    renamed: list[tuple[str, str]] = []
+    beyond: list[tuple[str, str, str]] = []
 
 
 def parse_options(pairs: Iterable[tuple[str, str]], *, product: str, device_class: str = "") -> ChosenOptions:

@@ -66,7 +66,7 @@ class QuarkOption(NotedRow):
     # Names of methods that the option stands for.
     words: tuple[str, ...] = ()
     vint8_mandatory: str = ""
-    vint8_preset: Mapping[str, str] = field(default_factory=dict)
+    vint8_preset: Mapping[str, str] = {}
     status: str = ""
     renamed_to: str = ""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.errors import UsageError
@@ -88,7 +88,7 @@ class Estimate(Published):
     lower_us: float
     upper_us: float
     cycles: int
-    ddr: Mapping[str, int] = field(default_factory=dict)
+    ddr: Mapping[str, int] = {}
     missing_ops: int = 0
     compiler: str = ""
     soc_model: str = ""

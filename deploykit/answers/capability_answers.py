@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from msgspec import field
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
@@ -58,7 +57,7 @@ class CompatAnswer(Published):
 
     rows: tuple[CompatRow, ...]
     requested: str = ""
-    answered_by: Mapping[str, str] = field(default_factory=dict)
+    answered_by: Mapping[str, str] = {}
     near: tuple[str, ...] = ()
 
     def as_published(self) -> Json:

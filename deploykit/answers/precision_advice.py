@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
@@ -86,7 +85,7 @@ def advise(values: Mapping[str, Reached], goal: Goal) -> Advice:
 class AccuracyTable(Record):
     """Accuracies that were measured elsewhere, as a file (TOML or JSON) holds them."""
 
-    accuracy: Mapping[str, float] = field(default_factory=dict)
+    accuracy: Mapping[str, float] = {}
     goal: str | None = None
     lower_is_better: bool = False
 

@@ -81,7 +81,7 @@ class Situation(Record):
     """True when ``model`` is a rewritten form of the file that was asked for."""
     sizes: tuple[PinnedInput, ...] = ()
     """The inputs whose open dimensions were decided here, each with its reason."""
-    choices: Mapping[str, int] = field(default_factory=dict)
+    choices: Mapping[str, int] = {}
     """Inputs that only chose a branch, with the value that is built in; the packaged model does not have them."""
     tail: bytes | None = None
     """The serialized model that the host runs after the device, when the end was cut off."""
@@ -147,7 +147,7 @@ class Instead(Record):
 
     request: Request
     how: str
-    handles: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    handles: Mapping[tuple[str, str], str] = {}
     findings: tuple[Finding, ...] = ()
     right: Correctness | None = None
 
@@ -178,12 +178,12 @@ class Execution(Record):
     outputs: tuple[str, ...] = ()
     record: Json = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-    compiled: Compilation = field(default_factory=Compilation)
+    compiled: Compilation = Compilation()
     right: Correctness | None = None
     instead: Instead | None = None
     audit: Audit | None = None
     seen: Seen | None = None
-    settled: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    settled: Mapping[tuple[str, str], str] = {}
     estimate: Estimate | None = None
 
 
@@ -191,8 +191,8 @@ class Verification(Record):
     """The adapter's judgement of a package: checks, intended against actual types, findings."""
 
     checks: tuple[Check, ...] = ()
-    intended: Mapping[str, str] = field(default_factory=dict)
-    actual: Mapping[str, str] = field(default_factory=dict)
+    intended: Mapping[str, str] = {}
+    actual: Mapping[str, str] = {}
     findings: tuple[Finding, ...] = ()
 
 
@@ -449,9 +449,9 @@ class MixedSupport(Record):
 
     kinds: frozenset[str]
     safe: bool = False
-    without: Mapping[str, str] = field(default_factory=dict)
-    confidence: Mapping[str, Confidence] = field(default_factory=dict)
-    needs: Mapping[str, Json] = field(default_factory=dict)
+    without: Mapping[str, str] = {}
+    confidence: Mapping[str, Confidence] = {}
+    needs: Mapping[str, Json] = {}
 
     @property
     def has_float16(self) -> bool:

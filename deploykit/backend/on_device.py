@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import field
-
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Arrays
 from deploykit.system.published import Published
@@ -85,10 +83,10 @@ class DeviceJob(Record):
     argv: tuple[str, ...]
     results: tuple[str, ...]
     optional: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     where: str = "device"
     started: str = ""
-    distributions: Mapping[str, str] = field(default_factory=dict)
+    distributions: Mapping[str, str] = {}
     timeout: float = LONGEST_RUN
 
 
@@ -117,4 +115,4 @@ class DeviceResults(Record, eq=False):
     init_us: float | None = None
     peak_mb: float | None = None
     operators: tuple[MeasuredOperator, ...] = ()
-    libraries: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = {}

@@ -152,7 +152,7 @@ class Audit(Published):
     known: int = 0
     """How many of them had been measured before."""
     left_out: int = 0
-    settled: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    settled: Mapping[tuple[str, str], str] = {}
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -69,8 +69,8 @@ class PlannedPrecision(Published):
     Types by their ONNX-like names (``uint8``, ``float16`` …). A tensor in neither map is not spoken about.
     """
 
-    intended: Mapping[str, str] = field(default_factory=dict)
-    expected: Mapping[str, str] = field(default_factory=dict)
+    intended: Mapping[str, str] = {}
+    expected: Mapping[str, str] = {}
 
     @property
     def differences(self) -> dict[str, tuple[str, str]]:
@@ -115,10 +115,10 @@ class Plan(Published, Generic[D]):
     alternatives: tuple[Alternative, ...] = ()
     steps: tuple[Step, ...] = ()
     configs: Json = field(default_factory=dict)
-    precision: PlannedPrecision = field(default_factory=PlannedPrecision)
+    precision: PlannedPrecision = PlannedPrecision()
     findings: tuple[Finding, ...] = ()
     candidates: tuple[Json, ...] = ()
-    right: Correctness = field(default_factory=Correctness)
+    right: Correctness = Correctness()
     assumed: str = ""
     details: D | None = None
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import field
-
 from deploykit.backend.options import OptionSpec, OptionValue
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
@@ -38,7 +36,7 @@ class QuantizerAsked(Record):
 
     precision: str
     target: Target
-    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    options: Mapping[str, OptionValue] = {}
     floats: tuple[str, ...] = ()
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.findings.records import Record
@@ -116,8 +115,8 @@ class PackageStatus(Published):
     """``intact``: hashes and schemas hold. The defaults are what is known before anything ran."""
 
     intact: bool = True
-    compiled: Compilation = field(default_factory=Compilation)
-    right: Correctness = field(default_factory=Correctness)
+    compiled: Compilation = Compilation()
+    right: Correctness = Correctness()
 
     @property
     def good(self) -> bool:

@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from msgspec import field
-
 from deploykit.accuracy.latency import TraceEvent, operator_times
 from deploykit.answers.diagnosis.names import mangle
 from deploykit.backend.on_device import MeasuredOperator
@@ -44,7 +42,7 @@ class Origins(Record, dict=True):
     """
 
     nodes: Mapping[str, str]
-    layouts: Mapping[str, str] = field(default_factory=dict)
+    layouts: Mapping[str, str] = {}
 
     @cached_property
     def _spelled(self) -> dict[str, str]:

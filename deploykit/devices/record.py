@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from msgspec import field
-
 from deploykit.backend.on_device import MeasuredOperator, Place
 from deploykit.backend.status import Correctness, Right
 from deploykit.devices.measure import Comparison, Latency
@@ -65,10 +63,10 @@ class RunRecord(Published):
     latency: Latency | None = None
     peak_mb: float | None = None
     temperature_after: float | None = None
-    units: Mapping[str, int] = field(default_factory=dict)
+    units: Mapping[str, int] = {}
     operators: tuple[MeasuredOperator, ...] = ()
     estimate: tuple[EstimateRow, ...] = ()
-    libraries: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = {}
     budget: Json | None = None
     against: Comparison | None = None
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
-from msgspec import field
 from onnx import NodeProto
 
 from deploykit.encodings.values import Affine, EncodingSet
@@ -106,7 +105,7 @@ class Evidence(Record):
     """
 
     inputs: frozenset[str] = frozenset()
-    declared: Mapping[str, Interval] = field(default_factory=dict)
+    declared: Mapping[str, Interval] = {}
     observe: Callable[[Collection[str]], Mapping[str, Interval]] | None = None
     words: str = "the calibration data"
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, helper
 
@@ -188,12 +188,12 @@ class _Insertion(Struct, kw_only=True):
     unsigned: bool
     requantize: Mapping[tuple[str, int], Affine]
     first: Mapping[str, Affine]
-    read_as: dict[str, str] = field(default_factory=dict)
-    stands_for: dict[str, str] = field(default_factory=dict)
-    biases: dict[tuple[str, bytes], str] = field(default_factory=dict)
-    placed: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    nodes: list[NodeProto] = field(default_factory=list)
+    read_as: dict[str, str] = {}
+    stands_for: dict[str, str] = {}
+    biases: dict[tuple[str, bytes], str] = {}
+    placed: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    nodes: list[NodeProto] = []
 
     def insert(self) -> QdqModel:
         graph = self.graph

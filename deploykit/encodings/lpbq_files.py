@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.files import data_of
@@ -70,9 +70,9 @@ class _ModelWork(Struct, kw_only=True):
     refined: bool
     scratch: Path
     claims: Mapping[str, tuple[Path, FileSpan]]
-    before: dict[str, NodeProto] = field(default_factory=dict)
-    replaced: dict[str, Path] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
+    before: dict[str, NodeProto] = {}
+    replaced: dict[str, Path] = {}
+    gone: set[str] = set()
 
 
 class _LeftError(Exception):

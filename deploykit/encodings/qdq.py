@@ -48,8 +48,8 @@ class PlainNames(Struct, kw_only=True):
     whose name has to stay as well, since that is an input or an output too."""
 
     graph: GraphCopy
-    copies: dict[str, str] = field(default_factory=dict)
-    _read_as: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, str] = {}
+    _read_as: dict[str, str] = {}
 
     def final(self, name: str) -> str:
         """The name that a tensor of the graph has in the end."""

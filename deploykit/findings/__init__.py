@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.findings.records import Record
@@ -122,7 +121,7 @@ class Finding(Record):
     hint: str = ""
     handled: str | None = None
     sources: tuple[str, ...] = ()
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[str, Any] = {}
     claim: Claim | None = None
     cure: tuple[str, ...] = ()
 

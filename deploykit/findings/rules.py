@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from deploykit.errors import DefectError
 from deploykit.findings import Claim, Finding, Severity, Subject, SubjectKind
@@ -36,7 +36,7 @@ class Found(Struct, frozen=True):
     handled: str | None = None
     severity: Severity | None = None
     sources: tuple[str, ...] = ()
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[str, Any] = {}
     claim: Claim | None = None
     by_trial: bool = True
     cure: tuple[str, ...] | None = None

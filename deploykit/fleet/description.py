@@ -100,7 +100,7 @@ class Described(Record):
 
     models: Mapping[str, ModelRow]
     targets: Mapping[str, TargetRow]
-    devices: Mapping[str, DeviceRow] = field(default_factory=dict)
+    devices: Mapping[str, DeviceRow] = {}
     defaults: Shared = field(default_factory=Shared)
     matrix: Matrix = field(default_factory=Matrix)
 

@@ -70,7 +70,7 @@ class CellResult(Published):
     processor_seconds: float = 0.0
     bytes: int = 0
     outcome: Json = field(default_factory=dict)
-    error: Mapping[str, str] = field(default_factory=dict)
+    error: Mapping[str, str] = {}
 
     @property
     def _status(self) -> Any:

@@ -69,7 +69,7 @@ class WayChoice(Record):
     """The winner, or None when no way is available, and the verdict on every way by id."""
 
     winner: Way | None = None
-    verdicts: Mapping[str, str] = field(default_factory=dict)
+    verdicts: Mapping[str, str] = {}
     ways: tuple[Way, ...] = ()
 
     def to_json(self) -> tuple[Json, ...]:
@@ -86,7 +86,7 @@ class Explored(Record, eq=False):
 
     built: tuple[BuiltWay, ...] = ()
     winner: BuiltWay | None = None
-    choice: WayChoice = field(default_factory=WayChoice)
+    choice: WayChoice = WayChoice()
     reference: Verdict | None = None
     known: Known = field(default_factory=Known)
     wider: Callable[[], str] = str

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from msgspec import field
 from msgspec.structs import replace
 from onnx import ModelProto, TensorProto
 
@@ -266,7 +265,7 @@ class Rewriting(Record):
     tail: ModelProto | None
     steps: tuple[RewriteStep, ...]
     open: frozenset[str] = frozenset()
-    concluded: Mapping[str, InferredRange] = field(default_factory=dict)
+    concluded: Mapping[str, InferredRange] = {}
     problem: InputError | None = None
     outputs: Sequence[Feed] | None = None
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.search.goals import Goal, Reached
@@ -37,7 +36,7 @@ class LadderRung(Published, eq=False):
     """
 
     precision: str
-    reached: Reached = field(default_factory=Reached)
+    reached: Reached = Reached()
     cost: ModelCost | None = None
     borders: int = 0
     made_by: str = ""

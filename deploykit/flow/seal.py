@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
@@ -63,7 +62,7 @@ class Packaged(Published):
     executed: tuple[str, ...] = ()
     generated: tuple[str, ...] = ()
     findings: tuple[Finding, ...]
-    status: PackageStatus = field(default_factory=PackageStatus)
+    status: PackageStatus = PackageStatus()
     estimate: Estimate | None = None
 
     @property

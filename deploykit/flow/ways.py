@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.judge import Judge
@@ -78,7 +77,7 @@ class Way(Published):
     id: str
     kind: str
     overall_db: float = math.nan
-    sqnr_db: Mapping[str, float] = field(default_factory=dict)
+    sqnr_db: Mapping[str, float] = {}
     float16_tensors: int = 0
     borders: int = 0
     segments: int = 1

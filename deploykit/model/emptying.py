@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from deploykit.model.nodes import bodies, copy_of
 from deploykit.model.operators import QUANTIZERS, is_standard
@@ -36,7 +36,7 @@ class Emptied(Struct, kw_only=True):
     model: ModelProto
     replaced: int = 0
     kept: int = 0
-    files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    files: dict[str, tuple[bytes, int]] = {}
 
 
 def emptied(model: ModelProto, tensor: Callable[[str], str], node: Callable[[str], str]) -> Emptied:

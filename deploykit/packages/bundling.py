@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.model.emptying import Emptied, emptied
@@ -181,7 +181,7 @@ class BundleNames(Struct, kw_only=True):
 
     numbered: bool
     personal: tuple[str, ...]
-    given: dict[str, str] = field(default_factory=dict)
+    given: dict[str, str] = {}
 
     def of_kind(self, letter: str) -> Callable[[str], str]:
         """What gives a name of one kind (``t`` tensors, ``n`` nodes); the same for the same name."""

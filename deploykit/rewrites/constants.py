@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.new_grids import affine_for_range, kind_of_entry
@@ -65,9 +65,9 @@ class _Flow(Struct, kw_only=True):
     ``low`` and ``high`` are the saturation points of its last readers.
     """
 
-    path: dict[str, None] = field(default_factory=dict)
-    summands: dict[str, None] = field(default_factory=dict)
-    beside: dict[str, None] = field(default_factory=dict)
+    path: dict[str, None] = {}
+    summands: dict[str, None] = {}
+    beside: dict[str, None] = {}
     low: float = 0.0
     high: float = 0.0
 

@@ -16,7 +16,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 import numpy.typing as npt
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, helper
 
@@ -102,7 +102,7 @@ class Rewritten(Record):
     model: ModelProto
     encodings: EncodingSet | None
     touched: frozenset[str] = frozenset()
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = {}
     notes: tuple[str, ...] = ()
     tail: ModelProto | None = None
 

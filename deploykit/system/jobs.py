@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
 
-from msgspec import field
-
 from deploykit.errors import ToolError
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Tell
@@ -35,7 +33,7 @@ class Job(Record):
     title: str
     folder: Path
     argv: tuple[str, ...]
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = {}
 
 
 def finished_job(folder: Path) -> Json | None:

@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import field
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -83,7 +82,7 @@ class ToolchainSpec(Record):
     confidence: Confidence
     constraints: tuple[str, ...] = ()
     needs_cxx: bool = False
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     verified: str = ""
     note: str = ""
     licence: str = ""

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import field
-
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.findings.records import Record
@@ -49,7 +47,7 @@ class Device(Published):
     backends: tuple[str, ...]
     marketing: str = ""
     aliases: tuple[str, ...] = ()
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = {}
     note: str = ""
 
     def fact(self, name: str) -> Any:

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import field, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
@@ -115,7 +115,7 @@ class Numbering(SourcedRow):
 
     area: str
     meanings: Mapping[str, str]
-    words: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = {}
 
     def rows(self) -> Iterable[CodeMeaning]:
         """The codes one by one."""
@@ -209,14 +209,14 @@ class CatalogFile(Record):
 
     schema: int
     read: str = ""
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = {}
     error: tuple[KnownError, ...] = ()
     numbering: tuple[Numbering, ...] = ()
     tool: tuple[Tool, ...] = ()
     form: tuple[LineForm, ...] = ()
     observation: tuple[Observation, ...] = ()
     kind: tuple[FailureKind, ...] = ()
-    witness: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    witness: Mapping[str, tuple[str, ...]] = {}
 
 
 # Compared by identity: what is made of its patterns is kept for it, and to hash thousands takes longer than a log.

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
-from msgspec import field
 from packaging.version import Version
 
 from deploykit.findings import Confidence
@@ -64,8 +63,8 @@ class SourceFile(Record):
 
     schema: int
     sources: Mapping[str, str]
-    extent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    verified: Mapping[str, str] = field(default_factory=dict)
+    extent: Mapping[str, tuple[str, ...]] = {}
+    verified: Mapping[str, str] = {}
 
     @property
     def dates(self) -> Mapping[str, str]:

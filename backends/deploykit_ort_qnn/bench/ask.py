@@ -99,7 +99,7 @@ class TimedBench(Struct, kw_only=True):
     """
 
     options: Mapping[str, str]
-    entries: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[str, str] = {}
     deadline: float
     longest: float
     progress: Tell

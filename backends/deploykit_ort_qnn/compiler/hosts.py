@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msgspec import field
 from packaging.requirements import Requirement
 
 from deploykit.errors import ToolError
@@ -61,7 +60,7 @@ class Worker(Record):
     """The Python that runs ``deploykit_ort_qnn.compiler.worker``. ``environment`` adds to the caller's variables."""
 
     python: str
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
 
     def work(self, request: Json, root: Path, scratch: Path, timeout: float, progress: Tell) -> Work:
         """Work off one request; paths in it are relative to ``root``. ToolError where the provider is not installed."""

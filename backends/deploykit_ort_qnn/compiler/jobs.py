@@ -18,7 +18,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
@@ -111,7 +110,7 @@ class CompileJob(Record):
     model: str
     context: str
     options: Mapping[str, str]
-    entries: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[str, str] = {}
     embed: bool = False
     allow_cpu: bool = False
     trace: bool = True

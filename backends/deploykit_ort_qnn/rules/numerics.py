@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import field
-
 from deploykit.findings import Severity, listed
 from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
@@ -170,7 +168,7 @@ class NumericScope(Record):
 
     device: Verdict | None = None
     quantization: Verdict | None = None
-    agreement: Mapping[str, float] = field(default_factory=dict)
+    agreement: Mapping[str, float] = {}
     first: str = ""
     first_type: str = ""
     first_db: float | None = None

@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from msgspec import field
-
 from deploykit.findings.records import Record
 from deploykit.tables.reading import parse_rows, read_toml
 
@@ -77,7 +75,7 @@ class Row(Record):
     why: str = ""
     mechanism: str = ""
     since: str = ""
-    when: Mapping[str, Wanted] = field(default_factory=dict)
+    when: Mapping[str, Wanted] = {}
 
     @property
     def id(self) -> str:
@@ -155,8 +153,8 @@ class MeasuredPlace(Record):
     soc: int
     asked: int
     drawn: int = 0
-    otherwise: Mapping[str, str] = field(default_factory=dict)
-    turned: Mapping[str, str] = field(default_factory=dict)
+    otherwise: Mapping[str, str] = {}
+    turned: Mapping[str, str] = {}
 
     def verdict(self, row: Row) -> str:
         """What the row's case is here."""

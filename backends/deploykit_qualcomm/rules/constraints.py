@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
@@ -96,7 +95,7 @@ class ConstraintTable(Record):
 
     schema: int
     constraint: tuple[HtpConstraint, ...]
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = {}
     op_rank: tuple[OpRank, ...] = ()
     refused: tuple[Refused, ...] = ()
     untranslated: tuple[Untranslated, ...] = ()

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.measures import Doubles, PairQuality, Slices, measure, runs_of
@@ -110,8 +110,8 @@ class OutputComparison(Struct, kw_only=True):
 
     name: str
     shape: tuple[int, ...]
-    qualities: dict[str, PairQuality] = field(default_factory=dict)
-    axes: list[Slices] = field(default_factory=list)
+    qualities: dict[str, PairQuality] = {}
+    axes: list[Slices] = []
     finite: bool = True
     levels: tuple[int, int] = (0, 0)
 

@@ -6,8 +6,6 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from msgspec import field
-
 from deploykit.accuracy.judge.verdict import PROBABILITY_TOLERANCE, Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, listed
@@ -40,7 +38,7 @@ class Judged(Record):
     model: str = "MODEL"
     target: str = "TARGET"
     precision: str = "mixed"
-    thresholds: Thresholds = field(default_factory=Thresholds)
+    thresholds: Thresholds = Thresholds()
     verdict: Verdict | None = None
     wider: str = ""
 

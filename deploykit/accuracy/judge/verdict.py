@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
@@ -390,7 +389,7 @@ class Verdict(Published):
     numbers: tuple[JudgedNumber, ...] = ()
     oddities: tuple[Oddity, ...] = ()
     overall_db: float = math.inf
-    sqnr_db: Mapping[str, float] = field(default_factory=dict)
+    sqnr_db: Mapping[str, float] = {}
     lost: float = 0.0
     detections: KeptCount | None = None
     broken: str = ""

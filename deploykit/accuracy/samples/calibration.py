@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from deploykit.accuracy.samples.arrays import ARRAY_SUFFIXES, ArrayHeader, read_arrays, read_headers
 from deploykit.accuracy.samples.images import (
@@ -85,7 +85,7 @@ class Calibration(Record):
     sound: SoundRecipe | None = None
     reader: str = ""
     reader_file: Path | None = None
-    labels: Mapping[Path, str] = field(default_factory=dict)
+    labels: Mapping[Path, str] = {}
 
 
 def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibration:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from msgspec import field
-
 from deploykit.findings import listed
 from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
@@ -36,7 +34,7 @@ class Survey(Published):
     not_finite: tuple[str, ...] = ()
     neighbours: float | None = None
     numbered_frames: bool = False
-    labels: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, int] = {}
     misfit: str = ""
 
     def as_published(self) -> Json:
@@ -99,7 +97,7 @@ class DataFit(Record):
     preparation: Preparation | None = None
     first_layer: FirstLayer | None = None
     growth: RangeGrowth | None = None
-    labels: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, int] = {}
     unused: Sequence[str] = ()
 
 

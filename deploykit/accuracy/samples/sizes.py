@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from onnx import ModelProto
 
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
@@ -92,9 +92,9 @@ class _SizeDraft(Struct):
 
     specs: tuple[InputSpec, ...]
     symbols: Mapping[tuple[str, int], str]
-    known: dict[str, int] = field(default_factory=dict)
-    why: dict[str, str] = field(default_factory=dict)
-    usual: set[str] = field(default_factory=set)
+    known: dict[str, int] = {}
+    why: dict[str, str] = {}
+    usual: set[str] = set()
 
     def key(self, spec: InputSpec, axis: int) -> str:
         return self.symbols.get((spec.name, axis)) or f"{spec.name}[{axis}]"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -106,7 +106,7 @@ class Raiser(Struct, dict=True):
     reaching: Reaching
     costs: CostModel
     tell: Tell = silent
-    _known: dict[tuple[str, int], RaiseTrial] = field(default_factory=dict)
+    _known: dict[tuple[str, int], RaiseTrial] = {}
 
     def __post_init__(self) -> None:
         self._params = parameter_uses(self.facts)

@@ -64,9 +64,9 @@ class Sighting(Struct, kw_only=True):
     """Everything seen of one known error: the first hits by line, how telling their words are, what they keep."""
 
     error: KnownError
-    hits: dict[int, Hit] = field(default_factory=dict)
-    strengths: set[str] = field(default_factory=set)
-    fields: dict[str, str] = field(default_factory=dict)
+    hits: dict[int, Hit] = {}
+    strengths: set[str] = set()
+    fields: dict[str, str] = {}
     count: int = 0
 
 
@@ -99,11 +99,11 @@ class Collected(Struct, kw_only=True):
     ``overlooked``: there were more lines that look like trouble than were read.
     """
 
-    errors: dict[str, Sighting] = field(default_factory=dict)
-    began: dict[str, int] = field(default_factory=dict)
-    finishes: dict[str, Finish] = field(default_factory=dict)
-    numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    error_lines: dict[str, ErrorLine] = field(default_factory=dict)
+    errors: dict[str, Sighting] = {}
+    began: dict[str, int] = {}
+    finishes: dict[str, Finish] = {}
+    numbers: dict[str, tuple[float, ...]] = {}
+    error_lines: dict[str, ErrorLine] = {}
     overlooked: bool = False
     tail: tuple[str, ...] = ()
     lines: int = 0
