@@ -494,7 +494,7 @@ def locate_on(
         """The model as the package was made, but for its outputs."""
         takes = {option.name for option in load_backend(manifest["backend"]).options()}
         route = {"route": manifest["route"]["id"]} if "route" in takes else {}
-        wanted: dict[str, Any] = {"sdk": manifest["sdk"]["version"], "backend": manifest["backend"], **route}
+        wanted = {"sdk": manifest["sdk"]["version"], "backend": manifest["backend"], **route}
         make_package(make_request(model, manifest["target"]["id"], compile=True, **wanted), out, progress=tell)
 
     return find(Path(package), device_at(on, Path(file)), make, tell, threshold_db=threshold_db, samples=samples)

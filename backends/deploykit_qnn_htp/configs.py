@@ -123,7 +123,7 @@ def build_configs(
     names of all graphs of the context where it holds more than one: they share their weights.
     """
     names, vtcm = [*(graphs or [paths.graph])], device.fact("vtcm_mb")
-    inner: dict[str, Any] = {**({"graphs": [{"graph_names": names}]} if named else {}), "devices": [{}]}
+    inner = {**({"graphs": [{"graph_names": names}]} if named else {}), "devices": [{}]}
     if len(names) > 1:
         _put(inner, sdk, "context.weight_sharing_enabled", True)
     _put(inner, sdk, "devices[].soc_model", device.fact("soc_model"))
@@ -164,7 +164,7 @@ def _put(target: dict[str, Any], sdk: SdkTable, path: str, value: Any) -> None:
 
 
 def _place(target: dict[str, Any], path: str, value: Any) -> None:
-    here: Any = target
+    here = target
     *folders, last = path.split(".")
     for folder in folders:
         is_list = folder.endswith("[]")

@@ -4,7 +4,7 @@ No weight is read but to compare two files that say they hold the same ones. It 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -126,7 +126,7 @@ def _check_same_weights(first: Model, second: Model) -> None:
 def _sizes(whole: ConversionDraft) -> dict[str, int]:
     """Bytes of every weight as it will be on the device: of its grid, or float16."""
     situation = whole.situation
-    entries: Mapping[str, object] = {} if situation.encodings is None else situation.encodings.entries
+    entries = {} if situation.encodings is None else situation.encodings.entries
     sizes = {}
     for name, elements in large_weights(situation.model.proto).items():
         value = getattr(entries.get(name), "value", None)

@@ -111,7 +111,7 @@ def precision_of(draft: ConversionDraft) -> PlannedPrecision:
         return PlannedPrecision(intended=types, expected=types)
     intended = {entry.name: entry.dtype for entry in draft.completed}
     intended |= dict.fromkeys(sorted(draft.float_set), "float16")
-    expected: dict[str, Any] = {entry.name: entry.dtype for entry in draft.completed}
+    expected = {entry.name: entry.dtype for entry in draft.completed}
     expected |= dict.fromkeys(sorted(draft.after.predicted), "float16")
     return PlannedPrecision(intended=intended, expected=expected)
 

@@ -171,7 +171,7 @@ def vitisai_config(draft: QuarkDraft) -> Json | None:
     if draft.precision not in draft.product.configured:
         return None
     wanted = [row for row in rows(Pass) if draft.options.cpu_partition or row.name in ("init", "vaiml_partition")]
-    listed: list[dict[str, Any]] = [{"name": row.name, "plugin": row.plugin} for row in wanted]
+    listed = [{"name": row.name, "plugin": row.plugin} for row in wanted]
     # What the float parts become: the bf16 key is on by default, so it is switched off where it must not act.
     conversions: dict[str, Any] = {}
     asked = draft.options.vaiml.get("enable_f32_to_f16_conversion") is True
@@ -196,7 +196,7 @@ def vitisai_config(draft: QuarkDraft) -> Json | None:
 def session_config(draft: QuarkDraft) -> Json:
     """What compile.py and run.py open a session with; paths are relative to the package."""
     model = compiled_model(draft)
-    options: dict[str, Any] = {"cache_dir": CACHE, "cache_key": PurePosixPath(model).stem}
+    options = {"cache_dir": CACHE, "cache_key": PurePosixPath(model).stem}
     configured = vitisai_config(draft) is not None
     if configured:
         options["config_file"] = CONFIG

@@ -6,7 +6,6 @@ Compiling for the NPU happens in the vendor's container or on the PC; ``deployki
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -100,7 +99,7 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
         float16_source=draft.source == "float16",
     )
     run, comparison = measured.run, measured.comparison
-    record: dict[str, Any] = {
+    record = {
         "quark": run.result.get("quark"),
         "samples": run.result.get("samples"),
         "random_data": details.draft.random_data,

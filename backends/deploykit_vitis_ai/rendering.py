@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from deploykit.backend.backend import CopiedFile, JsonFile, PackageFile, TextFile, copied_model
 from deploykit.backend.plans import Plan
@@ -29,7 +28,7 @@ def render_package(details: QuarkPrepared, plan: Plan[None], templates: Path | N
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
     release = draft.release
-    values: dict[str, Any] = {
+    values = {
         "deploykit": version("deploykit"),
         "device": draft.situation.target.device.name,
         "sdk": f"{release.name} {release.version}" if release is not None else "",

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 from deploykit.backend.backend import Check, Verification
 from deploykit.errors import InputError
-from deploykit.findings import Finding
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.system.aliases import Json
@@ -38,7 +37,7 @@ def verify(package: Path, manifest: Json) -> Verification:
     recipe = read_json(package / configs.RECIPE) if (package / configs.RECIPE).is_file() else None
     checks += _recipe_checks(package, recipe) if recipe is not None else []
     quantized = _quantized(package, session, recipe)
-    findings: tuple[Finding, ...] = () if quantized is None else QUANTIZED_RULES.run(quantized)
+    findings = () if quantized is None else QUANTIZED_RULES.run(quantized)
     summary = find_summary(package / str(session["provider_options"].get("cache_dir", "")))
     findings += () if summary is None else SUMMARY_RULES.run(summary)
     intended = dict(manifest.get("precision", {}).get("intended", {})) if quantized is not None else {}

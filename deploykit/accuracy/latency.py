@@ -149,7 +149,7 @@ def read_time(text: str, option: str = "--max-time") -> float:
 def chrome_trace(estimate: Estimate) -> Json:
     """The kernels of an estimate as a trace that Perfetto and Chrome open: a row per thread, times in microseconds."""
     threads = {name: number for number, name in enumerate(sorted({event.thread for event in estimate.events}))}
-    rows: list[Json] = [
+    rows = [
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": name}}
         for name, number in threads.items()
     ]

@@ -16,7 +16,6 @@ from typing import Any
 
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.options import check_value
-from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import all_options, load_backend
 from deploykit.backend.requests import RESERVED_NAMES
 from deploykit.errors import UsageError
@@ -117,7 +116,7 @@ def package_problems(make: Callable[..., Any], verify: Callable[[Path], Any], sc
 
 
 def _differences(first: Any, second: Any, verify: Callable[[Path], Any]) -> Iterator[str]:
-    plan: Plan[Any] = first.plan
+    plan = first.plan
     if plan.to_json() != second.plan.to_json():
         yield "two plans of one request differ"
     for step in plan.steps:

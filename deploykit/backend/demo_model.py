@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -39,7 +38,7 @@ def write_demo(folder: Path) -> tuple[Path, Path]:
     anchors = rng.normal(0, 1, (1, _ROWS, 4))
     weight, bias = rng.normal(0, 0.3, (8, 4)), rng.normal(0, 0.1, (4,))
     anchors[:, ::5] = _INVALID_ANCHOR
-    values: dict[str, Any] = {
+    values = {
         "head.weight": weight,
         "head.bias": bias,
         "anchors": anchors,
@@ -82,7 +81,7 @@ def write_demo(folder: Path) -> tuple[Path, Path]:
     probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     session = onnxruntime.InferenceSession(probe.SerializeToString(), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(11)
-    seen: dict[str, list[Any]] = {name: [stored[name]] for name in ("one_more", "image_size")}
+    seen = {name: [stored[name]] for name in ("one_more", "image_size")}
     for _ in range(8):
         features = rng.normal(0, 1, (1, _ROWS, 8)).astype(np.float32)
         shown = {"features": features, **dict(zip(names, session.run(names, {"features": features}), strict=True))}

@@ -95,7 +95,7 @@ class Opinions(Record):
         if not finding.blocks or finding.claim is None or _EVIDENCE in finding.evidence or self.compiler.missing:
             return finding
         by = opinion.by or self.compiler
-        evidence: Json = {**finding.evidence, _EVIDENCE: opinion.to_json()}
+        evidence = {**finding.evidence, _EVIDENCE: opinion.to_json()}
         if opinion.state is OpinionState.OPEN:
             return replace(finding, evidence=evidence)
         if opinion.state is OpinionState.CONFIRMED:

@@ -96,7 +96,7 @@ class Command(click.Command):
         kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
         super().__init__(*args, **kwargs)
         flag, count, size = {"is_flag": True}, {"count": True}, {"metavar": "SIZE"}
-        rows: tuple[tuple[list[str], str | list[str], str, dict[str, Any]], ...] = (
+        rows = (
             (["--json"], f"{_ENV}_JSON", "Machine-readable output on stdout, nothing else there.", flag),
             # Eager: before --version, which says more with it.
             (["-v", "--verbose"], f"{_ENV}_VERBOSE", "Say more.", {**count, "is_eager": True}),

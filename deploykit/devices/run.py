@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import fields, replace
 
@@ -154,7 +154,7 @@ def run_there(
     manifest = read_manifest(package)
     backend = load_backend(str(manifest["backend"]))
     with visiting(row, folder, keep=options.keep, tell=tell) as visit:
-        measuring: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(Measuring)}
+        measuring = {field.name: getattr(options, field.name) for field in fields(Measuring)}
         request = DeviceRequest(feeds=feeds, place=visit.place, power=row.power, **measuring)
         _check_chip(visit.place, manifest, backend)
         job = backend.device_job(package, manifest, request)
@@ -223,7 +223,7 @@ def _beside(
 ) -> list[OutputBeside]:
     rows = []
     for name, value in verdict.sqnr_db.items():
-        told: list[float | None] = [value, None, None]
+        told = [value, None, None]
         if emulator is not None and judge.emulated is not None:
             pairs = [(there[name], here[name]) for there, here in zip(judge.emulated, outputs, strict=True)]
             told[1:] = emulator.sqnr_db.get(name), overall_db(pairs)

@@ -126,7 +126,7 @@ def _cell(
     """The nearest word wins, of the cell, the target, the model, the file; ``options`` and ``own`` key by key."""
     row = described.targets[target]
     everywhere = tuple(name for one in described.targets.values() for name in one.backends)
-    shared: list[Shared] = [
+    shared = [
         _without_others(described.defaults, backend, everywhere),
         _without_others(described.models[model], backend, everywhere),
         _without_others(row, backend, row.backends),
@@ -173,7 +173,7 @@ def _without_others(row: Row, backend: str | None, among: Collection[str]) -> Ro
 
 def moved(request: Request, place: Callable[[Path], Path]) -> Request:
     """The same request with every path that it names put through ``place``."""
-    paths: dict[str, Any] = {name: place(value) for name in _PATHS if (value := getattr(request, name)) is not None}
+    paths = {name: place(value) for name in _PATHS if (value := getattr(request, name)) is not None}
     own = {name: place(value) if isinstance(value, Path) else value for name, value in request.adapter_options.items()}
     inputs = tuple(_moved_input(text, place) for text in request.inputs)
     return replace(request, model=place(request.model), inputs=inputs, adapter_options=own, **paths)

@@ -137,6 +137,6 @@ def _check_name(path: Path, where: str, name: str) -> None:
 
 def _check_known(path: Path, where: str, named: Mapping[str, str], described: Described) -> None:
     for kind, name in named.items():
-        known: Mapping[str, object] = described.models if kind == "model" else described.targets
+        known = described.models if kind == "model" else described.targets
         if name not in known:
             raise InputError(f"{path}: {where}: no {kind} is called {name!r}", why=f"there are {', '.join(known)}")

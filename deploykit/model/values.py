@@ -139,7 +139,7 @@ def constant_tensor(node: NodeProto) -> TensorProto | None:
 
 def named_tensors(proto: ModelProto) -> dict[str, TensorProto]:
     """What the main graph stores, by name: initializers, and what its Constant nodes hold."""
-    stored: dict[str, TensorProto] = {tensor.name: tensor for tensor in proto.graph.initializer}
+    stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     for node in proto.graph.node:
         if node.op_type == "Constant" and is_standard(node) and (held := constant_tensor(node)) is not None:
             stored[node.output[0]] = held
@@ -161,7 +161,7 @@ def dtype_name(data_type: int) -> str:
     from onnx import TensorProto
 
     try:
-        name: str = TensorProto.DataType.Name(data_type).lower()
+        name = TensorProto.DataType.Name(data_type).lower()
     except ValueError:
         return ""
     return "" if name == "undefined" else name

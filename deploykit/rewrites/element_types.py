@@ -194,7 +194,7 @@ def _blocks(look: ModelLook, node: NodeProto) -> Match:
     bits, columns, rows = (int(attribute(node, name, 4)) for name in ("bits", "N", "K"))
     integers, scale = _unpacked(look.values(node.input[1]), bits), look.values(node.input[2])
     blocks = (columns, integers.shape[1], -1)
-    zero: Numbers = np.array(1 << bits - 1)
+    zero = np.array(1 << bits - 1)
     if operand(node, 3):
         zero = look.values(node.input[3]).reshape(columns, -1)
         zero = (zero if zero.dtype == scale.dtype else _unpacked(zero, bits)[:, : blocks[1]]).reshape(blocks)

@@ -66,7 +66,7 @@ _STEPS: Mapping[str, Callable[..., Any]] = {
 
 def _factor(graph: GraphCopy, nodes: Sequence[NodeProto], source: str, wanted: _Floats) -> float | None:
     """The positive number that what the nodes make of ``source`` is of ``wanted``; None where it is something else."""
-    known: dict[str, _Floats] = {source: _POINTS}
+    known = {source: _POINTS}
     with np.errstate(all="ignore"):
         for node in nodes:
             given = [known[n] if n in known else np.asarray(graph.scalar(n)) if n else None for n in node.input]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -193,7 +192,7 @@ def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
 
     Devices count from the front only; the sum is stored beside the indices, which others may read as they are.
     """
-    indices: Any = look.array(node.input[1])
+    indices = look.array(node.input[1])
     if indices is None or indices.dtype.kind != "i" or not (indices < 0).any():
         return None
     first, count = int(attribute(node, "axis", 0)), 1

@@ -50,7 +50,7 @@ def read_toml(path: Path, *, shipped: bool = False) -> Json:
     if known is not None:
         return known
     try:
-        found: Json = tomllib.loads(data.decode("utf-8"))
+        found = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8", why=str(error)) from None
     except tomllib.TOMLDecodeError as error:
@@ -129,7 +129,7 @@ def structure(kind: type[T], value: Any, *, where: str) -> T:
     says which key is unknown, missing or of the wrong type.
     """
     # msgspec lets unknown keys of a Struct pass, or refuses them without a word of the known ones.
-    left: list[tuple[Any, Any, str]] = [(kind, value, "")]
+    left = [(kind, value, "")]
     while left:
         inner, data, path = left.pop()
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):

@@ -170,7 +170,7 @@ def anonymous(model: ModelProto) -> bytes:
     """The bytes of a model with every name replaced by a number: equal for layers that differ in their names only."""
     if any(True for node in model.graph.node for _ in bodies(node)):
         return bytes(model.SerializeToString(deterministic=True))  # inner graphs read names of the outer one
-    numbers: dict[str, str] = {"": ""}
+    numbers = {"": ""}
     copy = renamed(model, lambda name: numbers.setdefault(name, str(len(numbers))), lambda *_: "")
     for node in copy.graph.node:
         node.doc_string = ""

@@ -465,5 +465,5 @@ def _other_modes(culprit: ModelProto, request: Request, bench: TimedBench) -> It
     for mode in _MODES:
         tried = replace(bench, options={**bench.options, _MODE: mode})
         if not bench.is_over and tried.ask(culprit, anonymous(culprit)).taken:
-            options: Mapping[str, object] = {**request.adapter_options, "finalization_mode": int(mode)}
+            options = {**request.adapter_options, "finalization_mode": int(mode)}
             yield replace(request, adapter_options=options), f"it is compiled with finalization mode {mode}"

@@ -68,7 +68,7 @@ def covering(shape: tuple[int, ...], span: Span, seed: int, *, dense: int = 1, t
     spike = np.full(count, rest)
     spike[count // 3] = high
     bell = np.clip(random.normal((low + high) / 2, (high - low) / 8, count), low, high)
-    values: list[Any] = [
+    values = [
         *(one[::-1] if turned else one for one in rising),
         random.permutation(rising[0] + (high - low) / (4 * count)).clip(low, high),
         np.full(count, low + 0.61 * (high - low)),

@@ -38,7 +38,7 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
     """
     weight = operand(node, 1)
     entry = look.encodings.get(weight) if look.encodings is not None else None
-    value: Any = entry.value if entry is not None else None
+    value = entry.value if entry is not None else None
     if value is None or getattr(value, "block_size", None) is None or weight not in look.stored:
         return None
     bias = operand(node, 2)

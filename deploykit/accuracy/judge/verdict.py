@@ -278,7 +278,7 @@ class Context(Record):
 
     def number(self, output: str, kind: str, measure: Measure, value: float, *keys: str, **more: Any) -> JudgedNumber:
         """One number with its limit; ``keys`` prefer rows of the table, ``more`` are fields of the number."""
-        on: Json = {"label": self.label, "count": self.count, "against": self.against}
+        on = {"label": self.label, "count": self.count, "against": self.against}
         more = {"limit": self.limit(measure, *keys), **on, **more}
         return JudgedNumber(output=output, kind=kind, value=value, **more)
 

@@ -31,7 +31,7 @@ def decoded(path: Path, recipe: Mapping[str, Any]) -> Any:
         if opened.size[0] * opened.size[1] > MOST_PIXELS:
             raise ValueError(f"{opened.size[0]} x {opened.size[1]} pixels are more than are decoded")
         placed = _placed(Image, opened.convert("RGB"), recipe)
-    pixels: Any = np.asarray(placed, np.float32)
+    pixels = np.asarray(placed, np.float32)
     if recipe.get("channels", "RGB") == "BGR":
         pixels = pixels[..., ::-1]
     pixels = pixels * np.float32(recipe.get("scale", 1.0))

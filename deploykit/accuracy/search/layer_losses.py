@@ -259,7 +259,7 @@ def analyze(
     given = encodings or min_max_encodings(exact, facts, precision_of(precision))
     losses.hold(exact.reference)
     # The entries that change something: those of float tensors that the main graph has.
-    values: dict[str, Value] = {entry.name: entry.value for entry in given if is_simulated(entry.value)}
+    values = {entry.name: entry.value for entry in given if is_simulated(entry.value)}
     values |= {name: Float(dtype="float16") for name in given.float_tensors if name not in values}
     known = {*exact.graph.makers, *exact.graph.stored, *exact.graph.inputs} & facts.tensors.keys()
     values = {n: v for n, v in values.items() if n in known and facts.tensors[n].dtype in ("", "float")}

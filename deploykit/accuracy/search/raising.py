@@ -24,7 +24,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders, float_nodes
 from deploykit.encodings.new_grids import widened
-from deploykit.encodings.values import Affine, EncodingSet, Float, Value
+from deploykit.encodings.values import Affine, EncodingSet, Float
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
@@ -163,7 +163,7 @@ class Raiser(Struct, dict=True):
     def _with(self, names: set[str], wide: str) -> EncodingSet:
         entries = dict(self.made.entries)
         for name in names & entries.keys():
-            value: Value = entries[name].value
+            value = entries[name].value
             value = widened(value, 16) if wide == "int16" and isinstance(value, Affine) else Float(dtype="float16")
             entries[name] = replace(entries[name], value=value)
         return replace(self.made, entries=entries)

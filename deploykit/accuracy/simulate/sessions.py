@@ -364,7 +364,7 @@ def run_chain(pieces: Iterable[Session], feeds: Sequence[Feed]) -> list[_Values]
 
     Each piece reads the model's inputs and what the pieces before it made, by name.
     """
-    known: list[_Values] = [dict(feed) for feed in feeds]
+    known = [dict(feed) for feed in feeds]
     for piece in pieces:
         for values, made in zip(known, piece.runs(known), strict=True):
             values.update(made)

@@ -20,7 +20,7 @@ from deploykit.answers.diagnosis.trouble import TOLD, trouble_of
 from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis
 from deploykit.findings import Severity
 from deploykit.system.files import open_regular
-from deploykit.tables.known_errors import Catalog, LineForm, Root, merge_catalogs
+from deploykit.tables.known_errors import Catalog, LineForm, merge_catalogs
 
 __all__ = ["diagnose", "diagnose_log"]
 
@@ -202,7 +202,7 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], 
     quiet = said == {"mild"} or levels == {"detail" if failing else "warning"}
     quiet |= levels == {"detail"} and not any(trouble_of(hit.text) for hit in hits[:_MOST_CODES])
     weak = "match" not in said and "weak" in said and not tools.isdisjoint(row.tools)
-    root: Root = "follow-up"
+    root = "follow-up"
     if "match" in said or weak or said == {"mild"}:
         root = row.root
     elif "general" in said:

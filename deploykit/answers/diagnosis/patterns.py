@@ -221,5 +221,5 @@ class AnchorSearch:
 def _hashes(data: bytes, width: int, phase: int) -> _Numbers:
     """For every ``width``-th position from ``phase`` on: one number for its bytes, below the size of the table."""
     words = np.frombuffer(data, f"<u{width}", max(0, len(data) - phase) // width, min(phase, len(data)))
-    hashes: npt.NDArray[np.uint64] = (words.astype(np.uint64, copy=False) * _FACTOR) >> np.uint64(64 - _TABLE_BITS)
+    hashes = (words.astype(np.uint64, copy=False) * _FACTOR) >> np.uint64(64 - _TABLE_BITS)
     return hashes.view(np.int64)

@@ -207,7 +207,7 @@ def write_encodings(encodings: EncodingSet, version: str) -> str:
     if version not in (*WRITTEN_VERSIONS, "0.6.2"):
         known = ", ".join(WRITTEN_VERSIONS)
         raise UsageError(f"encodings cannot be written as version {version!r}", next=f"known versions: {known}")
-    head: dict[str, Any] = {**encodings.extra, "version": version}
+    head = {**encodings.extra, "version": version}
     if encodings.producer is not None:
         head["producer"] = dict(encodings.producer)
     if encodings.quantizer_args is not None and version != "2.0.0":

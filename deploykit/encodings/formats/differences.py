@@ -149,7 +149,7 @@ def describe_encoding(entry: Encoding, *, arrays: bool) -> Json:
     ``scale``, ``zero_point``, ``min`` and ``max`` are the smallest and largest over all channels and blocks.
     """
     value = entry.value
-    row: dict[str, Any] = {
+    row = {
         "name": entry.name,
         "kind": type(value).__name__.lower(),
         "dtype": value.dtype,

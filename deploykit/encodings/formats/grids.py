@@ -132,7 +132,7 @@ def nested(value: Any, where: str, key: str) -> Array:
         if value is msgspec.UNSET:
             raise InputError(f"{where} is missing", next="does the file's 'version' match its content?")
         shape: list[int] = []
-        level: list[Any] = [value]
+        level = [value]
         while list in (kinds := set(map(type, level))):
             if kinds != {list} or len(set(map(len, level))) != 1 or len(shape) == _DEEPEST:
                 raise InputError(f"{where} is nested unevenly or deeper than {_DEEPEST} levels")

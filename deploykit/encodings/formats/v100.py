@@ -146,7 +146,7 @@ def _format_value(value: Value) -> Json | None:
     if isinstance(value, Affine):
         offset = _flat(grids.offset_of(value), value)
         shift = offset % 1
-        fields: dict[str, Any] = {
+        fields = {
             "bw": value.bits,
             "dtype": "INT",
             "enc_type": value.granularity.upper().replace("-", "_"),

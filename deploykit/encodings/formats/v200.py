@@ -182,7 +182,7 @@ def _format_value(value: Value) -> Json | None:
         }
     if not isinstance(value, Float8) and not (isinstance(value, Affine) and value.placed):
         return None
-    fields: dict[str, Any] = {"output_dtype": value.dtype, "y_scale": grids.json_numbers(value.scale)}
+    fields = {"output_dtype": value.dtype, "y_scale": grids.json_numbers(value.scale)}
     if isinstance(value, Affine) and value.zero_point.any():
         zero = value.zero_point
         fields["y_zero_point"] = grids.json_numbers(zero) if (zero % 1).any() else zero.astype(np.int64).tolist()
