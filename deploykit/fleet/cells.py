@@ -60,7 +60,7 @@ class Cell(Record):
     target: str
     request: Request
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """What a process that makes it is told."""
         return {"id": self.id, "request": request_to_json(self.request)}
 
@@ -186,7 +186,7 @@ def _moved_input(text: str, place: Callable[[Path], Path]) -> str:
 
 def request_to_json(request: Request) -> Json:
     """Every field of a request that is set, as JSON has it."""
-    made: dict[str, Any] = to_builtins(request, enc_hook=str)  # a path is its text
+    made: Json = to_builtins(request, enc_hook=str)  # a path is its text
     return {name: value for name, value in made.items() if value is not None}
 
 

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import asdict
 
@@ -21,6 +20,7 @@ from deploykit.errors import DeploykitError, InputError
 from deploykit.findings.records import Record
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
+from deploykit.system.aliases import Json
 from deploykit.system.files import paths_below
 
 __all__ = ["Scouted", "scout", "toml_text"]
@@ -48,7 +48,7 @@ class Scouted(Record):
     models: tuple[FoundModel, ...]
     skipped: tuple[tuple[str, str], ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The published shape."""
         models = [{name: value for name, value in asdict(model).items() if value} for model in self.models]
         return {"models": models, "skipped": [{"path": name, "why": why} for name, why in self.skipped]}

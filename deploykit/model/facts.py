@@ -337,7 +337,7 @@ class GraphChange(Record):
         """What a person finds the place by: the first node of what was there, or of what came."""
         return (self.before or self.after)[0].label
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Types of operators before and after, and the names of what was there."""
         return {
             "before": [node.op_type for node in self.before],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
 from deploykit.findings.records import Record
+from deploykit.system.aliases import Json
 from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [
@@ -87,7 +88,7 @@ class KnownError(Record):
         """All wordings, the telling ones first."""
         return (*self.match, *self.general, *self.follows, *self.mild, *self.weak)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The row in the published shape."""
         told = {
             key: value

@@ -233,7 +233,7 @@ def schema_of(kind: type[Any], *, hidden: Collection[str] = (), optional: Collec
     return decode(encode({"$schema": _DIALECT, **top, **({"$defs": defs} if defs else {})}), type=dict[str, Any])
 
 
-def _strict(schema: dict[str, Any], hidden: Collection[str], optional: Collection[str]) -> Json:
+def _strict(schema: Json, hidden: Collection[str], optional: Collection[str]) -> Json:
     """The schema of an object with the keys that may be written and no others; enumerations stay as they are."""
     if "properties" not in schema:
         return schema

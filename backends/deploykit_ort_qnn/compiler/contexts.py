@@ -7,7 +7,6 @@ nothing, nothing is judged.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.model.load import load_model
@@ -88,7 +87,7 @@ def inspect_context(path: Path) -> Json:
     }
 
 
-def _context_model(path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
+def _context_model(path: Path, folder: Path) -> tuple[Json, Path]:
     """The ONNX side, and the binary: beside the model, or taken out of it."""
     model = load_model(path).proto
     nodes = [node for node in model.graph.node if node.op_type == "EPContext"]

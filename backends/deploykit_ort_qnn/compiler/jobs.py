@@ -327,10 +327,10 @@ _READING_SECONDS = 120.0
 
 
 def _outcome(
-    job: CompileJob, done: ProgramEnd, answer: dict[str, Any] | None, log: tuple[str, ...], scratch: Path
+    job: CompileJob, done: ProgramEnd, answer: Json | None, log: tuple[str, ...], scratch: Path
 ) -> CompileOutcome:
     refused = read_refusals(log)
-    common: dict[str, Any] = {"seconds": round(done.seconds, 3), "peak_rss_mb": done.peak_rss_mb, "log": log}
+    common: Json = {"seconds": round(done.seconds, 3), "peak_rss_mb": done.peak_rss_mb, "log": log}
     if answer is None:
         status: Status = "timed-out" if done.timed_out else "crashed"
         return CompileOutcome(

@@ -78,7 +78,7 @@ def _parts(judged: Judged, output: OutputComparison) -> Iterator[Slices]:
     yield from (axis for axis in output.axes if not areas or axis.axis == 1)
 
 
-def _told_slices(output: OutputComparison, axis: Slices, chosen: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _told_slices(output: OutputComparison, axis: Slices, chosen: Any) -> Iterator[tuple[str, Json]]:
     """Neighbours among the chosen slices, in words and as evidence.
 
     One value per sample on a few samples, as the logit of one class, tells nothing: those meet by chance.

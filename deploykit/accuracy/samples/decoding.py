@@ -6,11 +6,12 @@ library, NumPy and Pillow, nothing of deploykit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from deploykit.system.aliases import Json
 
 __all__ = ["MOST_PIXELS", "decoded"]
 
@@ -19,7 +20,7 @@ MOST_PIXELS = 1 << 26
 _FORMATS = ("PNG", "JPEG", "BMP")
 
 
-def decoded(path: Path, recipe: Mapping[str, Any]) -> Any:
+def decoded(path: Path, recipe: Json) -> Any:
     """One image as float32, [1, 3, height, width] or [1, height, width, 3]: resized, then (pixel * scale - mean) / std.
 
     ``recipe`` has the keys of ``ImageRecipe``. Raises ImportError without Pillow, ValueError for an image above the
@@ -41,7 +42,7 @@ def decoded(path: Path, recipe: Mapping[str, Any]) -> Any:
     return np.ascontiguousarray(ordered)
 
 
-def _placed(library: Any, image: Any, recipe: Mapping[str, Any]) -> Any:
+def _placed(library: Any, image: Any, recipe: Json) -> Any:
     """Stretch, letterbox (keep the proportions, fill the rest) or crop the centre."""
     width, height = int(recipe["width"]), int(recipe["height"])
     mode, bilinear = recipe.get("resize", "stretch"), library.Resampling.BILINEAR

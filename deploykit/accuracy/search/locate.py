@@ -81,7 +81,7 @@ class Culprit(Record):
     tensor: str
     value: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The published shape; a value that is not finite is a word."""
         return {"tensor": self.tensor, "value": self.value if math.isfinite(self.value) else str(self.value)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import field
 from msgspec.structs import asdict
@@ -12,6 +12,7 @@ from deploykit.answers.diagnosis.events import Event
 from deploykit.answers.diagnosis.names import MappedName
 from deploykit.findings import Severity
 from deploykit.findings.records import Record
+from deploykit.system.aliases import Json
 from deploykit.tables.known_errors import CodeMeaning, KnownError
 
 __all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis"]
@@ -28,7 +29,7 @@ class CodeSeen(Record):
     spelling: str
     meaning: CodeMeaning | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The published shape."""
         row = self.meaning
         return {
@@ -67,7 +68,7 @@ class Cause(Record):
         """How many letters of the first line its wording speaks of: of two causes on a line the longer says more."""
         return self.hits[0].words
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The published shape: the row, then what the log says about it."""
         return {
             **self.error.to_json(),
@@ -142,7 +143,7 @@ class Diagnosis(Record):
         """0 only for a log whose tool says that it finished, and that shows no failure; else 1."""
         return int(self.conclusion != "finished")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The published shape of ``deploykit diagnose --json``."""
         return {
             "causes": [cause.to_json() for cause in self.causes],
