@@ -20,6 +20,7 @@ from deploykit.errors import InputError, ToolError
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.environments import Environment, environment_of
+from deploykit.system.files import with_folder
 from deploykit.system.folders import scratch
 from deploykit.system.processes import ProgramEnd
 from deploykit.system.specs import select
@@ -84,8 +85,7 @@ def run_quark(
     made |= {"compared": compare} if compare is not None else {}
     # The log stays with the toolchain: it holds paths and settings of this machine, which no package may.
     digest = hashlib.sha256((package / recipe).read_bytes() + Path(str(wanted["source"])).name.encode()).hexdigest()
-    log = environment.path / "logs" / f"quantize-{digest[:12]}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log = with_folder(environment.path / "logs" / f"quantize-{digest[:12]}.log")
     log.unlink(missing_ok=True)
     key = run_key(environment.spec.id, package, wanted)
     if not trial and take_run(key, made):
@@ -157,11 +157,10 @@ def take_run(key: str, wanted: Mapping[str, Path]) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
-        shutil.copyfile(source, target)
+        shutil.copyfile(source, with_folder(target))
 
 
 def _result(package: Path) -> Json:

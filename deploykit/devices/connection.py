@@ -18,6 +18,7 @@ from typing import Any
 
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings.records import Record
+from deploykit.system.files import with_folder
 from deploykit.system.processes import run
 
 __all__ = ["Connection", "connection_to"]
@@ -107,8 +108,7 @@ class Connection(Record):
                         # since Python 3.11.2, which Debian 12 has, knows no filters of archives.
                         stream = packed.extractfile(entry) if entry.isreg() and entry.name in names else None
                         if stream is not None:
-                            (target / entry.name).parent.mkdir(parents=True, exist_ok=True)
-                            with (target / entry.name).open("wb") as sink:
+                            with with_folder(target / entry.name).open("wb") as sink:
                                 shutil.copyfileobj(stream, sink)
             except (tarfile.TarError, EOFError, ValueError) as error:
                 raise ToolError(f"{self.where}: sends outputs that cannot be read", why=str(error)) from None

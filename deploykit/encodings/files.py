@@ -33,6 +33,7 @@ from deploykit.model.load import blaming, load_model
 from deploykit.model.nodes import copy_of
 from deploykit.model.weights import load_weights
 from deploykit.system.aliases import Json
+from deploykit.system.files import unwritable
 from deploykit.system.folders import workspace
 from deploykit.system.published import Published
 
@@ -208,4 +209,4 @@ def _write(model: ModelProto, output: Path) -> None:
                 fresh.write_bytes(model.SerializeToString(deterministic=True))
             fresh.replace(output)
     except OSError as error:
-        raise PackageError(f"{output}: cannot be written", why=error.strerror or str(error)) from None
+        raise unwritable(output, error) from None

@@ -24,6 +24,7 @@ from deploykit.model.nodes import attribute, operand
 from deploykit.model.values import FileSpan, is_external
 from deploykit.model.weights import copy_bytes, numpy_type, point_outside, weight
 from deploykit.system.aliases import Arrays, Json
+from deploykit.system.files import unwritable
 from deploykit.system.folders import scratch
 from deploykit.system.published import Published
 
@@ -277,7 +278,7 @@ def _write(work: _ModelWork, target: Path) -> None:
             data.replace(data_of(target))
         body.replace(target)
     except OSError as error:
-        raise PackageError(f"{target}: cannot be written", why=error.strerror or str(error)) from None
+        raise unwritable(target, error) from None
 
 
 def _move(work: _ModelWork, tensor: TensorProto, sink: Any, location: str) -> bool:

@@ -18,6 +18,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import Model, load_model, wrap_proto
 from deploykit.model.values import byte_size, is_external
 from deploykit.model.weights import copy_bytes, point_outside
+from deploykit.system.files import unwritable
 from deploykit.system.folders import scratch
 from deploykit.system.published import Published
 
@@ -59,7 +60,7 @@ def split_files(models: Sequence[Path], out: Path, *, parts: int, encodings: Pat
             made = [report for number, row in rows for report in _written(read, row, number, folder, given, out)]
             folder.rename(out)
         except OSError as error:
-            raise PackageError(f"{out}: cannot be written", why=error.strerror or str(error)) from None
+            raise unwritable(out, error) from None
     return tuple(made)
 
 

@@ -25,7 +25,7 @@ from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, re
 from deploykit.packages.manifests import hash_file
 from deploykit.packages.placing import FRESH, OLD, check_place
 from deploykit.system.aliases import Json
-from deploykit.system.files import read_regular
+from deploykit.system.files import read_regular, with_folder
 from deploykit.system.folders import exchange, scratch, workspace
 
 if TYPE_CHECKING:
@@ -219,9 +219,7 @@ def make_on_worker(
     with scratch() as folder:
         root = folder / "inputs"
         for name, content in zip(names, contents, strict=True):
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            with_folder(root / name).write_bytes(content)
         batch = tuple((_cell(cell, root), str(cell["key"])) for cell in told)
         made = [result.cell for result in run_batch(batch, folder, limit=limit, fail_fast=fail_fast, tell=_tell)]
         return [(cell, packed(folder, cell)) for cell in made]
@@ -266,8 +264,7 @@ def packed(folder: Path, cell: str) -> bytes:
 def unpack(data: bytes, folder: Path, cell: str) -> CellResult:
     """Put what ``packed`` made in its place in a result folder; InputError for anything else, PackageError where it
     cannot replace what stands there."""
-    place = folder / CELLS / cell / PACKAGE
-    place.parent.mkdir(parents=True, exist_ok=True)
+    place = with_folder(folder / CELLS / cell / PACKAGE)
     with workspace(place.parent, PACKAGE) as room:
         unpacked = room / CELLS / cell
         unpacked.mkdir(parents=True)

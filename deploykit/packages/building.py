@@ -18,7 +18,7 @@ from deploykit.packages.manifests import BUILD_FOLDERS, read_manifest
 from deploykit.packages.verifying import require_integrity
 from deploykit.packages.writing import BUILD, clear_left, record_build, same_file
 from deploykit.system.aliases import Json, Tell
-from deploykit.system.files import open_regular
+from deploykit.system.files import open_regular, with_folder
 from deploykit.system.folders import holding, workspace
 from deploykit.system.processes import run
 from deploykit.system.published import Published, published
@@ -90,8 +90,7 @@ def _build(package: Path, on_line: Tell | None) -> BuildReport:
         for path in before - {_LOG}:
             # What the script may write to is copied, anything else is the same file.
             if path.startswith(BUILD_FOLDERS):
-                (place / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(package / path, place / path)
+                shutil.copy2(package / path, with_folder(place / path))
             else:
                 same_file(package / path, place / path, place)
         older = {path.stat().st_mtime_ns for path in (place / _LOGS).glob("*.log")}

@@ -22,7 +22,7 @@ from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.model.emptying import Emptied, emptied
 from deploykit.model.load import load_model
 from deploykit.model.weights import load_small_weights
-from deploykit.system.files import read_regular
+from deploykit.system.files import read_regular, unwritable
 from deploykit.system.folders import workspace
 from deploykit.system.published import Published
 
@@ -162,7 +162,7 @@ def _write(out: Path, files: Mapping[str, bytes], stubs: Mapping[str, tuple[byte
                 raise PackageError(f"{out}: exists", next="name another file")
             made.rename(out)
     except OSError as error:
-        raise PackageError(f"{out}: cannot be written", why=error.strerror or str(error)) from None
+        raise unwritable(out, error) from None
 
 
 _NOBODY = frozenset({"root", "user", "home", "localhost", "runner", "build", "work", "model"})

@@ -21,10 +21,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import field
 
-from deploykit.errors import DeploykitError, InputError, PackageError
+from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json
-from deploykit.system.files import copy_hashed, open_regular, paths_below, read_regular
+from deploykit.system.files import copy_hashed, open_regular, paths_below, read_regular, unreadable
 
 __all__ = [
     "BUILD_FOLDERS",
@@ -84,7 +84,7 @@ def hash_file(path: Path, *, size: int | None = None, follow: bool = True) -> tu
         try:
             return copy_hashed(stream)
         except OSError as error:
-            raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
+            raise unreadable(path, error) from None
 
 
 def list_files(package: Path, *, with_empty: bool = False) -> tuple[str, ...]:

@@ -19,14 +19,27 @@ from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import listed
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed
 from deploykit.system.aliases import Json, Tell, silent
-from deploykit.system.files import read_regular
+from deploykit.system.files import read_regular, unwritable
 from deploykit.system.folders import GONE, abandoned, discard, exchange, workspace
 from deploykit.system.jobs import json_object
 
-__all__ = ["FRESH", "OLD", "PACKAGES", "REPORT", "RESULTS", "PlacedFolder", "check_place", "publish_results", "tidy"]
+__all__ = [
+    "ELSEWHERE",
+    "FRESH",
+    "OLD",
+    "PACKAGES",
+    "REPORT",
+    "RESULTS",
+    "PlacedFolder",
+    "check_place",
+    "publish_results",
+    "tidy",
+]
 
 FRESH, OLD = "new", "old"
 """The folders of a workspace: what is being made, and what it replaced."""
+ELSEWHERE = "choose another folder"
+"""What to do where something cannot be written."""
 REPORT = "report.json"
 _SUMS = "sha256"
 _LARGEST = 64 << 20
@@ -91,9 +104,9 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES, contents
     try:
         is_other = out.is_symlink() or (out.exists() and not out.is_dir())
     except OSError as error:
-        raise PlacedFolder(out).unwritable(out, error) from None
+        raise unwritable(out, error, ELSEWHERE) from None
     if out.parent.is_dir() and not os.access(out.parent, os.W_OK):
-        raise PackageError(f"{out.parent}: cannot be written", next="choose another folder")
+        raise PackageError(f"{out.parent}: cannot be written", next=ELSEWHERE)
     if is_other:
         raise PackageError(f"{out}: exists and is not a folder", next="name a folder that does not exist yet")
     # Quantizing may take hours: without --force nothing at all may stand where its results go.
@@ -173,7 +186,7 @@ class PlacedFolder:
             self.folder.mkdir(mode=0o755)
             self.folder.chmod(0o755)
         except OSError as error:
-            raise self.unwritable(self.out, error) from None
+            raise unwritable(self.out, error, ELSEWHERE) from None
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -183,7 +196,7 @@ class PlacedFolder:
         if gone:
             # Whatever failed then failed for that: a tool without its files, a check of what is no longer there.
             why = "the folder beside it that it grew in was removed meanwhile"
-            raise PackageError(f"{self.out}: cannot be written", why=why, next="choose another folder") from error
+            raise PackageError(f"{self.out}: cannot be written", why=why, next=ELSEWHERE) from error
 
     def publish(self) -> Path:
         """Put the sealed folder in its place; returns the path of the file that vouches for it.
@@ -213,7 +226,7 @@ class PlacedFolder:
                 why = f"{error.strerror or error}; the {self.kind.noun} that stood there is kept beside it"
                 hint = "make room, and run it again: that puts it back"
                 raise PackageError(f"{self.out}: cannot be replaced", why=why, next=hint) from None
-            raise self._taken() if os.path.lexists(self.out) else self.unwritable(self.out, error) from None
+            raise self._taken() if os.path.lexists(self.out) else unwritable(self.out, error, ELSEWHERE) from None
         return self.out / self.kind.file
 
     def _keeps_old(self) -> bool:
@@ -225,12 +238,6 @@ class PlacedFolder:
             f"{self.out}: something else came to stand there while the {self.kind.noun} was made",
             why="it was kept, and the new one was given up",
             next="give each run a folder of its own",
-        )
-
-    def unwritable(self, path: Path, error: OSError) -> PackageError:
-        """What to say of a file or folder that the system does not let be written."""
-        return PackageError(
-            f"{path}: cannot be written", why=error.strerror or str(error), next="choose another folder"
         )
 
 
@@ -245,5 +252,5 @@ def publish_results(out: Path, fill: Callable[[Path], Json], *, force: bool) -> 
             sums = {path: hash_file(place.folder / path)[1] for path in list_files(place.folder)}
             (place.folder / REPORT).write_text(sealed({**told, _SUMS: sums})[0], "utf-8")
         except OSError as error:
-            raise place.unwritable(out, error) from None
+            raise unwritable(out, error, ELSEWHERE) from None
         place.publish()

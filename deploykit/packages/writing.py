@@ -30,9 +30,9 @@ from deploykit.packages.manifests import (
     read_manifest,
     sealed,
 )
-from deploykit.packages.placing import PlacedFolder
+from deploykit.packages.placing import ELSEWHERE, PlacedFolder
 from deploykit.system.aliases import Json, Tell, silent
-from deploykit.system.files import copy_hashed, open_regular, regular_size
+from deploykit.system.files import copy_hashed, open_regular, regular_size, unwritable, with_folder
 from deploykit.system.folders import abandoned, holding, workspace
 
 __all__ = ["BUILD", "PackageWriter", "clear_left", "record_build", "record_run", "same_file"]
@@ -73,8 +73,7 @@ class PackageWriter(PlacedFolder):
                 pure = PurePosixPath(file.path)
                 if pure.is_absolute() or ".." in pure.parts or not pure.parts or file.path in (MANIFEST, *self.records):
                     raise DefectError(f"{file.path!r} cannot be a file of the package")
-                path = self.folder / pure
-                path.parent.mkdir(parents=True, exist_ok=True)
+                path = with_folder(self.folder / pure)
                 if isinstance(file, CopiedFile):
                     is_linked = self.link and regular_size(file.source) >= _WORTH_LINKING
                     if is_linked:
@@ -103,7 +102,7 @@ class PackageWriter(PlacedFolder):
             except DeploykitError:
                 raise
             except OSError as error:
-                raise self.unwritable(self.out / file.path, error) from None
+                raise unwritable(self.out / file.path, error, ELSEWHERE) from None
 
     def _link(self, source: Path, path: Path) -> tuple[int, str]:
         """Give the source a second name. What is hashed is what stands in the package, whatever the source does."""
@@ -140,7 +139,7 @@ class PackageWriter(PlacedFolder):
             part.write_bytes(text.encode())
             part.replace(self.folder / MANIFEST)
         except OSError as error:
-            raise self.unwritable(self.out, error) from None
+            raise unwritable(self.out, error, ELSEWHERE) from None
 
 
 def _executed(package: Path, path: str) -> Json:
@@ -180,7 +179,7 @@ def record_build(package: Path, executed: Iterable[str], made: Path) -> Json:
 
 def same_file(source: Path, place: Path, workspace: Path) -> None:
     """A second name, or a copy where the disk has none: there is the whole file or none."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+    with_folder(place)
     try:
         place.hardlink_to(source)
     except OSError:
@@ -251,4 +250,4 @@ def _replace(package: Path, path: str, text: str) -> None:
             (place / MANIFEST).write_bytes(text.encode())
             (place / MANIFEST).replace(package / path)
     except OSError as error:
-        raise PackageError(f"{package / path}: cannot be written", why=error.strerror or str(error)) from None
+        raise unwritable(package / path, error) from None

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from deploykit.errors import ToolError
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Json, Tell
+from deploykit.system.files import with_folder
 from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.published import Published, published
@@ -90,8 +91,7 @@ class Environment(Record):
 
     def mark(self, stage: Stage) -> None:
         """Remember that a stage has run to its end."""
-        self._marker(stage).parent.mkdir(parents=True, exist_ok=True)
-        self._marker(stage).write_text(self._digest(stage) + "\n", encoding="utf-8")
+        with_folder(self._marker(stage)).write_text(self._digest(stage) + "\n", encoding="utf-8")
 
     def trouble(self) -> str:
         """Why the environment cannot be used, or "" when it can; looks at files only."""

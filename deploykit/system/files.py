@@ -18,7 +18,17 @@ from typing import BinaryIO
 
 from deploykit.errors import InputError, PackageError
 
-__all__ = ["copy_hashed", "open_regular", "paths_below", "read_regular", "regular_size", "write_files"]
+__all__ = [
+    "copy_hashed",
+    "open_regular",
+    "paths_below",
+    "read_regular",
+    "regular_size",
+    "unreadable",
+    "unwritable",
+    "with_folder",
+    "write_files",
+]
 
 # Without waiting for the other end of a pipe, should the name have become one since it was looked at.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -40,7 +50,7 @@ def open_regular(
         _check(path, path.stat(follow_symlinks=follow), size, limit)
         descriptor = os.open(path, _FLAGS | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     except ValueError as error:  # a name with a NUL in it
         raise InputError(f"{str(path)!r}: no file name", why=str(error)) from None
     try:
@@ -57,7 +67,7 @@ def read_regular(path: Path, *, size: int | None = None, limit: int | None = Non
         try:
             return stream.read(os.fstat(stream.fileno()).st_size)
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise unreadable(path, error) from None
 
 
 def regular_size(path: Path) -> int:
@@ -65,7 +75,7 @@ def regular_size(path: Path) -> int:
     try:
         status = path.stat()
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     _check(path, status, None, None)
     return status.st_size
 
@@ -107,7 +117,8 @@ def _check(path: Path, status: os.stat_result, size: int | None, limit: int | No
 _KINDS = {"p": "a pipe", "s": "a socket", "c": "a device", "b": "a disk", "l": "a link"}
 
 
-def _unreadable(path: Path, error: OSError) -> InputError:
+def unreadable(path: Path, error: OSError) -> InputError:
+    """What to say of a file that the system does not let be read, or that is not there."""
     if isinstance(error, FileNotFoundError):
         from difflib import get_close_matches  # on use: an answer that is right needs no such guess
 
@@ -156,9 +167,20 @@ def write_files(files: Mapping[Path, str], *, force: bool) -> None:
         for path, beside in written.items():
             beside.replace(path)
     except OSError as error:
-        raise PackageError(f"{path}: cannot be written", why=error.strerror or str(error)) from None
+        raise unwritable(path, error) from None
     finally:
         _remove(written.values())
+
+
+def unwritable(path: Path, error: OSError, advice: str = "") -> PackageError:
+    """What to say of a file or folder that the system does not let be written."""
+    return PackageError(f"{path}: cannot be written", why=error.strerror or str(error), next=advice)
+
+
+def with_folder(path: Path) -> Path:
+    """The path of a file to be written, whose folder is there from now on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -25,6 +25,7 @@ from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings.records import Record
 from deploykit.packages.manifests import hash_file
 from deploykit.system.aliases import Arrays, Json, Tell, silent
+from deploykit.system.files import with_folder
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left
 from deploykit.system.processes import ProgramEnd
@@ -210,8 +211,7 @@ def write_dlc(job: CompileJob, target: Path, progress: Tell = silent) -> str:
         files = sorted(made.glob("*.dlc"))
         if len(files) != 1:
             return f"the provider wrote {len(files)} files, where one whole graph is one"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with_check_sums(files[0], target)
+        with_check_sums(files[0], with_folder(target))
     return ""
 
 
@@ -369,12 +369,10 @@ def _outcome(
 
 
 def _publish(outcome: CompileOutcome, made: Path, target: Path, root: Path) -> CompileOutcome:
-    target.parent.mkdir(parents=True, exist_ok=True)
     files: list[str] = []
     # The binary first: a context model never points to a binary that is not there.
     for path in sorted(made.iterdir(), key=lambda path: path.suffix == ".onnx"):
-        final = target.parent / path.name
-        path.replace(final)
+        final = path.replace(with_folder(target.with_name(path.name)))
         files.append(final.relative_to(root).as_posix())
     return replace(outcome, files=tuple(sorted(files)))
 

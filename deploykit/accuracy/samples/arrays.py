@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from deploykit.errors import InputError
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Arrays
-from deploykit.system.files import open_regular
+from deploykit.system.files import open_regular, unreadable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,7 +116,7 @@ def _reporting(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
+        raise unreadable(path, error) from None
     except (ValueError, EOFError):
         raise InputError(f"{path}: not a readable NumPy file", why="it is cut off or damaged") from None
     except Exception as error:  # a damaged zip raises what its parts raise

@@ -18,6 +18,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.operators import Trait, has
 from deploykit.system.aliases import Tell
+from deploykit.system.files import with_folder
 
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.making import Made
@@ -61,13 +62,11 @@ def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWor
             # Under the user's own name, which is what packages and reports show.
             folder = made.ran.folder / "named" / made.ran.encodings.stem
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
             path, encodings = folder / request.model.name, (folder / request.model.name).with_suffix(".encodings")
             sources = {path: made.ran.model, encodings: made.ran.encodings}
             sources |= {folder / external.location: external.path for external in load_model(made.ran.model).external}
             for place, source in sources.items():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                os.link(source, place)
+                os.link(source, with_folder(place))
             model = load_model(path)
             facts = collect_facts(model)
             asked = replace(request, model=path, encodings=encodings)
