@@ -298,7 +298,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
     return session_job(
         request,
         asked,
-        [DeviceFile(path=path.relative_to(package).as_posix(), source=path) for path in paths],
+        [DeviceFile(path.relative_to(package).as_posix(), path) for path in paths],
         distributions={"onnxruntime-qnn": str((manifest.get("sdk") or {}).get("version", ""))},
         # On such a machine the provider's library is the emulator.
         where="emulator" if place.machine == "x86_64" else "device",

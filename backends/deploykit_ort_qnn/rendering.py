@@ -28,11 +28,11 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
     if prepared is None:
         yield from copied_model(situation, MODEL)
     else:
-        yield BytesFile(path=MODEL, data=prepared.model.SerializeToString(deterministic=True))
+        yield BytesFile(MODEL, prepared.model.SerializeToString(deterministic=True))
         if situation.tail is not None:
-            yield BytesFile(path=TAIL, data=situation.tail)
+            yield BytesFile(TAIL, situation.tail)
     for path, value in plan.configs.items():
-        yield JsonFile(path=path, value=value)
+        yield JsonFile(path, value)
     types = {
         "schema": 1,
         "types": dict(sorted(plan.precision.intended.items())),
@@ -40,12 +40,12 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
         "steps": [] if prepared is None else [step.to_json() for step in prepared.steps],
         "strict": draft.is_strict,
     }
-    yield JsonFile(path=TYPES, value=types)
+    yield JsonFile(TYPES, types)
     values = _values(draft)
     scripts = ("build.sh", *(("build.ps1",) if "Windows" in values["machines"] else ()), "compile.py", "run.py")
     for script in (*scripts, "run_on_device.sh"):
         text = render(f"ort_qnn/scripts/{script}.j2", values, templates=templates)
-        yield TextFile(path=f"scripts/{script}", text=text, executable=True)
+        yield TextFile(f"scripts/{script}", text, executable=True)
     if draft.options.get("emit") == "github-actions":
         # A hosted machine that can execute the compiler, and what is installed there.
         wheel = draft.wheel
@@ -65,7 +65,7 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
             {**values, **where, "packages": packages, "soc_model": draft.soc_model},
             templates=templates,
         )
-        yield TextFile(path=WORKFLOW, text=text)
+        yield TextFile(WORKFLOW, text)
 
 
 def _values(draft: ProviderDraft) -> Json:

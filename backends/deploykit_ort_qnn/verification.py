@@ -39,11 +39,11 @@ def verify(package: Path, manifest: Json) -> Verification:
     checks = []
     try:
         onnx.checker.check_model(str(package / MODEL))
-        checks.append(Check(id="model-valid", ok=True, detail=f"{MODEL}: valid ONNX"))
+        checks.append(Check("model-valid", ok=True, detail=f"{MODEL}: valid ONNX"))
     except (onnx.checker.ValidationError, OSError, ValueError) as error:
         # ONNX's own domain has it in ONNX Runtime only, and the provider takes it.
         known = str(error).startswith("No Op registered for SimplifiedLayerNormalization")
-        checks.append(Check(id="model-valid", ok=known, detail=f"{MODEL}: {str(error).splitlines()[0]}"))
+        checks.append(Check("model-valid", ok=known, detail=f"{MODEL}: {str(error).splitlines()[0]}"))
     findings = list(_package_findings(package, manifest, checks))
     scope = _scope(package)
     intended: dict[str, str] = {}
@@ -56,22 +56,22 @@ def verify(package: Path, manifest: Json) -> Verification:
         findings += PRECISION_RULES.run(scope)
         untold = "" if scope.schematics else "; this provider does not tell which float was chosen"
         detail = f"{len(actual)} tensors compared, {len(wrong)} differ{untold}"
-    checks.append(Check(id="compiled-types", ok=True, detail=detail))
+    checks.append(Check("compiled-types", ok=True, detail=detail))
     # The recorded comparison: a disagreement is a finding about the model, not damage of the package.
     told = "not emulated yet"
     if (package / NUMBERS).exists():
         numbers = numbers_scope(read_json(package / NUMBERS))
         told = "; ".join(map(str.strip, numbers.device.lines())) if numbers.device is not None else "not judged"
         findings += NUMERIC_RULES.run(numbers)
-    checks.append(Check(id="emulated-numbers", ok=True, detail=told))
+    checks.append(Check("emulated-numbers", ok=True, detail=told))
     if (package / DLC).exists():
         try:
             dlc = dlc_scope(package)
             told = f"metadata {dlc.metadata}, {len(dlc.compared)} tensors compared, {len(dlc.wrong)} differ"
-            checks.append(Check(id="dlc-types", ok=True, detail=told))
+            checks.append(Check("dlc-types", ok=True, detail=told))
             findings += DLC_RULES.run(dlc)
         except DeploykitError as error:
-            checks.append(Check(id="dlc-types", ok=False, detail=f"{error.what}: {error.why}"))
+            checks.append(Check("dlc-types", ok=False, detail=f"{error.what}: {error.why}"))
     return Verification(checks=tuple(checks), intended=intended, actual=actual, findings=tuple(findings))
 
 
@@ -82,10 +82,10 @@ def _package_findings(package: Path, manifest: Json, checks: list[Check]) -> Ite
     if (package / BINARY).exists() or (package / CONTEXT).exists():
         try:
             context = inspect_context(package / (BINARY if (package / BINARY).exists() else CONTEXT))
-            checks.append(Check(id="context-readable", ok=True, detail=f"built by QAIRT {context['build']}"))
+            checks.append(Check("context-readable", ok=True, detail=f"built by QAIRT {context['build']}"))
         except DeploykitError as error:
             # Without the vendor's library the binary cannot be read: that says nothing against the package.
-            checks.append(Check(id="context-readable", ok=True, detail=f"not read: {error.why or error.what}"))
+            checks.append(Check("context-readable", ok=True, detail=f"not read: {error.why or error.what}"))
     target, wheel = manifest.get("target") or {}, carrier(str(context.get("build", "")))
     # Some compilers build for the chip that they stand on and for no other.
     own_chip = None if wheel is None or obeys(wheel) else chip_on_arm().fact("soc_model")
@@ -100,7 +100,7 @@ def _package_findings(package: Path, manifest: Json, checks: list[Check]) -> Ite
     bad = [finding for finding in found if finding.blocks]
     checks.append(
         Check(
-            id="provider-options",
+            "provider-options",
             ok=not bad,
             detail="; ".join(finding.message for finding in bad) or "every option is known, soc_model is set",
         )

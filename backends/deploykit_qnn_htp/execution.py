@@ -76,7 +76,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
         if not (package / context).is_file():
             raise ToolError(f"{package}: the context binary {context} is not built", next="deploykit build")
     files = [*_runtime(sdk, manifest, place.system), *_inputs(request, graphs)]
-    files += [DeviceFile(path=context, source=package / context) for context in contexts]
+    files += [DeviceFile(context, package / context) for context in contexts]
     for path in sorted((package / "config").glob("*run*.json")):
         name, source = path.relative_to(package).as_posix(), path.read_bytes()
         if request.power and name == _INNER_CONFIG:
@@ -84,7 +84,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
             for core in (core for device in config.get("devices", ()) for core in device.get("cores", ())):
                 core["perf_profile"] = POWER[request.power]
             source = json.dumps(config).encode()
-        files.append(DeviceFile(path=name, source=source))
+        files.append(DeviceFile(name, source))
     runs = [(f"./{_NET_RUN}", *graph.argv[1:]) for graph in graphs]
     optional: list[str] = []
     if len(graphs) == 1 and request.iterations:
@@ -158,9 +158,9 @@ def _runtime(sdk: Path, manifest: Json, system: str) -> list[DeviceFile]:
     arch = str((manifest.get("target") or {}).get("arch") or "")
     stub, skel = (f"libQnnHtpV{arch.lstrip('v')}{part}.so" for part in ("Stub", "Skel"))
     names = ("libQnnHtp.so", "libQnnSystem.so", "libQnnHtpNetRunExtensions.so", stub)
-    files = [DeviceFile(path=_NET_RUN, source=sdk / "bin" / abi / _NET_RUN, executable=True)]
-    files += [DeviceFile(path=name, source=sdk / "lib" / abi / name) for name in names]
-    files.append(DeviceFile(path=skel, source=sdk / f"lib/hexagon-{arch}/unsigned" / skel))
+    files = [DeviceFile(_NET_RUN, sdk / "bin" / abi / _NET_RUN, executable=True)]
+    files += [DeviceFile(name, sdk / "lib" / abi / name) for name in names]
+    files.append(DeviceFile(skel, sdk / f"lib/hexagon-{arch}/unsigned" / skel))
     missing = [str(file.source) for file in files if not Path(str(file.source)).is_file()]
     if missing:
         raise ToolError(f"{missing[0]}: is missing", next="install the whole SDK; DEVICE_ABI names another folder")
@@ -216,12 +216,12 @@ def _inputs(request: DeviceRequest, graphs: Sequence[_Graph]) -> Iterator[Device
                 place = made[name].result(number, mangled(name)) if name in made else stored
                 words.append(f"{mangled(name)}:={place}")
             lines.append(" ".join(words))
-        yield DeviceFile(path=graph.word("--input_list"), source=("\n".join(lines) + "\n").encode())
+        yield DeviceFile(graph.word("--input_list"), ("\n".join(lines) + "\n").encode())
         made |= {item.name: graph for item in graph.outputs.values()}
     for number, feed in enumerate(request.feeds):
         for index, name in enumerate(names):
             if name not in made:
-                yield DeviceFile(path=f"inputs/{number}_{index}.raw", source=feed[name].astype("<f4").tobytes())
+                yield DeviceFile(f"inputs/{number}_{index}.raw", feed[name].astype("<f4").tobytes())
 
 
 def _viewed(sdk: Path, log: Path, model: Path) -> CsvProfile | None:

@@ -136,18 +136,18 @@ def _binary(backend: AnyBackend, package: Path, manifest: Json) -> Iterator[Chec
         told = backend.inspect(binary)
     except DeploykitError as error:
         # Without the vendor's library the binary cannot be read: that says nothing against it.
-        yield Check(id="context-loads", ok=True, detail=f"not read: {error.why or error.what}")
+        yield Check("context-loads", ok=True, detail=f"not read: {error.why or error.what}")
         return
     target, sdk = manifest.get("target", {}), manifest.get("sdk", {})
     parts = judge_loading(told["release"], told["arch"], str(sdk.get("version")), str(target.get("arch") or ""))
     made = f"soc_model {told['soc_model']}, QNN API {told['core_api']}, blob {told['blob_version']}"
     words = "; ".join(part.why for part in parts)
     yield Check(
-        id="context-loads",
+        "context-loads",
         ok=all(part.status is not Status.UNSUPPORTED for part in parts),
         detail=f"{made}: {words} (inferred: not loaded on a device)",
     )
-    yield Check(id="context-whole", ok=told["graph_count"] == 1, detail=_graphs(told["graphs"], told["graph_count"]))
+    yield Check("context-whole", ok=told["graph_count"] == 1, detail=_graphs(told["graphs"], told["graph_count"]))
 
 
 def _graphs(graphs: Iterable[Json], count: int) -> str:

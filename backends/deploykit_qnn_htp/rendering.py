@@ -35,26 +35,24 @@ def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates
                 f"{file.path}: another file of this package is called {file.location}",
                 next="save one of the models again, with another name for its data",
             )
-    yield from (CopiedFile(path=place, source=source) for place, source in found.items())
+    yield from (CopiedFile(place, source) for place, source in found.items())
     for part in parts:
         if part.provider is not None:
             yield from _provider(part.provider, situation, plan, templates)
             return
         if part.segment:
             data = whole_model(part.draft.situation.model.proto).SerializeToString(deterministic=True)
-            yield BytesFile(path=part.paths.model, data=data)
+            yield BytesFile(part.paths.model, data)
         else:
             yield from copied_model(situation, part.paths.model)
         if part.conversion is not None:
-            yield TextFile(path=part.paths.encodings, text=part.conversion.text)
+            yield TextFile(part.paths.encodings, part.conversion.text)
             floats = sorted(part.conversion.float_tensors)
             if floats:
                 value = {"schema": 1, "float_tensors": floats}
-                yield JsonFile(path="encodings/float_tensors.json", value=value)
+                yield JsonFile("encodings/float_tensors.json", value)
         # What ``check_types.py`` compares the converter's types with.
-        yield JsonFile(
-            path=part.paths.types, value={"schema": 1, "types": dict(sorted(part.precision.expected.items()))}
-        )
+        yield JsonFile(part.paths.types, {"schema": 1, "types": dict(sorted(part.precision.expected.items()))})
         own = part.draft.situation
         if own.request.calibration is not None and part.candidate.route.input_list:
             from deploykit.accuracy.samples.calibration import read_samples
@@ -64,12 +62,12 @@ def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates
                 words = []
                 for position, (name, values) in enumerate(sample.items()):
                     file_name = f"calibration/sample_{index:05d}/input_{position}.raw"
-                    yield BytesFile(path=file_name, data=values.tobytes())
+                    yield BytesFile(file_name, values.tobytes())
                     words.append(f"{name}:={file_name}")
                 lines.append(" ".join(words))
-            yield TextFile(path="calibration/input_list.txt", text="\n".join(lines) + "\n")
+            yield TextFile("calibration/input_list.txt", "\n".join(lines) + "\n")
     for path, value in plan.configs.items():
-        yield JsonFile(path=path, value=value)
+        yield JsonFile(path, value)
     yield from scripts(situation, plan, parts, templates)
 
 
@@ -83,7 +81,7 @@ def _provider(
     theirs = provider.files(templates)
     yield from (file for file in theirs if not (provider.dlc and file.path.startswith("scripts/build.")))
     for path in plan.configs.keys() - provider.decision.configs.keys():
-        yield JsonFile(path=path, value=plan.configs[path])
+        yield JsonFile(path, plan.configs[path])
     built = ("scripts/check_types.py", *(() if provider.dlc else ("scripts/build.sh",)))
     yield from (file for file in scripts(situation, plan, plan.details or (), templates) if file.path not in built)
 
@@ -101,7 +99,7 @@ def scripts(
     names += ["run_host.py"] if values["chain"] else []
     for name in names:
         text = render(f"qnn_htp/scripts/{name}.j2", values, templates=templates)
-        yield TextFile(path=f"scripts/{name}", text=text, executable=True)
+        yield TextFile(f"scripts/{name}", text, executable=True)
 
 
 def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[ConversionPart]) -> Json:

@@ -42,7 +42,7 @@ def verify(package: Path, manifest: Json) -> Verification:
     words = f"{len(ordered)} tensors compared, {wrong} differ"
     types = words if ordered else "not built yet: the converter's types are not known"
     return Verification(
-        checks=(*_listed(package, manifest), Check(id="converter-types", ok=not wrong, detail=types)),
+        checks=(*_listed(package, manifest), Check("converter-types", ok=not wrong, detail=types)),
         intended={tensor: intended for tensor, intended, _ in ordered},
         actual={tensor: actual for tensor, _, actual in ordered},
     )
@@ -60,7 +60,7 @@ def _listed(package: Path, manifest: Json) -> Iterator[Check]:
         if word.startswith("-") and not word[1:].replace(".", "").isdigit() and not sdk.has_flag(step["tool"], word)
     ]
     words = f"not in the table of {table}: {', '.join(unlisted)}" if unlisted else f"all flags are listed for {table}"
-    yield Check(id="flags-listed", ok=not unlisted, detail=words)
+    yield Check("flags-listed", ok=not unlisted, detail=words)
     known = {key.path for key in sdk.config_keys}
     for path in sorted((package / "config").glob("*.json")):
         if path.name.startswith((_TYPES, *_OF_THE_PROVIDER)):
@@ -73,7 +73,7 @@ def _listed(package: Path, manifest: Json) -> Iterator[Check]:
             if key not in known and not leads and known.isdisjoint(parents):
                 unknown.append(key)
         detail = f"config/{path.name}: " + (f"unknown keys: {', '.join(unknown)}" if unknown else "every key is listed")
-        yield Check(id="config-keys", ok=not unknown, detail=detail)
+        yield Check("config-keys", ok=not unknown, detail=detail)
 
 
 def _paths(value: Any, prefix: str = "") -> Iterator[str]:

@@ -106,7 +106,7 @@ def probe_hosts(around: Surroundings) -> Iterator[CheckLine]:
     elsewhere = {wheel.sdk: wheel.version for wheel in others}
     named = ", ".join(f"{sdk} (wheel {version})" for sdk, version in elsewhere.items())
     yield CheckLine(
-        id="htp-elsewhere",
+        "htp-elsewhere",
         state="absent",
         detail=f"compilers in public wheels that no route here runs: {named}",
         next="'deploykit compat wheel --sdk X' says what machine each needs",

@@ -78,7 +78,7 @@ def probe_sdks(around: Surroundings) -> Iterator[CheckLine]:
     roots = dict(_roots(around))
     if not roots:
         yield CheckLine(
-            id="qairt",
+            "qairt",
             state="absent",
             detail=f"no SDK: {' and '.join(ROOT_VARIABLES[:2])} are not set, nothing in the usual folders",
             next="unpack QAIRT and set QAIRT_SDK_ROOT; packages can be made without it, not built",
@@ -86,7 +86,7 @@ def probe_sdks(around: Surroundings) -> Iterator[CheckLine]:
     given = {name: Path(around.env[name]) for name in ROOT_VARIABLES[:2] if around.env.get(name)}
     if len(given) == 2 and len({path.resolve() for path in given.values()}) > 1:
         yield CheckLine(
-            id="qairt-variables",
+            "qairt-variables",
             state="problem",
             detail="; ".join(f"{name} is {path}" for name, path in given.items()),
             next="set both to the same folder, or unset one: tools and libraries of two releases do not mix",
@@ -110,12 +110,12 @@ def _roots(around: Surroundings) -> Iterator[tuple[Path, str]]:
 def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
     name = f"qairt:{root}"
     if not root.is_dir():
-        yield CheckLine(id=name, state="problem", detail=f"{how} names {root}, which is no folder", next="correct it")
+        yield CheckLine(name, state="problem", detail=f"{how} names {root}, which is no folder", next="correct it")
         return
     version = version_of_sdk(root)
     if version is None:
         detail = f"{root} ({how}): neither sdk.yaml nor the folder's name tells a version"
-        yield CheckLine(id=name, state="problem", detail=detail, next="is this the SDK's own folder?")
+        yield CheckLine(name, state="problem", detail=detail, next="is this the SDK's own folder?")
         return
     known: SdkTable | None = None
     try:
@@ -183,7 +183,7 @@ def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
     missing = [tool for tool in _TOOLS if tool not in present]
     reasons = "".join(f"; {tool} does not start: {reason}" for tool, reason in broken.items())
     return CheckLine(
-        id=f"tools:{version}",
+        f"tools:{version}",
         state="problem" if broken or not present else "ok",
         detail=f"{len(present) - len(broken)} of {len(_TOOLS)} host tools start"
         + (f"; missing: {', '.join(missing)}" if missing else "")
@@ -199,12 +199,12 @@ def probe_ndk(around: Surroundings) -> Iterator[CheckLine]:
     builder = around.which("ndk-build")
     folder = Path(around.env[named]) if named else None
     if folder is not None and not folder.is_dir():
-        yield CheckLine(id="ndk", state="problem", detail=f"{named} names {folder}, no folder", next="correct it")
+        yield CheckLine("ndk", state="problem", detail=f"{named} names {folder}, no folder", next="correct it")
     elif folder is not None or builder is not None:
-        yield CheckLine(id="ndk", state="ok", detail=str(folder or builder))
+        yield CheckLine("ndk", state="ok", detail=str(folder or builder))
     else:
         yield CheckLine(
-            id="ndk",
+            "ndk",
             state="absent",
             detail="no Android NDK (ANDROID_NDK_ROOT, ndk-build)",
             next="install it to build model libraries for Android; context binaries do not need it",
@@ -218,17 +218,17 @@ def probe_adb(around: Surroundings) -> Iterator[CheckLine]:
     """Devices that adb sees, with the state it gives them."""
     adb = around.which("adb")
     if adb is None:
-        yield CheckLine(id="adb", state="absent", detail="no adb", next="install platform-tools to run on a device")
+        yield CheckLine("adb", state="absent", detail="no adb", next="install platform-tools to run on a device")
         return
     ended = start(around, adb, "devices", timeout=30.0)
     rows = [line.split("\t") for line in ended.tail if "\t" in line]
     ready = [row[0] for row in rows if row[1].strip() == "device"]
     other = [f"{row[0]} is {row[1].strip()}" for row in rows if row[1].strip() != "device"]
     if not ended.ok:
-        yield CheckLine(id="adb", state="problem", detail=f"{adb} ends with {ended.returncode}", next="run it by hand")
+        yield CheckLine("adb", state="problem", detail=f"{adb} ends with {ended.returncode}", next="run it by hand")
     elif other and not ready:
         detail, advice = "; ".join(other), "unlock the device and allow debugging"
-        yield CheckLine(id="adb", state="problem", detail=detail, next=advice, facts={"devices": []})
+        yield CheckLine("adb", state="problem", detail=detail, next=advice, facts={"devices": []})
     else:
         detail, cure = (
             f"devices: {', '.join(ready)}" if ready else "no device",
@@ -243,7 +243,7 @@ def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
     if provider is None or runtime is None:
         missing = "onnxruntime-qnn" if provider is None else "onnxruntime"
         advice = "pip install 'deploykit[ort-qnn]' (Linux x86-64, for Qualcomm through ONNX Runtime)"
-        yield CheckLine(id="onnxruntime-qnn", state="absent", detail=f"{missing} is not installed", next=advice)
+        yield CheckLine("onnxruntime-qnn", state="absent", detail=f"{missing} is not installed", next=advice)
         return
     ended = start(around, around.python, "-c", _REGISTER)
     try:

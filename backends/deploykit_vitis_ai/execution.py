@@ -174,7 +174,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
         )
     model = package / str(session["model"])
     paths = [model, *sorted((package / "config").glob("*.json")), *sorted(cache.rglob("*"))]
-    files = [DeviceFile(path=path.relative_to(package).as_posix(), source=path) for path in paths if path.is_file()]
+    files = [DeviceFile(path.relative_to(package).as_posix(), path) for path in paths if path.is_file()]
     asked = {"model": files[0].path, "provider": session["providers"][0], "options": options}
     return session_job(request, asked, files)
 

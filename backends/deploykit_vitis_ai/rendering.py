@@ -21,12 +21,12 @@ def render_package(details: QuarkPrepared, plan: Plan[None], templates: Path | N
     yield from copied_model(draft.situation, configs.float_model(draft))
     uses_data = draft.needs_quark or draft.precision == "bf16"
     if uses_data:
-        yield from (CopiedFile(path=path, source=source) for path, source in details.files)
+        yield from (CopiedFile(path, source) for path, source in details.files)
     reader = details.calibration.reader_file if details.calibration is not None else None
     if reader is not None and uses_data:
-        yield CopiedFile(path=f"calibration/{reader.name}", source=reader)
+        yield CopiedFile(f"calibration/{reader.name}", reader)
     for path, value in plan.configs.items():
-        yield JsonFile(path=path, value=value)
+        yield JsonFile(path, value)
     release = draft.release
     values = {
         "deploykit": version("deploykit"),
@@ -47,4 +47,4 @@ def render_package(details: QuarkPrepared, plan: Plan[None], templates: Path | N
         scripts.append("build.ps1")
     for script in scripts:
         text = render(f"vitis_ai/scripts/{script}.j2", values, templates=templates)
-        yield TextFile(path=f"scripts/{script}", text=text, executable=script != "build.ps1")
+        yield TextFile(f"scripts/{script}", text, executable=script != "build.ps1")

@@ -31,9 +31,9 @@ def verify(package: Path, manifest: Json) -> Verification:
     for path in sorted((package / "scripts").glob("*.py")):
         try:
             ast.parse(path.read_text("utf-8"))
-            checks.append(Check(id="script-syntax", ok=True, detail=path.name))
+            checks.append(Check("script-syntax", ok=True, detail=path.name))
         except (SyntaxError, UnicodeDecodeError) as error:
-            checks.append(Check(id="script-syntax", ok=False, detail=f"{path.name}: {error}"))
+            checks.append(Check("script-syntax", ok=False, detail=f"{path.name}: {error}"))
     recipe = read_json(package / configs.RECIPE) if (package / configs.RECIPE).is_file() else None
     checks += _recipe_checks(package, recipe) if recipe is not None else []
     quantized = _quantized(package, session, recipe)
@@ -46,7 +46,7 @@ def verify(package: Path, manifest: Json) -> Verification:
 
 
 def _check(identifier: str, problems: list[str] | tuple[str, ...], good: str) -> Check:
-    return Check(id=identifier, ok=not problems, detail="; ".join(problems) if problems else good)
+    return Check(identifier, ok=not problems, detail="; ".join(problems) if problems else good)
 
 
 def _session_checks(package: Path, session: Json) -> Iterator[Check]:

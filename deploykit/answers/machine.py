@@ -37,7 +37,7 @@ def examine(backends: Iterable[AnyBackend], surroundings: Surroundings | None = 
                 except (DeploykitError, OSError) as error:
                     name = getattr(probe, "__name__", "probe")
                     told = "look at that file or folder"
-                    lines.append(CheckLine(id=name, state="problem", detail=str(error), next=told))
+                    lines.append(CheckLine(name, state="problem", detail=str(error), next=told))
     return tuple(lines)
 
 

@@ -97,7 +97,7 @@ class Situation(Record):
     """What a compiler said of findings about this situation, None where there was nothing to ask."""
 
 
-class TextFile(Record):
+class TextFile(Record, kw_only=False):
     """A text file of the package; ``executable`` scripts get mode 0755."""
 
     path: str
@@ -105,21 +105,21 @@ class TextFile(Record):
     executable: bool = False
 
 
-class JsonFile(Record):
+class JsonFile(Record, kw_only=False):
     """A JSON file of the package; serialised, never templated."""
 
     path: str
     value: Any
 
 
-class BytesFile(Record):
+class BytesFile(Record, kw_only=False):
     """A binary file of the package that was made in memory."""
 
     path: str
     data: bytes
 
 
-class CopiedFile(Record):
+class CopiedFile(Record, kw_only=False):
     """A file streamed into the package from where the user keeps it, hashed while copied."""
 
     path: str
@@ -129,7 +129,7 @@ class CopiedFile(Record):
 PackageFile: TypeAlias = TextFile | JsonFile | BytesFile | CopiedFile
 
 
-class Check(Published):
+class Check(Published, kw_only=False):
     """One thing that was verified."""
 
     id: str
@@ -465,7 +465,7 @@ def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
     The tail is called ``tail.onnx`` and lies beside the model. Raises InputError for external data of either's name.
     """
     folder = path.rpartition("/")[0]
-    tail = () if situation.tail is None else (BytesFile(path=f"{folder}/tail.onnx", data=situation.tail),)
+    tail = () if situation.tail is None else (BytesFile(f"{folder}/tail.onnx", situation.tail),)
     # Two spellings of one place (``w.bin``, ``./w.bin``) are one file.
     external = {str(PurePosixPath(folder, file.location)): file.path for file in situation.model.external}
     for taken in {path, *(file.path for file in tail)} & external.keys():
@@ -474,11 +474,11 @@ def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
             why="a model has that name beside it in the package",
             next="save the model again, with another name for its data",
         )
-    copies = (CopiedFile(path=place, source=source) for place, source in external.items())
+    copies = (CopiedFile(place, source) for place, source in external.items())
     if situation.rewritten:
         from deploykit.model.weights import unmapped
 
         # One message; weights that were left in their files are found beside it.
         model = unmapped(situation.model.proto).SerializeToString(deterministic=True)
-        return (BytesFile(path=path, data=bytes(model)), *copies, *tail)
-    return (CopiedFile(path=path, source=situation.request.model), *copies, *tail)
+        return (BytesFile(path, bytes(model)), *copies, *tail)
+    return (CopiedFile(path, situation.request.model), *copies, *tail)

@@ -63,7 +63,7 @@ class DeviceRequest(Measuring, eq=False):
     power: str = ""
 
 
-class DeviceFile(Record):
+class DeviceFile(Record, kw_only=False):
     """One file of the run's folder, by its path there; ``source`` is a file here, or the bytes."""
 
     path: str

@@ -28,7 +28,7 @@ State: TypeAlias = Literal["ok", "problem", "absent"]
 _TIMEOUT = 120.0
 
 
-class CheckLine(Published):
+class CheckLine(Published, kw_only=False):
     """One thing that was looked at. ``absent`` is not there and only matters to who wants it; ``next`` says how."""
 
     id: str

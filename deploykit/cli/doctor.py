@@ -53,7 +53,7 @@ def command(clear_cache: bool) -> int:
             found = environment_of(spec).state()
             lines.append(
                 CheckLine(
-                    id=f"toolchain:{spec.name}-{spec.version}",
+                    f"toolchain:{spec.name}-{spec.version}",
                     state="ok" if found.state == "ready" else "absent" if found.state == "absent" else "problem",
                     detail=f"{found.state}{f': {found.detail}' if found.detail else ''}",
                     next="" if found.state == "ready" else f"deploykit toolchain install {spec.id}",
@@ -64,7 +64,7 @@ def command(clear_cache: bool) -> int:
         words = ", ".join(f"{room.kind} {room.entries}" for room in kept) or "nothing"
         detail = f"{_megabytes(kept)} of at most {limit() / 1e6:,.0f} MB in {cache_folder()}: {words}"
         facts = {"folder": str(cache_folder()), "limit": limit(), "kinds": kept}
-        lines.append(CheckLine(id="cache", state="ok", detail=detail, facts=facts))
+        lines.append(CheckLine("cache", state="ok", detail=detail, facts=facts))
     problems = sum(line.state == "problem" for line in lines)
 
     def text_of(line: CheckLine) -> str:
@@ -78,7 +78,7 @@ def command(clear_cache: bool) -> int:
 
 
 def _broken(name: str, error: DeploykitError) -> CheckLine:
-    return CheckLine(id=name, state="problem", detail=f"{error.what}: {error.why}", next=error.next)
+    return CheckLine(name, state="problem", detail=f"{error.what}: {error.why}", next=error.next)
 
 
 def _megabytes(kept: tuple[Room, ...]) -> str:

@@ -213,7 +213,7 @@ def _on_cpu(package: Path, judge: PackageJudge, request: DeviceRequest) -> Devic
     model = whole_model(judge.whole)
     if judge.alone is not None:
         model = insert_qdq(model, judge.alone, bias="float").model
-    file = DeviceFile(path="model.onnx", source=model.SerializeToString())
+    file = DeviceFile("model.onnx", model.SerializeToString())
     # What single operators take on a processor says nothing about the device.
     return session_job(replace(request, profile=False), {"model": file.path}, [file], where="simulated")
 

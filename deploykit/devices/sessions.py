@@ -53,9 +53,9 @@ def session_job(
     return DeviceJob(
         files=(
             *files,
-            DeviceFile(path="runner.py", source=Path(runner.__file__)),
-            DeviceFile(path="job.json", source=json.dumps(job).encode()),
-            DeviceFile(path="inputs.npz", source=inputs.getvalue()),
+            DeviceFile("runner.py", Path(runner.__file__)),
+            DeviceFile("job.json", json.dumps(job).encode()),
+            DeviceFile("inputs.npz", inputs.getvalue()),
         ),
         argv=(place.python, "runner.py"),
         environment={"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},

@@ -78,7 +78,7 @@ def copy_over_movement(
             if value is not None and name not in known and name not in floats:
                 found[name] = known[name] = value
     params = parameter_uses(facts)
-    return tuple(Encoding(name=name, value=value, is_param=name in params) for name, value in found.items())
+    return tuple(Encoding(name, value, is_param=name in params) for name, value in found.items())
 
 
 def _shared(names: tuple[str, ...], known: Mapping[str, Value]) -> Value | None:
@@ -233,7 +233,7 @@ def complete(
             continue
         zero, axis = np.zeros(scale.shape), 0 if scale.ndim else None
         made = Affine(bits=32, signed=True, scale=scale, zero_point=zero, symmetric=True, axis=axis)
-        entries.append(Encoding(name=name, value=made, is_param=name in uses))
+        entries.append(Encoding(name, made, is_param=name in uses))
     with_biases = encodings.with_entries(entries)
     return with_biases.with_entries(copy_over_movement(with_biases, facts, read_values=read_values)), skipped
 
@@ -268,6 +268,6 @@ def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[Encod
             continue
         value = entry.value
         if isinstance(value, Affine) and value.granularity == "per-tensor" and value.bits in (8, 16):
-            entries[target] = Encoding(name=target, value=value, is_param=False)
+            entries[target] = Encoding(target, value, is_param=False)
             origin[target] = source
     return replace(encodings, entries=entries), origin

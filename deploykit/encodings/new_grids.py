@@ -104,7 +104,7 @@ def entry_for_range(name: str, encodings: EncodingSet, low: float, high: float) 
     """The entry for a range, of the kind of the one that it replaces."""
     old = encodings.get(name)
     value = affine_for_range(low, high, kind_of_entry(name, encodings))
-    return Encoding(name=name, value=value, is_param=old.is_param if old else False)
+    return Encoding(name, value, is_param=old.is_param if old else False)
 
 
 _WIDE = 16

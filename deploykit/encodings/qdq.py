@@ -281,7 +281,7 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
         if graph.graph.maker(node.input[1], "DynamicQuantizeLinear") is not None:  # of a CPU's dynamic quantization
             continue
         name = graph.plain_name(node) if node.op_type == DEQUANTIZE else names.final(node.input[0])
-        entry = Encoding(name=name, value=graph.value(node), is_param=graph.is_param(node))
+        entry = Encoding(name, graph.value(node), is_param=graph.is_param(node))
         known = found.setdefault(entry.name, entry)
         if compare_values(known.value, entry.value):
             graph.fail(node, f"quantizes {entry.name!r} a second time, onto another grid")
@@ -330,7 +330,7 @@ def extract_qdq(model: ModelProto, *, saturate: bool = False) -> Extracted:
                     integers = stored_values(graph.stored[node.input[0]]).astype(np.float32)
                     weights[name] = dequantized(integers, value)
                     names.say(node.output[0], name)
-                entries[name] = Encoding(name=name, value=value, is_param=qdq.is_param(quantize or node))
+                entries[name] = Encoding(name, value, is_param=qdq.is_param(quantize or node))
             gone.add(id(node))
         except InputError as error:
             kept[label(node)] = error.what.removeprefix("the model: ")

@@ -31,7 +31,7 @@ _UNION = ops(Trait.JOINS)
 _CARRIES_INFINITY = _PASSING | _UNION | {"Add", "Sub", "Log", "Sqrt"}
 
 
-class Reach(Record):
+class Reach(Record, kw_only=False):
     """The estimated range of one tensor, and the tensor that causes it: a constant, a bound, or an encoding.
 
     ``attained`` ranges are those of stored values or encodings that only pass through; others hold at most, for they
@@ -71,7 +71,7 @@ def collect_reach(
     for entry in encodings or ():
         if isinstance(entry.value, Affine) and not entry.is_param:
             low, high = entry.value.ends
-            known[entry.name] = Reach(low=low, high=high, cause=entry.name)
+            known[entry.name] = Reach(low, high, cause=entry.name)
     constants: dict[str, Reach | None] = {}
 
     def look(name: str) -> Reach | None:
@@ -81,7 +81,7 @@ def collect_reach(
         # What is stored is better known than any grid laid over it.
         if name not in constants:
             bounds = constant_range(name)
-            constants[name] = None if bounds is None else Reach(low=bounds[0], high=bounds[1], cause=name)
+            constants[name] = None if bounds is None else Reach(bounds[0], bounds[1], cause=name)
         return constants[name]
 
     for node in facts.nodes:
@@ -93,7 +93,7 @@ def collect_reach(
                     # It knows more than arithmetic on ranges does, except where the op itself bounds its result.
                     low, high = max(found.low, encoded.low), min(found.high, encoded.high)
                     bounded = low <= high and _saturates(node)
-                    made = Reach(low=low, high=high, cause=found.cause) if bounded else encoded
+                    made = Reach(low, high, cause=found.cause) if bounded else encoded
                 # What lies wholly outside (an operand was taken as moderate) becomes the near end.
                 least, most = limits.get(name, ANYTHING)
                 low, high = (min(max(end, least), most) for end in (made.low, made.high))
@@ -112,10 +112,10 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
         high = bounds[1].high if bounds[1] else node.attributes.get("max", inner.high if inner else None)
         if low is None or high is None:
             return inner
-        return Reach(low=float(low), high=float(high), cause=bounds[0].cause if bounds[0] else node.outputs[0])
+        return Reach(float(low), float(high), cause=bounds[0].cause if bounds[0] else node.outputs[0])
     if node.op_type in RANGES:
         low, high = RANGES[node.op_type]
-        return Reach(low=low, high=high, cause=node.outputs[0])
+        return Reach(low, high, cause=node.outputs[0])
     if node.op_type in _PASSING:
         return operands[0] if operands else None
     present = [operand for operand in operands if operand is not None]
@@ -137,10 +137,10 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
     small = node.op_type == "Div" and first.magnitude < max(abs(low), abs(high))
     cause = second if small or (node.op_type != "Div" and second.magnitude > first.magnitude) else first
     alone = node.op_type in ("Add", "Sub") or any(part.low == part.high for part in (first, second))
-    return Reach(low=low, high=high, cause=cause.cause, attained=cause.attained and alone)
+    return Reach(low, high, cause=cause.cause, attained=cause.attained and alone)
 
 
-_MODERATE = Reach(low=0.0, high=0.0, cause="")
+_MODERATE = Reach(0.0, 0.0, cause="")
 
 
 def _arithmetic(op_type: str, first: Interval, second: Interval) -> Interval | None:

@@ -170,7 +170,7 @@ class Float8(Record, eq=False):
 Value: TypeAlias = Affine | Lpbq | Float | Float8
 
 
-class Encoding(Record, eq=False):
+class Encoding(Record, kw_only=False, eq=False):
     """What one tensor is quantized to. ``is_param`` is None where the file does not tell parameters apart."""
 
     name: str

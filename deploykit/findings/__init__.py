@@ -70,7 +70,7 @@ class Answerer(StrEnum):
     TOOLS = "tools"
 
 
-class Claim(Record):
+class Claim(Record, kw_only=False):
     """That something is not taken, which a trial can refute: nothing about numbers, files or what the user must say.
 
     ``seen_with`` is the newest release with which it was seen, "" where that is not known.

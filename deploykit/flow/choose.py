@@ -216,7 +216,7 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
         tell("simulating float16")
         # What is float16 in the file is rounded so as it stands.
         half, tensors = Float(dtype="float16"), facts.tensors.items()
-        entries = {name: Encoding(name=name, value=half) for name, tensor in tensors if tensor.dtype == "float"}
+        entries = {name: Encoding(name, half) for name, tensor in tensors if tensor.dtype == "float"}
         halves = EncodingSet(version="", entries=entries)
         _, verdict = fit_judge(model, facts, halves, samples, end=end)
         # Kernels may keep more than float16 inside, and saturate where this overflows: a no is no proof.

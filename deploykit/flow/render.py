@@ -48,11 +48,11 @@ def documents(
     plan, situation = decision.plan, decision.chosen.situation
     name = situation.request.model.name
     readme = render_readme(plan, name, execution, generated, status, findings, templates)
-    yield TextFile(path="README.md", text=readme)
+    yield TextFile("README.md", readme)
     drawn = drawn_detections(decision, execution)
     files = [{"path": path, **row} for path, row in writer.records.items()]
     report = render_report(plan, situation, changes, execution, generated, status, findings, files, templates, drawn)
-    yield TextFile(path="report.html", text=report)
+    yield TextFile("report.html", report)
 
 
 def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json | None:

@@ -178,7 +178,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
         "samples": samples,
     }
     manifest = plain(manifest)
-    writer.add([TextFile(path=SBOM, text=sbom_text(manifest))] if how.sbom else [])
+    writer.add([TextFile(SBOM, sbom_text(manifest))] if how.sbom else [])
     writer.seal(manifest)
     _assert_sound(writer, given.request.model)
     return Packaged(
@@ -205,7 +205,7 @@ def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Json | None:
     told, data = record(samples, keep=decision.given.request.keep_samples)
     # A backend may have written samples of its own there, in a form of its own: those stay.
     if data is not None and RECORDED_FILE not in writer.records:
-        writer.add([BytesFile(path=RECORDED_FILE, data=data)])
+        writer.add([BytesFile(RECORDED_FILE, data)])
     return told
 
 

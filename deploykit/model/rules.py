@@ -33,7 +33,7 @@ _LEAST_OPSET = 7
 _ON_INTEGERS = "ConvInteger", "DynamicQuantize", "MatMulInteger", "QGemm", "QLinear"
 _HOST_TYPES = "string", "complex", "uint64", "float8"
 # What most compilers refuse; whether these tools settle it when they read the graph, only they can tell.
-_OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
+_OF_MOST_TOOLS = Claim(Answerer.TOOLS, Confidence.INFERRED)
 
 
 @RULES.rule("DK001", "dynamic-input", "error", sources=(f"{_IR}, section on symbolic dimensions",), cure="batch-of-one")

@@ -185,7 +185,7 @@ def rejudge(package: Path, status: Json) -> tuple[Check, Correctness] | None:
         judge = judge_of(package, status, None)
         on, names = judge.samples.described_for_humans, " + ".join(piece.name for piece in judge.pieces)
         if not judge.samples.may_judge:
-            check = Check(id="numerics", ok=True, detail=f"{names}: not judged, {on}")
+            check = Check("numerics", ok=True, detail=f"{names}: not judged, {on}")
             return check, Correctness(why=f"the inputs are made up, {on}")
         if judge.verdict is not None:
             verdict = judge.verdict.beside(judge.quantization)
@@ -200,7 +200,7 @@ def rejudge(package: Path, status: Json) -> tuple[Check, Correctness] | None:
             found = locate(judge.facts, *probes, judge.samples.varied).first
             where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
         detail = f"{names}: {words or verdict.reason}, on {on}{where}"
-        return Check(id="numerics", ok=verdict.right is not False, detail=detail), right
+        return Check("numerics", ok=verdict.right is not False, detail=detail), right
     except DeploykitError as error:
         why = error.what + (f" ({error.why})" if error.why else "")
-        return Check(id="numerics", ok=False, detail=why), Correctness(why=why, broken=True)
+        return Check("numerics", ok=False, detail=why), Correctness(why=why, broken=True)

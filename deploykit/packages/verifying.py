@@ -112,7 +112,7 @@ def verify_package(
         digest, wanted = manifest["digest"], expect_digest.strip().lower()
         same = digest.removeprefix("sha256:") == wanted.removeprefix("sha256:")
         told = digest if same else f"it is {digest}, not {expect_digest}"
-        vouched.append(Check(id="digest-expected", ok=same, detail=told))
+        vouched.append(Check("digest-expected", ok=same, detail=told))
     if allowed_signers is not None:
         vouched.append(check_signature(package, allowed_signers))
     files = (*vouched, *_integrity(package, manifest["files"], strict=bool(vouched), seen=witnessed))
@@ -204,10 +204,10 @@ def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | No
     vouched = f"not recorded, so nothing vouches for them: {', '.join(unrecorded)}"
     return (
         *(
-            Check(id=name, ok=not bad, detail=f"{word}: {', '.join(bad)}" if bad else good)
+            Check(name, ok=not bad, detail=f"{word}: {', '.join(bad)}" if bad else good)
             for name, bad, good, word in rows
         ),
-        Check(id="build-outputs", ok=True, detail=vouched if unrecorded else "no unrecorded build output"),
+        Check("build-outputs", ok=True, detail=vouched if unrecorded else "no unrecorded build output"),
     )
 
 
@@ -219,7 +219,7 @@ def _models(package: Path, files: Json) -> Iterator[Check]:
                 load_model(package / path)
             except DeploykitError as error:
                 words, ok = f"{path}: {error.what}", False
-            yield Check(id="model-readable", ok=ok, detail=words)
+            yield Check("model-readable", ok=ok, detail=words)
 
 
 def _encodings(package: Path, files: Json) -> Iterator[Check]:
@@ -232,7 +232,7 @@ def _encodings(package: Path, files: Json) -> Iterator[Check]:
                 words = f"{len(read)} entries, version {read.version}"
             except DeploykitError as error:
                 words, ok = error.what, False
-            yield Check(id="encodings-readable", ok=ok, detail=f"{beside}: {words}")
+            yield Check("encodings-readable", ok=ok, detail=f"{beside}: {words}")
 
 
 def check_signature(package: Path, allowed_signers: Path) -> Check:
@@ -250,13 +250,13 @@ def check_signature(package: Path, allowed_signers: Path) -> Check:
     try:
         read_regular(signature, limit=_LARGEST_SIGNATURE)
     except InputError as error:
-        return Check(id="signature", ok=False, detail=f"{SIGNATURE}: {error.why or 'the package is not signed'}")
+        return Check("signature", ok=False, detail=f"{SIGNATURE}: {error.why or 'the package is not signed'}")
     places = ["-f", str(allowed_signers.resolve()), "-s", str(signature.resolve())]
     found = run([program, "-Y", "find-principals", *places], timeout=_SIGNATURE_SECONDS)
     who = next((line for line in found.tail if line.strip()), "") if found.ok else ""
     if not who:
-        return Check(id="signature", ok=False, detail=f"{SIGNATURE}: by nobody whom {allowed_signers.name} names")
+        return Check("signature", ok=False, detail=f"{SIGNATURE}: by nobody whom {allowed_signers.name} names")
     asked = ["-Y", "verify", "-I", who, "-n", NAMESPACE, *places]
     done = run([program, *asked], timeout=_SIGNATURE_SECONDS, given=read_regular(package / MANIFEST))
     told = f"signed by {who}" if done.ok else f"not by {who} for these bytes: {' '.join(done.tail)[:200]}"
-    return Check(id="signature", ok=done.ok, detail=told)
+    return Check("signature", ok=done.ok, detail=told)

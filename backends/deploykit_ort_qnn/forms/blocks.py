@@ -114,8 +114,8 @@ def _derive_product(to: NodeSteps, product: str, total: str, bias: str) -> None:
     high = float(entry.value.maximum.max()) - float(values.min())
     if math.isfinite(low) and math.isfinite(high):  # of a bias that is no number nothing follows
         bits = entry.value.bits
-        to.put(Encoding(name=product, value=_grid(low, high, bits), is_param=False))
-        to.put(Encoding(name=bias, value=value_grid(values, bits), is_param=False))
+        to.put(Encoding(product, _grid(low, high, bits), is_param=False))
+        to.put(Encoding(bias, value_grid(values, bits), is_param=False))
 
 
 def value_grid(values: Any, bits: int) -> Affine:

@@ -175,7 +175,7 @@ def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
         to.reshape(back, made_shape, name=f"{name}/rows")
         to.share(source, image, first)
         to.share(output, conv, back)
-        to.put(Encoding(name=kernel, value=flat, is_param=True))
+        to.put(Encoding(kernel, flat, is_param=True))
 
     return Match("its weight has a scale per channel", write, output=output)
 

@@ -111,7 +111,7 @@ def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingS
             if node.op_type == "Where" and made is not None and not np.isfinite(values).all():
                 entries[name] = replace(made, name=name)
             elif width:
-                entries[name] = Encoding(name=name, value=value_grid(values, width), is_param=False)
+                entries[name] = Encoding(name, value_grid(values, width), is_param=False)
             changed += [name] if name in entries else []
     return replace(encodings, entries=entries), tuple(changed)
 
@@ -125,7 +125,7 @@ def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet,
             continue
         value = _norm_scale(entries.get(name), stored[name], wanted=bool(_common_width(node, encodings, stored)))
         if value is not None and (value.bits == 8 or node.op_type == "LayerNormalization"):
-            entries[name] = Encoding(name=name, value=value, is_param=False)
+            entries[name] = Encoding(name, value, is_param=False)
             changed.append(name)
     return replace(encodings, entries=entries), tuple(changed)
 

@@ -33,8 +33,8 @@ _HANDLED = {
     "gate-apart": "the Sigmoid reads x in other steps",
 }
 
-_SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_with="2.51")
-_LIKELY = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED, seen_with="2.51")
+_SEEN = Claim(Answerer.TOOLS, Confidence.OBSERVED, seen_with="2.51")
+_LIKELY = Claim(Answerer.TOOLS, Confidence.INFERRED, seen_with="2.51")
 """Refused where it was tried; what ONNX Runtime makes of it together with its neighbours here is inferred."""
 
 _NEAR = 1e-3

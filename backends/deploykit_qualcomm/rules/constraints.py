@@ -116,7 +116,7 @@ def constraint(name: str) -> HtpConstraint:
 
 def claim_of(row: HtpConstraint | OpRank | Refused | RowOperand, *, answered_by: Answerer = Answerer.COMPILER) -> Claim:
     """The claim that something is not taken, as sure as the row is that says so."""
-    return Claim(answered_by=answered_by, confidence=row.confidence, seen_with=row.seen_with)
+    return Claim(answered_by, row.confidence, seen_with=row.seen_with)
 
 
 def limit(name: str, *, answered_by: Answerer = Answerer.COMPILER) -> dict[str, Any]:

@@ -32,7 +32,7 @@ __all__ = ["RULES"]
 
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64"
-_SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_with="2.51")
+_SEEN = Claim(Answerer.TOOLS, Confidence.OBSERVED, seen_with="2.51")
 _MOST_NODES = 20  # more names help nobody; the count is told beside them
 # Types of scale and input that go with an int32 bias, besides a uint8 scale.
 _NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))

@@ -61,7 +61,7 @@ _KEEPS = ops(Trait.PERMUTES) | {"Cast"}
 _FAR = 100.0
 
 
-class Domain(Record):
+class Domain(Record, kw_only=False):
     """The values from ``low`` to ``high``, both included; an end that the graph does not state is None.
 
     ``why`` says in words what the graph states and ``node`` where. ``is_mask`` is a choice between 0 and 1.
@@ -123,7 +123,7 @@ def _domain(dtype: str, stated: tuple[_Stated, ...]) -> Domain:
     if not heard:
         return Domain(low=0, high=1, why="nothing in the graph looks at its values")
     if rank is _Rank.UNKNOWN:
-        return Domain(why=heard[0].why, node=heard[0].node)
+        return Domain(heard[0].why, node=heard[0].node)
     # Whole numbers inside the stated ones, within what the type holds; None for an open end.
     least, most = INTEGER_RANGES.get(dtype, (-math.inf, math.inf))
     start, end = max(item.low for item in heard), min(item.high for item in heard)
@@ -132,7 +132,7 @@ def _domain(dtype: str, stated: tuple[_Stated, ...]) -> Domain:
     tightest = min(heard, key=lambda item: (item.high - item.low, item.node))
     if low is not None and high is not None and low > high:
         why = f"what its readers state excludes each other ({'; '.join(item.why for item in heard)})"
-        return Domain(why=why, node=tightest.node)
+        return Domain(why, node=tightest.node)
     is_mask = rank in (_Rank.MASK, _Rank.LOOKS_LIKE) and (low, high) == (0, 1)
     return Domain(low=low, high=high, why=tightest.why, node=tightest.node, is_mask=is_mask)
 

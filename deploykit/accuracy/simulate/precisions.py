@@ -75,7 +75,7 @@ def min_max_encodings(runs: PartialRuns, facts: GraphFacts, precision: Simulated
     moved = {name for node in facts.nodes if has(node, Trait.AIMET_COPIES) for name in node.outputs}
     skipped = {name for found in fusions(facts) if found.certain for name in (*found.inside, *found.settings)}
     computed = {
-        name: Encoding(name=name, value=_activation(low, high, precision), is_param=False)
+        name: Encoding(name, _activation(low, high, precision), is_param=False)
         for name, low, high in _ranges(runs, facts)
         if name not in skipped
     }
@@ -129,7 +129,7 @@ def _stored_entries(
         if not values.size or not np.isfinite(values).all():
             continue
         axis = next((use.channel_axis for use in uses.get(name, ()) if use.role == WEIGHT), None)
-        yield name, Encoding(name=name, value=_of_stored(values, axis, precision), is_param=bool(roles))
+        yield name, Encoding(name, _of_stored(values, axis, precision), is_param=bool(roles))
 
 
 def _of_stored(values: npt.NDArray[np.float32], axis: int | None, precision: SimulatedPrecision) -> Value:

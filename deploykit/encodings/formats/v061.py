@@ -47,7 +47,7 @@ def parse_sections(document: Json, where: str) -> Iterator[Encoding]:
         named = document[section].items()
         rows = grids.typed_rows(Items, [row for _, row in named], [f"{where}: {name!r}" for name, _ in named])
         for (name, _), (row, place) in zip(named, rows, strict=True):
-            yield Encoding(name=name, value=_parse_value(row, place), is_param=section == "param_encodings")
+            yield Encoding(name, _parse_value(row, place), is_param=section == "param_encodings")
 
 
 def _parse_value(items: list[Any], where: str) -> Value:

@@ -62,7 +62,7 @@ def parse_sections(document: Json, where: str) -> Iterator[Encoding]:
     for section in grids.SECTIONS:
         items, is_param = document[section], section == "param_encodings"
         for row, place in grids.typed_rows(kind, items, grids.places(items, f"{where}: {section}", where)):
-            yield Encoding(name=row.name, value=_parse_value(row, place), is_param=is_param)
+            yield Encoding(row.name, _parse_value(row, place), is_param=is_param)
 
 
 def _parse_value(row: Any, where: str) -> Value:

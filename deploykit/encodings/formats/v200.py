@@ -52,7 +52,7 @@ def parse_sections(document: Json, where: str) -> Iterator[Encoding]:
     """The entries in the file's order; ``is_param`` is None, since the layout does not say."""
     items = document["encodings"]
     for row, place in grids.typed_rows(LinearItem, items, grids.places(items, f"{where}: encodings", where)):
-        yield Encoding(name=row.name, value=_parse_value(row, place, document["version"]))
+        yield Encoding(row.name, _parse_value(row, place, document["version"]))
 
 
 def _parse_value(row: LinearItem, where: str, version: str) -> Value:
