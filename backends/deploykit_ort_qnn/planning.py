@@ -52,7 +52,7 @@ def steps(*, embed: bool, machines: str, beside: tuple[str, ...] = ()) -> tuple[
     made = (CONTEXT,) if embed else (CONTEXT, BINARY)
     return (
         Step(
-            id="compile",
+            "compile",
             tool="onnxruntime-qnn",
             argv=("python3", "scripts/compile.py"),
             inputs=(MODEL,),
@@ -60,14 +60,14 @@ def steps(*, embed: bool, machines: str, beside: tuple[str, ...] = ()) -> tuple[
             note=f"runs on {machines}; needs no SDK",
         ),
         Step(
-            id="emulate",
+            "emulate",
             tool="onnxruntime-qnn",
             argv=("python3", "scripts/run.py", "--compare", MODEL),
             inputs=(CONTEXT, MODEL),
             note="emulator against CPU; its time says nothing about the device",
         ),
         Step(
-            id="run",
+            "run",
             tool="onnxruntime-qnn",
             argv=("python3", "scripts/run.py"),
             inputs=made,

@@ -52,7 +52,7 @@ class Argv:
     def step(self, step_id: str, inputs: Sequence[str], outputs: Sequence[str], **more: Any) -> Step:
         """What was built, with the files that it reads and makes."""
         argv = tuple(self._words)
-        return Step(id=step_id, tool=self.tool, argv=argv, inputs=tuple(inputs), outputs=tuple(outputs), **more)
+        return Step(step_id, tool=self.tool, argv=argv, inputs=tuple(inputs), outputs=tuple(outputs), **more)
 
 
 class Paths:

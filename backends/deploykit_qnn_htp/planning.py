@@ -54,7 +54,7 @@ class ConversionPart(DraftedPart, dict=True):
         if candidate.route.explicit_float:
             tensors = draft.situation.facts.tensors
             floats = {
-                n: Encoding(n, Float(dtype="float16"), is_param=n in tensors and tensors[n].is_weight)
+                n: Encoding(n, Float("float16"), is_param=n in tensors and tensors[n].is_weight)
                 for n in sorted(draft.float_set)
             }
             encodings = replace(encodings, entries={**encodings.entries, **floats})

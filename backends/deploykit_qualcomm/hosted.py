@@ -103,7 +103,7 @@ _VALIDATION = re.compile(r"failed for node `(?P<name>[^`]+)` of type `(?P<op>\w+
 _SAID = re.compile(r"the backend says of `(?P<name>[^`]+)`: (?P<text>.*)")
 
 
-class RefusedNode(Record):
+class RefusedNode(Record, kw_only=False):
     """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites.
 
     ``why`` is the backend's answer or the provider's reason, "" where its log does not say.
@@ -206,4 +206,4 @@ def read_refusals(log: Iterable[str]) -> tuple[RefusedNode, ...]:
         elif found := _REASON.search(line):
             reasons.setdefault(found["name"], found["why"].strip())
     whys = {**reasons, **{name: answer + said.get(name, "") for name, answer in answers.items()}}
-    return tuple(RefusedNode(name=name, type=kind, why=whys.get(name, "")) for name, kind in types.items())
+    return tuple(RefusedNode(name, kind, why=whys.get(name, "")) for name, kind in types.items())

@@ -76,7 +76,7 @@ def _steps(draft: QuarkDraft) -> tuple[Step, ...]:
     if draft.needs_quark:
         steps.append(
             Step(
-                id="quantize",
+                "quantize",
                 tool="quark",
                 argv=("python", "scripts/quantize.py"),
                 inputs=(configs.float_model(draft), configs.RECIPE),
@@ -86,7 +86,7 @@ def _steps(draft: QuarkDraft) -> tuple[Step, ...]:
         )
     steps.append(
         Step(
-            id="compile",
+            "compile",
             tool="VitisAIExecutionProvider",
             argv=("python", "scripts/compile.py"),
             inputs=(compiled, configs.SESSION),
@@ -96,7 +96,7 @@ def _steps(draft: QuarkDraft) -> tuple[Step, ...]:
     )
     steps.append(
         Step(
-            id="run",
+            "run",
             tool="VitisAIExecutionProvider",
             argv=("python", "scripts/run.py", "--data", "DATA", "--out", "artifacts/outputs"),
             inputs=(compiled, configs.SESSION),

@@ -129,7 +129,7 @@ def judge_quality(
     unseen = None
     if held_out:
         unseen = judge_quality(facts, [reference[i] for i in held_out], [candidate[i] for i in held_out])
-    verdict = judge_outputs(facts, Context(label=Label.GIVEN), reference, candidate)
+    verdict = judge_outputs(facts, Context(Label.GIVEN), reference, candidate)
     return QuantizedQuality(verdict=verdict, samples=len(reference), unseen=unseen)
 
 

@@ -28,7 +28,7 @@ _NESTED = (("w16a16", "w8a16"), ("w8a16", "w8a8"), ("w8a16", "w4a16"), ("w8a8", 
 """(more bits, fewer bits) of the same things: the first can hold whatever the second holds."""
 
 
-class Advised(Published):
+class Advised(Published, kw_only=False):
     """One statement with what it rests on, and what to do next; ``command`` is an example, or empty."""
 
     says: str
@@ -159,7 +159,7 @@ def _conclusions(table: _JudgedPrecisions) -> Iterator[Advised]:
     odd = [(more, fewer) for more, fewer in _NESTED if poor(more) and good(fewer)]
     for more, fewer in odd:
         yield Advised(
-            says=f"{more} is worse than {fewer}, which cannot come from the bits alone",
+            f"{more} is worse than {fewer}, which cannot come from the bits alone",
             because=(*table.evidence(more, fewer), "seen where tools raise other tensors too: qualcomm/aimet#4108"),
             next="make both from one calibration, and compare them tensor by tensor before concluding anything",
             command=f"deploykit accuracy locate MODEL --encodings {more.upper()}.encodings --data DATA",
@@ -167,7 +167,7 @@ def _conclusions(table: _JudgedPrecisions) -> Iterator[Advised]:
     if poor("fp16"):
         ranges = ", and values beyond 65504 overflow: bfloat16 holds them" if good("bf16") else ""
         yield Advised(
-            says=f"half precision already loses: quantization is not the cause{ranges}",
+            f"half precision already loses: quantization is not the cause{ranges}",
             because=table.evidence("fp32", "fp16", "bf16"),
             next="find the operator where float16 leaves float32, and rewrite it or keep it in a wider type",
             command=_LAYERS.format("fp16"),
@@ -176,21 +176,21 @@ def _conclusions(table: _JudgedPrecisions) -> Iterator[Advised]:
         yield from _of_integers(table)
     if good("w4a16"):
         yield Advised(
-            says="weights hold in 4 bits",
+            "weights hold in 4 bits",
             because=table.evidence("w4a16"),
             next="package w4a16: the weights take half the memory of w8a16",
             command=_PACKAGE.format("w4a16"),
         )
     elif poor("w4a16") and good("w8a16"):
         yield Advised(
-            says="4-bit weights are too coarse as they are",
+            "4-bit weights are too coarse as they are",
             because=table.evidence("w4a16", "w8a16"),
             next="stay with w8a16, or quantize in blocks (LPBQ) and learn the rounding (SeqMSE, AdaRound)",
             command=_LAYERS.format("w4a16"),
         )
     if poor("vint8") and (good("bf16") or good("mixed")):
         yield Advised(
-            says="8-bit integers with power-of-two scales lose, floats do not: some operators must stay out",
+            "8-bit integers with power-of-two scales lose, floats do not: some operators must stay out",
             because=table.evidence("vint8", "bf16", "mixed"),
             next="exclude the operators that integers destroy (mixed), mostly decoding behind the last convolutions",
             command=_PACKAGE.format("mixed"),
@@ -206,21 +206,21 @@ def _of_integers(table: _JudgedPrecisions) -> Iterator[Advised]:
     good, poor, evidence = table.good, table.poor, table.evidence
     if good("w8a8"):
         yield Advised(
-            says="w8a8 is good: 8 bits are enough everywhere",
+            "w8a8 is good: 8 bits are enough everywhere",
             because=evidence("w8a8", table.reference),
             next="package it",
             command=_PACKAGE.format("w8a8"),
         )
     elif poor("w8a8") and good("w8a16"):
         yield Advised(
-            says="w8a8 poor, w8a16 good: activations are sensitive",
+            "w8a8 poor, w8a16 good: activations are sensitive",
             because=evidence("w8a8", "w8a16"),
             next="use w8a16; where speed needs 8 bits, raise only the worst layers of w8a8 to 16 bits (LiteMP)",
             command='deploykit quantize MODEL --precision w8a8 --goal "GOAL" --calibration DATA --target DEVICE -o OUT',
         )
     elif poor("w8a16") and good("w16a16"):
         yield Advised(
-            says="only w16a16 good: weights are sensitive",
+            "only w16a16 good: weights are sensitive",
             because=evidence("w8a8", "w8a16", "w16a16"),
             next="keep w8a16 and learn the rounding of the weights: SeqMSE first, then AdaRound; cross-layer"
             " equalization where ranges differ much between channels",
@@ -228,7 +228,7 @@ def _of_integers(table: _JudgedPrecisions) -> Iterator[Advised]:
         )
     elif poor("w16a16") and (good("fp16") or table.reference == "fp16"):
         yield Advised(
-            says="only fp16: even 16-bit integers lose, so single tensors have ranges that no grid holds",
+            "only fp16: even 16-bit integers lose, so single tensors have ranges that no grid holds",
             because=evidence("w8a16", "w16a16", "fp16"),
             next="keep the few worst tensors in float16 (LiteMP) and let a rewrite remove huge constants;"
             " when nothing is left to keep, train with quantization (QAT)",
@@ -236,7 +236,7 @@ def _of_integers(table: _JudgedPrecisions) -> Iterator[Advised]:
         )
     elif poor("w16a16"):
         yield Advised(
-            says="no measured precision is good, and fp16 was not measured",
+            "no measured precision is good, and fp16 was not measured",
             because=evidence("w8a8", "w8a16", "w16a16"),
             next="measure fp16: it tells whether the numbers are lost by integers or by the conversion",
             command="deploykit accuracy simulate MODEL --encodings FILE --data DATA",
@@ -274,5 +274,5 @@ def _what_to_measure(table: _JudgedPrecisions) -> Iterator[Advised]:
     for holds, says, names, next_, precision in rows:
         if holds:
             command = _LAYERS.format(precision)
-            yield Advised(says=says, because=table.evidence(*names), next=next_, command=command)
+            yield Advised(says, because=table.evidence(*names), next=next_, command=command)
             return

@@ -51,7 +51,7 @@ class Alternative(Published):
     ask: str = ""
 
 
-class Step(Published):
+class Step(Published, kw_only=False):
     """One command. ``argv`` is literal, paths are relative to the package; ``where`` is ``host`` or ``device``."""
 
     id: str

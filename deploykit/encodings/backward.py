@@ -138,7 +138,7 @@ _SPREAD = 256.0
 """A divisor whose largest value is this many times its smallest says too little about a quotient."""
 
 
-class Clue(Record):
+class Clue(Record, kw_only=False):
     """A range for an operand. ``encloses`` tells an enclosure from a need; ``copies`` a tensor of the same grid.
 
     ``exact`` ranges are as narrow as the ones they follow from; others hold whatever two operands do together.
@@ -165,19 +165,19 @@ def clue_from(
     else:
         holds_all = node.op_type == "Concat" or (node.op_type in _KEEPS_ALL and position == 0)
     if holds_all:
-        return Clue(interval=made, words=f"{label} holds its values", encloses=True, copies=label)
+        return Clue(made, f"{label} holds its values", encloses=True, copies=label)
     if node.op_type == "Split":
         parts = [known.get(part) for part in node.output]
         ends = [part.interval for part in parts if part is not None]
         words = f"its parts are {', '.join(node.output)}"
-        return Clue(interval=hull(ends), words=words, encloses=True) if len(ends) == len(parts) else None
+        return Clue(hull(ends), words, encloses=True) if len(ends) == len(parts) else None
     if node.op_type in _KEEPS_SOME and position == 0:
-        return Clue(interval=made, words=f"{label} holds what is used of it", encloses=False, copies=label)
+        return Clue(made, f"{label} holds what is used of it", encloses=False, copies=label)
     if node.op_type in _CLAMPS and position == 0:
         words = f"what lies outside is clamped to {label} anyway"
-        return Clue(interval=made, words=words, encloses=False, copies=label)
+        return Clue(made, words, encloses=False, copies=label)
     if node.op_type == "Neg":
-        return Clue(interval=(-made[1], -made[0]), words=f"{label} is its negative", encloses=True)
+        return Clue((-made[1], -made[0]), f"{label} is its negative", encloses=True)
     if position == 0 and node.op_type in ops(Trait.RECTIFIES):
         # What a bend at zero leaves to its operand: the result, below zero divided by the least slope.
         slopes = [float(attribute(node, "alpha", 0.01))] if node.op_type == "LeakyRelu" else graph.array(node.input[1])
@@ -186,10 +186,10 @@ def clue_from(
             return None
         words = f"{label} is its value, below zero at least {least:g} times it"
         bent = (min(made[0] / least, 0.0), max(made[1], 0.0))
-        return Clue(interval=bent, words=words, encloses=True, exact=made[0] >= 0.0 or least >= 1.0)
+        return Clue(bent, words, encloses=True, exact=made[0] >= 0.0 or least >= 1.0)
     if node.op_type == "HardSwish":
         words = f"above 3 {label} is its value, below -3 it is 0"
-        return Clue(interval=(-3.0, max(made[1], 3.0)), words=words, encloses=False)
+        return Clue((-3.0, max(made[1], 3.0)), words, encloses=False)
     if len(node.input) == 2:
         return _of_pair(graph, node, position, known, encodings)
     return None
@@ -228,7 +228,7 @@ def _of_pair(
     exact = partner[0] == partner[1]
     if not all(map(math.isfinite, found)) or (not exact and max(map(abs, found)) > TELLING):
         return None
-    return Clue(interval=found, words=words, encloses=True, exact=exact)
+    return Clue(found, words, encloses=True, exact=exact)
 
 
 def _ratio(
@@ -256,7 +256,7 @@ def _ratio(
         return None
     reached = float(round(ratio)) if whole else ratio
     words = f"inferred: the grid of {made} is {reached:g} times that of {other}, so {name} reaches {reached:g}"
-    return Clue(interval=(0.0, reached), words=words, encloses=True)
+    return Clue((0.0, reached), words, encloses=True)
 
 
 def grid_behind(name: str, known: Mapping[str, InferredRange], encodings: EncodingSet) -> Affine | None:

@@ -33,7 +33,7 @@ __all__ = [
 _SMALLEST_SCALE = 2.0**-100
 
 
-class GridKind(Record):
+class GridKind(Record, kw_only=False):
     """What a new integer entry looks like: width, sign, and whether zero must lie in the middle."""
 
     bits: int
@@ -73,7 +73,7 @@ def affine_per_channel(values: Numbers, axis: int, bits: int) -> Affine:
 
 def widened(value: Affine, bits: int) -> Affine:
     """A grid of more bits, of the same kind and for the same range."""
-    kind = GridKind(bits=bits, signed=value.signed, symmetric=bool(value.symmetric))
+    kind = GridKind(bits, signed=value.signed, symmetric=bool(value.symmetric))
     return affine_for_range(*value.ends, kind)
 
 
@@ -84,7 +84,7 @@ def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:
         value = old.value
         # A signed grid around zero stays one; an unsigned one whose file does not say is taken as asymmetric.
         return GridKind(
-            bits=value.bits,
+            value.bits,
             signed=value.signed,
             symmetric=bool(value.symmetric)
             or (value.signed and value.symmetric is None and not np.any(value.zero_point)),
@@ -97,7 +97,7 @@ def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:
         if isinstance(e.value, Affine) and e.value.granularity == "per-tensor" and e.value.bits <= 16 and not e.is_param
     )
     bits, signed = kinds.most_common(1)[0][0] if kinds else (16, False)
-    return GridKind(bits=max(bits, 16 if was_float else 0), signed=signed)
+    return GridKind(max(bits, 16 if was_float else 0), signed=signed)
 
 
 def entry_for_range(name: str, encodings: EncodingSet, low: float, high: float) -> Encoding:
@@ -133,7 +133,7 @@ def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tu
 
 def with_wide_activations(encodings: EncodingSet) -> EncodingSet:
     """Every narrower activation on 16 bits over the range that its entry has; the same set where there is none."""
-    kind = GridKind(bits=_WIDE, signed=False)
+    kind = GridKind(_WIDE, signed=False)
     wide = [
         replace(entry, value=affine_for_range(*ends, kind))
         for entry in encodings

@@ -131,7 +131,7 @@ class Lpbq(Record, eq=False):
         return _array(self.block_scale * self.channel_scale)
 
 
-class Float(Record):
+class Float(Record, kw_only=False):
     """A cast without a scale: the tensor is meant to be float16 or bfloat16."""
 
     dtype: str

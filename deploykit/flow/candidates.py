@@ -172,7 +172,7 @@ def simulated_ladder(
 
     def rung(name: str) -> LadderRung:
         """One candidate; what cannot be simulated says why."""
-        rung = LadderRung(precision=name, runs_here=name != "w16a16" and (name != "fp16" or "float16" in wides))
+        rung = LadderRung(name, runs_here=name != "w16a16" and (name != "fp16" or "float16" in wides))
         try:
             encodings = min_max_encodings(ranges(), facts, precision_of(name))
             rung = judged().measured(replace(rung, made_by="ranges of the data (deploykit)"), encodings)
@@ -407,12 +407,10 @@ class _Candidates(Record):
             # Every tensor cast, in the model that the first quantizer left: nothing needs to be calibrated for it.
             opened = next(iter(self.opened.values()), None)
             if opened is None:
-                return LadderRung(
-                    precision="fp16", missing="no quantizer left a model to measure on", runs_here=self.has_float
-                )
+                return LadderRung("fp16", missing="no quantizer left a model to measure on", runs_here=self.has_float)
             judged, _ = opened
             halves = min_max_encodings(judged.exact, judged.facts, precision_of("fp16"))
-            rung = LadderRung(precision="fp16", made_by="casts", runs_here=self.has_float)
+            rung = LadderRung("fp16", made_by="casts", runs_here=self.has_float)
             if self.situate is not None and self.has_float:
                 given = self.making.given
                 asked = replace(given, request=replace(given.request, precision="fp16"))
@@ -425,8 +423,8 @@ class _Candidates(Record):
             reaching = Reaching(facts, metric=None if self.metric is None else self.metric.of_some(places, count))
             judged = ModelOnSamples(load_weights(read), facts, read_held_out(made.ran.folder), reaching)
         except ToolError as error:
-            return LadderRung(precision=name, missing=error.what)
-        rung = LadderRung(precision=name, made_by=made.picked.quantizer.id, runs_here=name != "w16a16")
+            return LadderRung(name, missing=error.what)
+        rung = LadderRung(name, made_by=made.picked.quantizer.id, runs_here=name != "w16a16")
         rung, start = self._measured(rung, judged, made, encodings)
         self.opened[name], self.made[name] = (judged, start), made
         return rung
@@ -459,8 +457,8 @@ class _Candidates(Record):
     def mix(self, base: LadderRung, wide: WideType) -> Raised:
         """The fewest layers of what a quantizer made in a wider type, and a few other numbers of them."""
         judged, start = self.opened[base.precision]
-        source = InputSource(label=Label.GIVEN, why="the calibration data")
-        samples = Samples(feeds=tuple(judged.feeds), of_inputs=dict.fromkeys(judged.exact.graph.inputs, source))
+        source = InputSource(Label.GIVEN, "the calibration data")
+        samples = Samples(tuple(judged.feeds), dict.fromkeys(judged.exact.graph.inputs, source))
         return judged.mix(start, samples, wide, self.goal, self.making.progress, more=_MOST_TRIED)
 
     def confirmed(self, rung: LadderRung) -> LadderRung:

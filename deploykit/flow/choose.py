@@ -92,7 +92,7 @@ class Explored(Record, eq=False):
     wider: Callable[[], str] = str
 
 
-class ChosenWay(Record):
+class ChosenWay(Record, kw_only=False):
     """The situation to plan for, how it was chosen, and what there is to say about it.
 
     ``skipped`` is why nothing was simulated although there was a reason to, ``instead`` what can be done about that, if
@@ -172,7 +172,7 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
         raise
     except DeploykitError as error:
         skipped = error.what + (f" ({error.why})" if error.why else "")
-        return ChosenWay(situation=situation, skipped=skipped, instead="" if support is None else error.next)
+        return ChosenWay(situation, skipped=skipped, instead="" if support is None else error.next)
     won, changed = explored.winner, situation
     if won is not None and won.way.kind == "direct":
         own = {**request.adapter_options, **support.needs.get("direct", {})}
@@ -189,7 +189,7 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
             rewritten=situation.rewritten or won.model is not situation.model.proto,
             tail=serialized_tail(won.tail, situation.tail),
         )
-    return ChosenWay(situation=changed, explored=explored, samples=samples, filled=filled)
+    return ChosenWay(changed, explored=explored, samples=samples, filled=filled)
 
 
 _NO_SAMPLES = "nothing was simulated; --calibration DATA lets {} be judged"
@@ -200,9 +200,9 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
     request, facts = situation.request, situation.facts
     runs_so = situation.encodings is None and (facts.is_qdq or request.precision in (None, "fp16"))
     if not (runs_so and backend.offers("mixed_support")):
-        return ChosenWay(situation=situation)
+        return ChosenWay(situation)
     if not request.calibration:
-        return ChosenWay(situation=situation, skipped=_NO_SAMPLES.format("it" if facts.is_qdq else "float16"))
+        return ChosenWay(situation, skipped=_NO_SAMPLES.format("it" if facts.is_qdq else "float16"))
     samples, model = samples_of(situation, shared), lean_weights(situation.model)
     end = None if situation.tail is None else ModelProto.FromString(situation.tail)
 
@@ -215,7 +215,7 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
             return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=end)[1]
         tell("simulating float16")
         # What is float16 in the file is rounded so as it stands.
-        half, tensors = Float(dtype="float16"), facts.tensors.items()
+        half, tensors = Float("float16"), facts.tensors.items()
         entries = {name: Encoding(name, half) for name, tensor in tensors if tensor.dtype == "float"}
         halves = EncodingSet(version="", entries=entries)
         _, verdict = fit_judge(model, facts, halves, samples, end=end)
@@ -224,7 +224,7 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
         return replace(verdict, right=None, reason=why) if verdict.right is False else verdict
 
     verdict = shared.once(("as it is", Same(situation.model.proto), samples), simulated)
-    return ChosenWay(situation=situation, samples=samples, halves=verdict)
+    return ChosenWay(situation, samples=samples, halves=verdict)
 
 
 def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
@@ -250,7 +250,7 @@ def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) ->
             rewritten=True,
             tail=serialized_tail(made.tail, situation.tail),
         )
-    return ChosenWay(situation=situation, rewriting=made)
+    return ChosenWay(situation, rewriting=made)
 
 
 def _filled(situation: Situation, samples: Samples) -> Inference | None:
@@ -335,7 +335,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
         mixed=mixed,
         means_floats=bool(ground.prediction.meant),
     )
-    listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
+    listed = tuple(Way(identity, kind="", unavailable=why) for identity, why in skipped.items())
     won = next((item for item in built if item.way is choice.winner), None)
     choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
     reference = ground.reference

@@ -26,7 +26,7 @@ from deploykit.system.published import Published, published
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
 
 
-class LadderRung(Published, eq=False):
+class LadderRung(Published, kw_only=False, eq=False):
     """One candidate. ``made_by`` says who made its encodings; ``missing`` why it was not measured, else "".
 
     ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen; so is what
@@ -257,7 +257,7 @@ def _steps(
         raised = mix(start, wide)
         best, count = raised.best, len(raised.best.layers)
         rung = LadderRung(
-            precision=f"{start.precision} with {count} layer{'' if count == 1 else 's'} in {best.wide}",
+            f"{start.precision} with {count} layer{'' if count == 1 else 's'} in {best.wide}",
             reached=best.reached,
             cost=best.cost,
             borders=best.borders,
@@ -292,7 +292,7 @@ def _learn_weights(
         return None, ()
     if not learning.methods:
         to_install = Advised(
-            says=f"better weights for {base.precision} were not looked for",
+            f"better weights for {base.precision} were not looked for",
             because=(learning.missing,),
             next="install it, and ask again: SeqMSE and AdaRound are then tried by themselves",
             command=learning.install,
@@ -319,7 +319,7 @@ def _learn_weights(
     further: tuple[Advised, ...] = ()
     if not is_met and not eight_bits:  # training is the user's: what to begin with, and what to bring back
         to_train = Advised(
-            says=f"no method after training makes {base.precision} good enough",
+            f"no method after training makes {base.precision} good enough",
             because=tuple(
                 f"{one.method}: {one.candidate.missing or f'{one.candidate.reached.sqnr_db:.1f} dB'}" for one in tried
             ),

@@ -132,7 +132,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
         account = dict(given.quantized.record)
         # The quantizer as a step: what it was given and what it left, by the roles of ``inputs``.
         step = Step(
-            id=QUANTIZE,
+            QUANTIZE,
             tool=str(account["quantizer"]),
             argv=(),
             inputs=("float-model", "calibration"),

@@ -62,7 +62,7 @@ WIDER_LAYERS = "layers-in-int16"
 """What ``--no-rewrite`` calls it: some layers of 8 bits get activations of 16."""
 
 
-class Way(Published):
+class Way(Published, kw_only=False):
     """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
 
     ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's word, None where there is none.
@@ -175,7 +175,7 @@ class Ground(Record, eq=False):
         wide = with_wide_activations(self.encodings)
         tried = [] if wide is self.encodings else [("16-bit activations over the same ranges keep", wide)]
         if has_float16:
-            halves = self.encodings.with_entries(replace(e, value=Float(dtype="float16")) for e in self.encodings)
+            halves = self.encodings.with_entries(replace(e, value=Float("float16")) for e in self.encodings)
             tried.append(("float16 (--precision fp16 with the float model) keeps", halves))
         for what, encodings in tried:
             outputs = Simulator(self.model, encodings).runs(self.judge.feeds)
@@ -217,7 +217,7 @@ class BuiltWay(Record, eq=False):
 
 def _as_is(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     """Nothing changed: for encodings that mean no tensor to be float."""
-    way = Way(id="as-is", kind="integer", confidence=Confidence.OBSERVED).judged(ground.reference)
+    way = Way("as-is", kind="integer", confidence=Confidence.OBSERVED).judged(ground.reference)
     return BuiltWay(
         way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts, verdict=ground.reference
     )
@@ -273,7 +273,7 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
         hang = f", hanging on {listed(inputs)}" if inputs else ""
         unavailable = f"the range of {len(names)} tensors is not known{hang}: {listed(names)}"
     way = Way(
-        id=identity,
+        identity,
         kind="integer",
         rewrites=made.kept,
         intrusion=intrusion,
@@ -319,7 +319,7 @@ def _fallback(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     entries = {name: entry for name, entry in ground.encodings.entries.items() if name not in prediction.intended}
     stated = replace(ground.encodings, entries=entries, float_tensors=prediction.intended)
     way = Way(
-        id="fallback",
+        "fallback",
         kind="fallback",
         float16_tensors=len(prediction.intended),
         borders=len(find_borders(ground.facts, prediction.intended, ignored=prediction.absorbed.keys())),
@@ -350,7 +350,7 @@ def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
         outputs = run_chain(segment_pieces(segments, half=True, known=pieces), judge.feeds)
         verdict = settled(judge.compare(outputs), ground.samples.label)
     way = Way(
-        id="segments",
+        "segments",
         kind="segments",
         float16_tensors=sum(len(facts.nodes[i].outputs) for span in cut.segments if span.is_float for i in span.nodes),
         borders=sum(len(segment.inputs) for segment in segments[1:]),

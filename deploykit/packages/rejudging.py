@@ -128,7 +128,7 @@ def judge_of(
         feeds, compare = judge.feeds, judge.compare
     elif reference and all(names <= one.keys() for one in reference):
         # Without a quantization the float graph itself was packaged, and more is asked of it.
-        context = Context(label=samples.label, thresholds=thresholds, same_graph=lost is None)
+        context = Context(samples.label, thresholds=thresholds, same_graph=lost is None)
         compare = partial(judge_outputs, facts, context, reference, feeds=feeds)
     else:
         shape: Json = {}

@@ -126,8 +126,8 @@ def _shrinking(
                 continue
             nodes = tuple(map(label, graph.readers(start)))
             why = "what it reaches saturates, or makes zeros of it"
-            sites.append(Site(nodes=nodes, tensors=(start, *flow.path), why=why, data=flow))
-        return MatchResult(sites=tuple(sites), refusals=tuple(near), reason="" if sites else none)
+            sites.append(Site(nodes, tensors=(start, *flow.path), why=why, data=flow))
+        return MatchResult(tuple(sites), refusals=tuple(near), reason="" if sites else none)
 
     def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
         """Bounds of what the constants reach are proven from the encodings where these exist."""
@@ -138,14 +138,14 @@ def _shrinking(
         notes = [shrink(graph, site.tensors[0], site.data, before) for site in matched.sites]
         after = graph_bounds(graph, known)
         return Rewritten(
-            model=graph.model,
-            encodings=keep_entries(encodings, graph),
+            graph.model,
+            keep_entries(encodings, graph),
             touched=frozenset(passed),
             ranges={name: after[name] for name in passed if all(math.isfinite(end) for end in after[name])},
             notes=tuple(notes),
         )
 
-    return Transform(name=name, summary=summary, find=match, apply=apply, ulps=4.0)
+    return Transform(name, summary=summary, find=match, apply=apply, ulps=4.0)
 
 
 def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flow) -> bool:

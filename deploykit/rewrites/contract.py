@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-class Site(Record):
+class Site(Record, kw_only=False):
     """One place where a rewrite applies: its nodes (labels), the tensors it speaks about, and why it applies.
 
     ``data`` is the rewrite's own, read back by its ``apply`` only.
@@ -79,7 +79,7 @@ class NoMatchError(Exception):
         self.node = node
 
 
-class MatchResult(Record):
+class MatchResult(Record, kw_only=False):
     """Every site and every near miss of one rewrite on one graph; ``reason`` says why there is no site at all."""
 
     sites: tuple[Site, ...] = ()
@@ -90,7 +90,7 @@ class MatchResult(Record):
         return bool(self.sites)
 
 
-class Rewritten(Record):
+class Rewritten(Record, kw_only=False):
     """The new model and what must become of its encodings.
 
     ``encodings`` lacks the entries of vanished tensors; it is None when none were given. ``touched`` are tensors that
@@ -109,10 +109,10 @@ class Rewritten(Record):
 
 def rewritten(graph: GraphCopy, encodings: EncodingSet | None, note: str) -> Rewritten:
     """A model whose remaining tensors hold what they held."""
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+    return Rewritten(graph.model, keep_entries(encodings, graph), notes=(note,))
 
 
-class Transform(Record):
+class Transform(Record, kw_only=False):
     """One rewrite. ``find`` and ``apply`` never change the model they are given.
 
     ``ulps`` is the stated factor of the proof: before and after, outputs may differ by that many float32 roundings of
@@ -312,7 +312,7 @@ def rewrite(
 def _named(function: Callable[..., Any], **how: Any) -> Transform:
     """A Transform with the name of its function; the docstring begins with the summary."""
     summary = (function.__doc__ or "").partition("\n\n")[0]
-    return Transform(name=function.__name__.replace("_", "-"), summary=" ".join(summary.split()), **how)
+    return Transform(function.__name__.replace("_", "-"), summary=" ".join(summary.split()), **how)
 
 
 def rewrite_graph(
@@ -333,12 +333,12 @@ def rewrite_graph(
         results = list(find(look))
         refusals = tuple(result for result in results if isinstance(result, NearMiss))
         sites = tuple(
-            Site(nodes=found.nodes, tensors=found.tensors, why=found.why, data=found)
+            Site(found.nodes, tensors=found.tensors, why=found.why, data=found)
             for found in results
             if isinstance(found, Match)
         )
         reason = "" if sites else refusals[0].reason if refusals else none
-        return MatchResult(sites=sites, refusals=refusals, reason=reason)
+        return MatchResult(sites, refusals=refusals, reason=reason)
 
     def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
         opset = max((site.data.opset for site in matched.sites), default=0)
@@ -359,8 +359,8 @@ def rewrite_graph(
         proven = {made: bounds[made] for made in to.bounded if all(math.isfinite(end) for end in bounds[made])}
         needed = {made for made in to.needed if made in graph.tensor_names and (kept is None or made not in kept)}
         return Rewritten(
-            model=graph.model,
-            encodings=kept,
+            graph.model,
+            kept,
             touched=frozenset(to.touched | to.bounded | needed),
             ranges={**to.ranges, **proven},
             notes=(*to.notes, *([note.format(len(matched.sites))] if note else [])),
@@ -383,8 +383,8 @@ def regrid(
     def of(find: Callable[[ModelLook], Mapping[str, Affine]]) -> Transform:
         def match(look: ModelLook) -> MatchResult:
             grids = {} if look.encodings is None else find(look)
-            sites = (Site(nodes=(), tensors=(tensor,), why=made.summary, data=grid) for tensor, grid in grids.items())
-            return MatchResult(sites=tuple(sites), reason="" if grids else "no grid needs to be another")
+            sites = (Site((), tensors=(tensor,), why=made.summary, data=grid) for tensor, grid in grids.items())
+            return MatchResult(tuple(sites), reason="" if grids else "no grid needs to be another")
 
         def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
             assert encodings is not None
@@ -394,7 +394,7 @@ def regrid(
                 for moved in [tensor] if alone else moved_to(view_of(model), encodings, tensor):
                     entries[moved] = replace(entries[moved], value=site.data)
             notes = (f"another grid for {', '.join(site.tensors[0] for site in matched.sites)}",)
-            return Rewritten(model=model, encodings=replace(encodings, entries=entries), notes=notes)
+            return Rewritten(model, replace(encodings, entries=entries), notes=notes)
 
         made = _named(find, find=match, apply=apply, until=until)
         return made

@@ -48,7 +48,7 @@ def _settled_branches(graph: ModelLook) -> MatchResult:
     if not ready:
         return MatchResult(reason="the conditions depend on the values of inputs")
     why = "fixed shapes settle the conditions"
-    return MatchResult(sites=(Site(nodes=tuple(map(label, ready)), tensors=(), why=why),))
+    return MatchResult((Site(tuple(map(label, ready)), tensors=(), why=why),))
 
 
 def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
@@ -237,7 +237,7 @@ def both_branches(look: ModelLook, node: NodeProto) -> Match:
 
 
 inline_control_flow = Transform(
-    name="inline-control-flow",
+    "inline-control-flow",
     summary="Takes If and Loop out where fixed shapes settle which branch runs and how often.",
     find=_settled_branches,
     apply=_inline,
@@ -356,7 +356,7 @@ def _match(look: ModelLook) -> MatchResult:
         return MatchResult(refusals=(NearMiss((error.node,), error.reason),), reason=error.reason)
     nodes = tuple(label(node) for node, _ in resolved.written)
     why = "it is settled which tensor each place holds"
-    return MatchResult(sites=(Site(nodes=nodes, tensors=tuple(resolved.sequences), why=why),))
+    return MatchResult((Site(nodes, tensors=tuple(resolved.sequences), why=why),))
 
 
 def _apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
@@ -370,7 +370,7 @@ def _apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResul
 
 
 resolve_sequences = Transform(
-    name="resolve-sequences",
+    "resolve-sequences",
     summary="Takes sequences of tensors out where it is settled which tensor each place holds.",
     find=_match,
     apply=_apply,

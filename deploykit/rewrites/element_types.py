@@ -283,7 +283,7 @@ def _of_type(kind: int, graph: ModelLook) -> MatchResult:
         problem = "a node runs another graph"
     if problem:
         return MatchResult(refusals=(NearMiss((), problem),), reason=problem)
-    return MatchResult(sites=(Site(nodes=tuple(made), tensors=tuple(names), why="float32 holds its values"),))
+    return MatchResult((Site(tuple(made), tensors=tuple(names), why="float32 holds its values"),))
 
 
 # What GELU is made of; rounded to float16, no tool knows the operator any more.
@@ -326,7 +326,7 @@ def _compute_in_float(kind: int, model: ModelProto, encodings: EncodingSet | Non
 
 double_to_float, half_to_float = (
     Transform(
-        name=f"{word}-to-float",
+        f"{word}-to-float",
         summary=f"Computes in float32 what a graph computes in {dtype_name(kind)}.",
         find=partial(_of_type, kind),
         apply=partial(_compute_in_float, kind),

@@ -197,11 +197,11 @@ def _find_settled(graph: ModelLook) -> MatchResult:
         ([node for node, _ in _idle_nodes(graph, ())], "they change nothing"),
     )
     sites = [
-        Site(nodes=tuple(map(label, nodes)), tensors=tuple(node.output[0] for node in nodes), why=why)
+        Site(tuple(map(label, nodes)), tensors=tuple(node.output[0] for node in nodes), why=why)
         for nodes, why in found
         if nodes
     ]
-    return MatchResult(sites=tuple(sites), reason="" if sites else "nothing is settled, and no node is idle")
+    return MatchResult(tuple(sites), reason="" if sites else "nothing is settled, and no node is idle")
 
 
 def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
@@ -238,7 +238,7 @@ def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchRe
 
 
 simplify = Transform(
-    name="simplify",
+    "simplify",
     summary="Folds what stored values and static shapes settle, and takes out what does nothing.",
     find=_find_settled,
     apply=_simplify,

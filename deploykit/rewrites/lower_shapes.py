@@ -525,7 +525,7 @@ def _open_batches(graph: ModelLook) -> MatchResult:
         names.append(item.name)
     if not names:
         return MatchResult(reason="no input has a dimension that is not a number")
-    return MatchResult(sites=(Site(nodes=(), tensors=tuple(names), why="only their first dimension is open"),))
+    return MatchResult((Site((), tensors=tuple(names), why="only their first dimension is open"),))
 
 
 def _dims(item: ValueInfoProto) -> Sequence[TensorShapeProto.Dimension]:
@@ -542,7 +542,7 @@ def _close_batches(model: ModelProto, encodings: EncodingSet | None, matched: Ma
 
 
 batch_of_one = Transform(
-    name="batch-of-one",
+    "batch-of-one",
     summary="Sets a batch that is a symbol to one.",
     find=_open_batches,
     apply=_close_batches,

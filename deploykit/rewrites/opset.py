@@ -71,7 +71,7 @@ def _old_opset(graph: ModelLook) -> MatchResult:
         raised_to(copy_of(model), _wanted(model))
     except InputError as error:
         return MatchResult(refusals=(NearMiss((), error.why or error.what),), reason=error.what)
-    return MatchResult(sites=(Site(nodes=(), tensors=(), why=f"its operator set is {given}"),))
+    return MatchResult((Site((), tensors=(), why=f"its operator set is {given}"),))
 
 
 def _wanted(model: ModelProto) -> int:
@@ -100,7 +100,7 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
 
 
 raise_opset = Transform(
-    name="raise-opset",
+    "raise-opset",
     summary="Raises an operator set to 13, to 16 for GreaterOrEqual or LessOrEqual, to 17 for LayerNormalization.",
     find=_old_opset,
     apply=_raise_opset,
@@ -126,7 +126,7 @@ def _with_bodies(graph: ModelLook) -> MatchResult:
             refusals.append(NearMiss((label(node),), f"its body is of operator set {needed}"))
             continue
         why = f"{node.op_type} is made of others"
-        sites.append(Site(nodes=(label(node),), tensors=tuple(filter(None, node.output)), why=why, data=needed))
+        sites.append(Site((label(node),), tensors=tuple(filter(None, node.output)), why=why, data=needed))
     try:
         if sites:
             _inlined(model, sites)
@@ -135,7 +135,7 @@ def _with_bodies(graph: ModelLook) -> MatchResult:
         refusals += [NearMiss(site.nodes, problem) for site in sites]
         sites = []
     reason = "" if sites else refusals[0].reason if refusals else "no operator is one that is written out"
-    return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)
+    return MatchResult(tuple(sites), refusals=tuple(refusals), reason=reason)
 
 
 def _needed_opset(op_type: str, opset: int) -> int | None:
@@ -188,7 +188,7 @@ def _write_out(model: ModelProto, encodings: EncodingSet | None, matched: MatchR
 
 
 write_out_functions = Transform(
-    name="write-out-functions",
+    "write-out-functions",
     summary="Writes operators that ONNX defines by others, and devices rarely have, with those others.",
     find=_with_bodies,
     apply=_write_out,

@@ -78,7 +78,7 @@ def _cut(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult)
     }
     made = ", ".join(item.name for item in fresh)
     note = f"new outputs: {made}; the host computes " + ", ".join(item.name for item in tail.graph.output)
-    return Rewritten(model=head, encodings=kept, touched=frozenset(open_), notes=(note,), tail=tail)
+    return Rewritten(head, kept, touched=frozenset(open_), notes=(note,), tail=tail)
 
 
 def _post_processing(graph: ModelLook) -> MatchResult:
@@ -116,11 +116,11 @@ def _cut_at(
     """What is to be cut off, for nodes that work there; its tensors are those that cross unless others are named."""
     nodes = tuple(label(graph.nodes[index]) for index in work)
     named = crossing_tensors(graph, later) if tensors is None else tuple(dict.fromkeys(tensors))
-    return MatchResult(sites=(Site(nodes=nodes, tensors=named, why=why, data=later),), refusals=tuple(refusals))
+    return MatchResult((Site(nodes, tensors=named, why=why, data=later),), refusals=tuple(refusals))
 
 
 cut_tail = Transform(
-    name="cut-tail",
+    "cut-tail",
     summary="Cuts the post-processing off into a model that the host runs.",
     find=_post_processing,
     apply=_cut,
@@ -144,7 +144,7 @@ def _loops(graph: ModelLook) -> MatchResult:
 
 
 loops_on_host = Transform(
-    name="loops-on-host",
+    "loops-on-host",
     summary="Leaves a Loop, an If, a Scan or a NonMaxSuppression behind the layers, and all that follows, to the host.",
     find=_loops,
     apply=_cut,
@@ -199,7 +199,7 @@ def _no_scale(graph: GraphCopy, node: NodeProto, free: set[str]) -> str:
 
 
 scale_last = Transform(
-    name="scale-last",
+    "scale-last",
     summary="Moves a last multiplication by the image size or a constant to the host.",
     find=_last_scales,
     apply=_cut,
@@ -229,7 +229,7 @@ def _joins(graph: ModelLook) -> MatchResult:
 
 
 split_output = Transform(
-    name="split-output",
+    "split-output",
     summary="Gives every part of a concatenated output its own output and grid; the host joins them.",
     find=_joins,
     apply=_cut,

@@ -442,7 +442,7 @@ def find_culprit(
         left = fewer if does(fewer) else left
     found = pieces.cut(left)
     assert found is not None
-    return found, tuple(RefusedNode(name=label(nodes[index]), type=nodes[index].op_type) for index in left)
+    return found, tuple(RefusedNode(label(nodes[index]), nodes[index].op_type) for index in left)
 
 
 def _rewritten(culprit: ModelProto, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:

@@ -109,7 +109,7 @@ class BenchGraph(Protocol):
         """Input sets by the names of its inputs."""
 
 
-class Ran(Record):
+class Ran(Record, kw_only=False):
     """What became of one graph: ``answer`` is taken, refused, failed (to be finalized), crashed, timed-out or invalid.
 
     ``wanted`` are the outputs of the file on the CPU, ``got`` those of the emulator; empty where nothing ran, and
@@ -207,10 +207,10 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
     if not outcome.ok:
         if outcome.message == NOTHING_TAKEN:
             kinds = (node.op_type for node in first.model.graph.node if node.op_type not in QUANTIZERS)
-            return Ran(probe=first, answer="refused", why=", ".join(dict.fromkeys(kinds)))
+            return Ran(first, "refused", why=", ".join(dict.fromkeys(kinds)))
         answer = "invalid" if _NO_GRAPH in outcome.message else outcome.status
         named = sorted({f"{node.type}{f': {node.why}' if node.why else ''}" for node in outcome.refused})
-        return Ran(probe=first, answer=answer, why=", ".join(named) or outcome.message)
+        return Ran(first, answer, why=", ".join(named) or outcome.message)
     left = _left_over(root / "c.onnx", outcome)
     # A tensor that a graph does not read any more is left out.
     read = {value.name for one in batch for value in one.model.graph.input}
@@ -222,17 +222,17 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
         cpu, npu = execute_both(root, "model.onnx", "c.onnx", merged, options=options, timeout=limit, host=host)
     except ToolError as error:
         why = left.get(first.prefix, "")
-        return Ran(probe=first, answer="refused" if why else "taken", why=why or f"not run: {error.why}")
+        return Ran(first, "refused" if why else "taken", why=why or f"not run: {error.why}")
     if len(npu) < len(merged):  # what covers a range shows nothing in part
-        return Ran(probe=first, answer="taken", why=f"not run: {limit:g} s are too few for {len(merged)} inputs")
+        return Ran(first, "taken", why=f"not run: {limit:g} s are too few for {len(merged)} inputs")
     found = []
     for one in batch:
         if one.prefix in left:
-            found.append(Ran(probe=one, answer="refused", why=left[one.prefix]))
+            found.append(Ran(one, "refused", why=left[one.prefix]))
             continue
         names = [value.name for value in one.model.graph.output]
         meant, got = ({name: [sample[name] for sample in side] for name in names} for side in (cpu, npu))
-        found.append(Ran(probe=one, answer="taken", wanted=meant, got=got))
+        found.append(Ran(one, "taken", wanted=meant, got=got))
     return found
 
 

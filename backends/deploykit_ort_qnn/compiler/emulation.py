@@ -82,7 +82,7 @@ def correctness(scope: NumericScope) -> Correctness:
         right = replace(right, why=f"{right.why}; first at {scope.first_type} {scope.first}".strip())
     if not right.label:
         return right
-    beside = Context(label=right.label, count=right.count, against=Against.QUANTIZED)
+    beside = Context(right.label, count=right.count, against=Against.QUANTIZED)
     note = "the device beside the same file on the CPU"
     numbers = [beside.number(name, "", Measure.SQNR, db, note=note) for name, db in scope.agreement.items()]
     return replace(right, numbers=(*right.numbers, *(number.to_json() for number in numbers)))
@@ -175,7 +175,7 @@ def _judged(
     if original is None or not all(name in values for name in original.judge.names for values in npu):
         # A float file is its own reference: then what is missing against float was lost by the device alone.
         against = Against.QUANTIZED if job.bits or facts.is_qdq else Against.FLOAT
-        context = Context(label=job.label, against=against, bits=job.bits, same_graph=True)
+        context = Context(job.label, against=against, bits=job.bits, same_graph=True)
         return judge_outputs(facts, context, cpu, npu, job.inputs), None
     device, quantization = original.judge.compare(npu), original.quantization
     of = len(original.judge.feeds)

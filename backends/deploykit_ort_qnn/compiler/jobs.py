@@ -343,7 +343,7 @@ def _outcome(
 
     # The nodes of the context model that stayed outside of the compiled graphs.
     nodes = onnx.load(scratch / "out" / Path(job.context).name, load_external_data=False).graph.node
-    cpu = tuple(RefusedNode(name=node.name, type=node.op_type) for node in nodes if node.op_type != "EPContext")
+    cpu = tuple(RefusedNode(node.name, node.op_type) for node in nodes if node.op_type != "EPContext")
     if cpu and not job.allow_cpu:
         message = f"{len(cpu)} nodes stayed outside of the compiled graph"
         return CompileOutcome(status="refused", message=message, refused=cpu, **common)

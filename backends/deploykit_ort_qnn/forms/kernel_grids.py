@@ -113,7 +113,7 @@ def symmetric_int16(value: Affine) -> Affine:
     """The symmetric signed 16-bit grid that covers a per-tensor grid: the same one, where 0 is in its middle."""
     if value.bits == 16 and is_centred(value):
         return replace(value, signed=True, zero_point=np.asarray(0.0), symmetric=True)
-    return affine_for_range(*value.ends, GridKind(bits=16, signed=True, symmetric=True))
+    return affine_for_range(*value.ends, GridKind(16, signed=True, symmetric=True))
 
 
 def symmetric_uint16(value: Affine) -> Affine:
@@ -175,7 +175,7 @@ def clip_ends(look: ModelLook) -> dict[str, Affine]:
         lowest, highest = value.ends
         low, high = max(lowest, min(bounds[0], 0.0)), min(highest, bounds[1])
         if high > 0 and (low > lowest + step or high < highest - step):
-            grids[node.output[0]] = affine_for_range(low, high, GridKind(bits=value.bits, signed=value.signed))
+            grids[node.output[0]] = affine_for_range(low, high, GridKind(value.bits, signed=value.signed))
     return grids
 
 

@@ -284,7 +284,7 @@ def without_hardsigmoid_range(look: ModelLook) -> dict[str, Affine]:
     QAIRT 2.36.1 computes 93 dB on this grid.
     """
     made = (node.output[0] for node in look.nodes if node.op_type == "HardSigmoid")
-    unit = affine_for_range(0.0, 1.0, GridKind(bits=16, signed=False))
+    unit = affine_for_range(0.0, 1.0, GridKind(16, signed=False))
     return {name: unit for name, _ in of_16_bits(look, made)}
 
 

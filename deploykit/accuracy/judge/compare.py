@@ -34,7 +34,7 @@ __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
 __all__ += ["compare", "evaluate", "read_outputs"]
 
 
-class OutputSet(Record):
+class OutputSet(Record, kw_only=False):
     """Samples by name, each read on demand; the only output of a .npy file is called ``""``."""
 
     label: str
@@ -54,11 +54,11 @@ def read_outputs(path: Path) -> OutputSet:
         if not usable:
             raise InputError(f"{path}: holds no .npy and no .npz file", next="give the folder with the saved outputs")
         samples = {stem: partial(read_arrays, file) for stem, file in usable.items()}
-        return OutputSet(label=str(path), samples=samples)
+        return OutputSet(str(path), samples)
     regular_size(path)
     if path.suffix.lower() not in ARRAY_SUFFIXES:
         raise InputError(f"{path}: neither a folder nor a .npy, .npz or .onnx file")
-    return OutputSet(label=str(path), samples={"": partial(read_arrays, path)})
+    return OutputSet(str(path), {"": partial(read_arrays, path)})
 
 
 def _run_on(path: Path, inputs: OutputSet) -> OutputSet:
@@ -82,7 +82,7 @@ def _run_on(path: Path, inputs: OutputSet) -> OutputSet:
         floats = {name for name, spec in specs.items() if spec.is_float and feed[name].dtype.kind == "f"}
         return session.run({n: v.astype(specs[n].numpy_type) if n in floats else v for n, v in feed.items()})
 
-    return OutputSet(label=str(path), samples={name: partial(run, read) for name, read in inputs.samples.items()})
+    return OutputSet(str(path), {name: partial(run, read) for name, read in inputs.samples.items()})
 
 
 def _read_pair(baseline: Path, candidate: Path, data: Path | None) -> tuple[OutputSet, OutputSet]:
@@ -275,7 +275,7 @@ def evaluate(
         one, two = ([_named(facts.outputs, side.samples[name]()) for name in shared] for side in sides)
         inputs = {} if data is None else read_outputs(data).samples
         feeds = [_named(facts.inputs, inputs[name]()) for name in shared if inputs]
-        verdict = judge_outputs(facts, Context(label="given", thresholds=thresholds), one, two, feeds)
+        verdict = judge_outputs(facts, Context("given", thresholds=thresholds), one, two, feeds)
     judged = Judged(
         comparison=comparison,
         facts=facts,

@@ -70,7 +70,7 @@ class Judge:
         whole = model if end is None else chain_models(model, end)
         self.names = tuple(item.name for item in whole.graph.output)
         self.feeds: Sequence[Feed] = samples.varied if isinstance(samples, Samples) else samples
-        self._context = Context(label=samples.label if isinstance(samples, Samples) else label, **asked)
+        self._context = Context(samples.label if isinstance(samples, Samples) else label, **asked)
         self._facts = facts if end is None else replace(facts_of(whole), channel_last=facts.channel_last)
         self._end = None if end is None else Session(end)
         self.reference = self._finished(Session(model).runs(self.feeds) if reference is None else reference)

@@ -262,7 +262,7 @@ _PLAIN_WORDS = {
 }
 
 
-class Context(Record):
+class Context(Record, kw_only=False):
     """What every number of one judgement has in common.
 
     ``same_graph``: the reference is the very graph that was packaged, of which more is asked; ``bits`` is the narrowest

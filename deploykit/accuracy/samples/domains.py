@@ -292,7 +292,7 @@ class _Readings(Record):
         return min(known) if known and len(known) == count else None
 
 
-class EncodedRange(Record, eq=False):
+class EncodedRange(Record, kw_only=False, eq=False):
     """Both ends, as arrays that broadcast to the input's shape, and where they are from, in words."""
 
     low: npt.NDArray[np.float64]
@@ -316,7 +316,7 @@ def encoded_range(
             zero = read(node.operand(2)) if node.operand(2) else np.zeros(1)
             if scale is not None and zero is not None and grid is not None and scale.size == zero.size == 1:
                 low, high = (np.asarray((end - float(zero.item())) * float(scale.item())) for end in grid)
-                return EncodedRange(low=low, high=high, why=f"the quantizer behind it ({node.label})")
+                return EncodedRange(low, high, why=f"the quantizer behind it ({node.label})")
     return None
 
 
@@ -340,7 +340,7 @@ def _behind(facts: GraphFacts, name: str) -> Iterator[tuple[str, NodeFact]]:
 def _of_value(value: Value, rank: int, why: str) -> EncodedRange | None:
     if isinstance(value, Float8):
         most = np.asarray(float(value.scale.min()) * value.largest)
-        return EncodedRange(low=-most, high=most, why=why) if most > 0 else None
+        return EncodedRange(-most, most, why=why) if most > 0 else None
     if not isinstance(value, Affine):
         return None
     low, high, shape = value.minimum, value.maximum, list[int]()
@@ -352,7 +352,7 @@ def _of_value(value: Value, rank: int, why: str) -> EncodedRange | None:
     low, high = low.reshape(shape), high.reshape(shape)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
         return None
-    return EncodedRange(low=low, high=high, why=why)
+    return EncodedRange(low, high, why=why)
 
 
 class ValuePoint(StrEnum):

@@ -80,14 +80,14 @@ _LARGEST = 64 << 20
 language model."""
 
 
-class InputSource(Published):
+class InputSource(Published, kw_only=False):
     """Where the values of one input come from: the label, and why in words."""
 
     label: Label
     why: str
 
 
-class Samples(Published, eq=False):
+class Samples(Published, kw_only=False, eq=False):
     """Inputs to run a model on, and what they mean. ``available`` is how many the user gave, of which some were taken.
 
     ``points`` says of each sample that was made where its values lie; it is empty for stored ones. ``note`` says why
@@ -188,8 +188,8 @@ def gather(
     ]
     sources = {**stored.of_inputs, **{name: m.source for name, m in makers.items()}}
     return Samples(
-        feeds=tuple({spec.name: feed[spec.name] for spec in inputs} for feed in feeds),
-        of_inputs={spec.name: sources[spec.name] for spec in inputs},
+        tuple({spec.name: feed[spec.name] for spec in inputs} for feed in feeds),
+        {spec.name: sources[spec.name] for spec in inputs},
         points=() if stored.feeds or count == 1 else tuple(SETS[number % len(SETS)] for number in range(count)),
         available=stored.available,
         note=stored.note,
@@ -221,17 +221,17 @@ def _stored(
                     why = f"the data holds other values than {declared[name].described}"
                     error = f"--input {name}: contradicts the calibration data"
                     raise UsageError(error, why=why, next="give one of them")
-            source = InputSource(label=Label.GIVEN, why="the calibration data")
-            return Samples(feeds=feeds, of_inputs=dict.fromkeys(names, source), available=len(places))
+            source = InputSource(Label.GIVEN, "the calibration data")
+            return Samples(feeds, dict.fromkeys(names, source), available=len(places))
         more = f" ({WANTED})" if data.kind == "images" else ""
         note = f"the calibration data ({data.kind}) is not decoded here{more}"
     if recorded is not None:
         feeds = read_recorded(recorded, inputs)
         names = frozenset(feeds[0]) if feeds else frozenset()
-        source = InputSource(label=Label.RECORDED, why="samples kept in the package")
+        source = InputSource(Label.RECORDED, "samples kept in the package")
         chosen = tuple(feeds[index] for index in spread(len(feeds), most))
-        return Samples(feeds=chosen, of_inputs=dict.fromkeys(names, source), available=len(feeds), note=note)
-    return Samples(feeds=(), of_inputs={}, note=note)
+        return Samples(chosen, dict.fromkeys(names, source), available=len(feeds), note=note)
+    return Samples((), {}, note=note)
 
 
 def _agrees(declaration: Declaration, values: Numbers) -> bool:
@@ -282,7 +282,7 @@ def _makers(
 
 
 def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -> _Maker:
-    source = InputSource(label=Label.DECLARED, why=declaration.described)
+    source = InputSource(Label.DECLARED, declaration.described)
     shape, dtype = spec.made_shape, spec.numpy_type
     match declaration.kind:
         case "value":
@@ -329,13 +329,13 @@ def _made_up(spec: InputSpec, found: EncodedRange | None, domain: Domain | None,
             ends = () if domain.is_mask else (low, high)
             make = _points(spec, seed, make_mask if domain.is_mask else make_integers, *ends)
     if make is not None:
-        return _Maker(source=InputSource(label=Label.DERIVED, why=why), sets=len(SETS), make=make)
+        return _Maker(source=InputSource(Label.DERIVED, why), sets=len(SETS), make=make)
 
     def anything(number: int) -> Numbers:
         rng = generator(seed, spec.name, number)
         return arbitrary_values(rng, spec.made_shape, spec.numpy_type, is_float=spec.is_float, low=start)
 
-    return _Maker(source=InputSource(label=Label.ARBITRARY, why=why), sets=_ARBITRARY_SETS, make=anything)
+    return _Maker(source=InputSource(Label.ARBITRARY, why), sets=_ARBITRARY_SETS, make=anything)
 
 
 def _points(spec: InputSpec, seed: int, make: Callable[..., Numbers], *ends: Any) -> _Make:

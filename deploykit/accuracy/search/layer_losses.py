@@ -260,7 +260,7 @@ def analyze(
     losses.hold(exact.reference)
     # The entries that change something: those of float tensors that the main graph has.
     values = {entry.name: entry.value for entry in given if is_simulated(entry.value)}
-    values |= {name: Float(dtype="float16") for name in given.float_tensors if name not in values}
+    values |= {name: Float("float16") for name in given.float_tensors if name not in values}
     known = {*exact.graph.makers, *exact.graph.stored, *exact.graph.inputs} & facts.tensors.keys()
     values = {n: v for n, v in values.items() if n in known and facts.tensors[n].dtype in ("", "float")}
     work = _Measurements(model, facts, exact, values, losses, resume=resume)

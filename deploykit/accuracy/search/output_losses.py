@@ -87,7 +87,7 @@ class Reaching:
     def __init__(self, facts: GraphFacts, *, label: str = Label.GIVEN, metric: UserMetric | None = None) -> None:
         self._outputs = [name for name in facts.outputs if facts.producer_of(name) is not None]
         self._losses = OutputLosses(facts)
-        self._facts, self._context = facts, Context(label=label)
+        self._facts, self._context = facts, Context(label)
         self._metric = metric
         self.shown = self._losses.shown
         self._feeds: Sequence[Feed] = ()

@@ -164,7 +164,7 @@ class Raiser(Struct, dict=True):
         entries = dict(self.made.entries)
         for name in names & entries.keys():
             value = entries[name].value
-            value = widened(value, 16) if wide == "int16" and isinstance(value, Affine) else Float(dtype="float16")
+            value = widened(value, 16) if wide == "int16" and isinstance(value, Affine) else Float("float16")
             entries[name] = replace(entries[name], value=value)
         return replace(self.made, entries=entries)
 

@@ -89,8 +89,8 @@ def min_max_encodings(runs: PartialRuns, facts: GraphFacts, precision: Simulated
 
 def _activation(low: float, high: float, precision: SimulatedPrecision) -> Value:
     if precision.float_type:
-        return Float(dtype=precision.float_type)
-    return affine_for_range(low, high, GridKind(bits=precision.activations, signed=False))
+        return Float(precision.float_type)
+    return affine_for_range(low, high, GridKind(precision.activations, signed=False))
 
 
 def _ranges(runs: PartialRuns, facts: GraphFacts) -> Iterator[tuple[str, float, float]]:

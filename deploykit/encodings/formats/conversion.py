@@ -108,7 +108,7 @@ def convert(
     source = encodings
     if not newest:  # tensors named as float become float16 entries, which the older versions have
         source = encodings.with_entries(
-            Encoding(name, Float(dtype="float16"), is_param=name in known and known[name].is_param)
+            Encoding(name, Float("float16"), is_param=name in known and known[name].is_param)
             for name in sorted(encodings.float_tensors - encodings.entries.keys())
         )
     kept: dict[str, Encoding] = {}

@@ -37,7 +37,7 @@ def to_unsigned(value: Affine, *, signed: bool = False) -> Affine:
     return replace(value, signed=signed, zero_point=np.asarray(value.zero_point + (-half if signed else half)))
 
 
-class EntryChange(Published):
+class EntryChange(Published, kw_only=False):
     """One property that differs, as JSON values."""
 
     field: str
@@ -92,7 +92,7 @@ def compare_values(
     """The properties in which two values differ; what one of them does not state is no difference."""
     if type(first) is not type(second):
         kinds = [f"{value.dtype} {value.granularity}" for value in (first, second)]
-        return (EntryChange(field="type", first=kinds[0], second=kinds[1]),)
+        return (EntryChange("type", kinds[0], kinds[1]),)
     if grid_only and isinstance(first, Affine) and isinstance(second, Affine):
         first, second = to_unsigned(first), to_unsigned(second)
     found = []
@@ -101,19 +101,19 @@ def compare_values(
     for name in ("dtype", "granularity", "decompressed_bits", "block_size", *optional):
         one, other = getattr(first, name, None), getattr(second, name, None)
         if one != other and not (name in optional and None in (one, other)):
-            found.append(EntryChange(field=name, first=one, second=other))
+            found.append(EntryChange(name, one, other))
     for name in _ARRAYS[type(first)]:
         slack = 0.0 if name in ("zero_point", "block_scale") else tolerance
         one, other = _comparable(name, first, second), _comparable(name, second, first)
         if one.shape != other.shape:
-            found.append(EntryChange(field=f"{name} shape", first=list(one.shape), second=list(other.shape)))
+            found.append(EntryChange(f"{name} shape", list(one.shape), list(other.shape)))
             continue
         apart = np.abs(one - other)
         wrong = apart > slack * np.maximum(np.abs(one), np.abs(other))
         if wrong.any():
             at = int(np.argmax(apart))
             field = name if one.size == 1 else f"{name} ({int(wrong.sum())} of {one.size} differ; the most at {at})"
-            found.append(EntryChange(field=field, first=float(one.flat[at]), second=float(other.flat[at])))
+            found.append(EntryChange(field, float(one.flat[at]), float(other.flat[at])))
     return tuple(found)
 
 

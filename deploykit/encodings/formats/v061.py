@@ -55,7 +55,7 @@ def _parse_value(items: list[Any], where: str) -> Value:
     if FloatItem in map(type, items):
         if not single:
             raise InputError(f"{where}: a float entry has one item, not {len(items)}")
-        return Float(dtype="float16")
+        return Float("float16")
     bits, signed = first.bitwidth, first.is_symmetric == "True"
     if not single and len({(item.bitwidth, item.is_symmetric) for item in items}) > 1:
         raise InputError(f"{where}: 'bitwidth' or 'is_symmetric' differs between the items of one tensor")

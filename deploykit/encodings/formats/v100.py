@@ -70,7 +70,7 @@ def _parse_value(row: Any, where: str) -> Value:
         if row != TensorItem(name=row.name, bw=16, dtype="FLOAT"):
             why = "the layout knows no other float than float16"
             raise InputError(f"{where}: a float entry must be 16 bits per tensor, without scales", why=why)
-        return Float(dtype="float16")
+        return Float("float16")
     if row.is_sym is UNSET or row.offset is UNSET or row.scale is UNSET:
         key = next(key for key in ("is_sym", "offset", "scale") if getattr(row, key) is UNSET)
         raise InputError(f"{where}: {key!r} is missing", next="does the file's 'version' match its content?")

@@ -88,7 +88,7 @@ def quantize(
 
 def _written(made: Made, given: Situation, out: Path, *, force: bool, ladder: Ladder | None) -> Quantization:
     files = {"model": "model.onnx", "encodings": "model.encodings"}
-    sizes = RULES["DK212"].run(ChosenWay(situation=given))
+    sizes = RULES["DK212"].run(ChosenWay(given))
     record, findings = made.to_json(), sort_findings((*sizes, *made.findings, *made.about_data()))
     record |= {} if ladder is None else {"ladder": ladder.to_json()}
 
