@@ -149,7 +149,7 @@ def ask_runner(
     environment = environment_of(spec)
     environment.require()
     question = place / "runner.json"
-    question.write_text(json.dumps(request, ensure_ascii=False), encoding="utf-8")
+    question.write_text(json.dumps(request, ensure_ascii=False), "utf-8")
     runner = environment.path / "libraries" / "runner.exe"
     argv = (environment.program("wine"), str(runner), question.relative_to(cwd).as_posix())
     lines: list[str] = []

@@ -86,9 +86,9 @@ class PackageWriter(PlacedFolder):
                 else:
                     match file:
                         case TextFile(text=text):
-                            data = text.encode("utf-8")
+                            data = text.encode()
                         case JsonFile(value=value):
-                            data = json_text(value).encode("utf-8")
+                            data = json_text(value).encode()
                         case BytesFile(data=made):
                             data = made
                     path.write_bytes(data)

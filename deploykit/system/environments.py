@@ -87,11 +87,11 @@ class Environment(Record):
     def finished(self, stage: Stage) -> bool:
         """True when this very stage, pins included, has run to its end."""
         marker = self._marker(stage)
-        return marker.is_file() and marker.read_text(encoding="utf-8").strip() == self._digest(stage)
+        return marker.is_file() and marker.read_text("utf-8").strip() == self._digest(stage)
 
     def mark(self, stage: Stage) -> None:
         """Remember that a stage has run to its end."""
-        with_folder(self._marker(stage)).write_text(self._digest(stage) + "\n", encoding="utf-8")
+        with_folder(self._marker(stage)).write_text(self._digest(stage) + "\n", "utf-8")
 
     def trouble(self) -> str:
         """Why the environment cannot be used, or "" when it can; looks at files only."""

@@ -166,7 +166,7 @@ def _pip_install(
         known = f"Python {', '.join(stage.lock_python)} on {_LOCKED_ON}"
         progress(f"hashes are known for {known} only; here the pins decide, without hashes")
     constraints = environment.path / "constraints.txt"
-    constraints.write_text("\n".join(environment.spec.constraints) + "\n", encoding="utf-8")
+    constraints.write_text("\n".join(environment.spec.constraints) + "\n", "utf-8")
     if stage.prefer_index and other_index:
         first = ["--no-deps", "--retries", "0", "--timeout", "15", "--index-url", stage.prefer_index]
         if not started([*pip, *first, *stage.packages]).ok:

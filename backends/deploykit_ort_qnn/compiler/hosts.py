@@ -65,7 +65,7 @@ class Worker(Record):
     def work(self, request: Json, root: Path, scratch: Path, timeout: float, progress: Tell) -> Work:
         """Work off one request; paths in it are relative to ``root``. ToolError where the provider is not installed."""
         question, answer = scratch / "request.json", scratch / "result.json"
-        question.write_text(json.dumps(request), encoding="utf-8")
+        question.write_text(json.dumps(request), "utf-8")
         answer.unlink(missing_ok=True)
         log: list[str] = []
 
@@ -99,7 +99,7 @@ class Worker(Record):
                     next="install it: pip install 'deploykit[ort-qnn]' (Linux x86-64)",
                 )
             return done, None, tuple(log)
-        return done, json.loads(answer.read_text(encoding="utf-8")), tuple(log)
+        return done, json.loads(answer.read_text("utf-8")), tuple(log)
 
 
 def _memory(request: Json, root: Path) -> int | None:

@@ -155,7 +155,7 @@ _ACTIONS: Mapping[str, tuple[Callable[[Mapping[str, Any]], dict[str, Any]], type
 def main(arguments: list[str]) -> int:
     """Do one request; the result file exists only when the request was worked off."""
     request_path, result_path = arguments
-    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    request = json.loads(Path(request_path).read_text("utf-8"))
     if request["action"] != "context":  # which needs the vendor's library alone, and importing takes half its time
         import_module("onnxruntime")  # where it is missing that is no answer about the model
     action, errors = _ACTIONS[request["action"]]
@@ -163,7 +163,7 @@ def main(arguments: list[str]) -> int:
         result = {"ok": True, **action(request)}
     except errors as error:
         result = {"ok": False, "error": _first_line(error)}
-    Path(result_path).write_text(json.dumps(result), encoding="utf-8")
+    Path(result_path).write_text(json.dumps(result), "utf-8")
     return 0
 
 
