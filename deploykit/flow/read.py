@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from onnx import ModelProto
 
 from deploykit.accuracy.samples.domains import arbitrary_values, generator
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
@@ -23,16 +23,12 @@ from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.cure import rewrite
 from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
 from deploykit.system.aliases import Numbers
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.model.facts import GraphFacts
 
 __all__ = ["pin", "read_situation", "read_situations", "resolve_target", "turned"]
 
