@@ -293,7 +293,7 @@ def forms_of(wheel: Wheel) -> Wheel:
     return next((known for known in reversed(run) if known.provider != "plugin"), wheel)
 
 
-RULES: Registry[Carried] = Registry("carrier")
+RULES = Registry[Carried]("carrier")
 
 _ARM64 = "HTP libraries of QAIRT 2.25 to 2.42 for Windows ARM64, executed on Linux x86-64 without hardware"
 _WHEELS = "the libraries inside public Windows wheels of onnxruntime-qnn 1.18.0 to 1.24.3: build ids, machine code"

@@ -47,7 +47,7 @@ class SdkChoice(Record):
     uses_tools: bool
 
 
-RULES: Registry[SdkChoice] = Registry("sdk")
+RULES = Registry[SdkChoice]("sdk")
 
 
 def _sdk(choice: SdkChoice, message: str, hint: str = "") -> Found:
@@ -130,7 +130,7 @@ def check_below(choice: SdkChoice) -> Finds:
         yield _sdk(choice, f"QAIRT {choice.request} is older than every table: {choice.table.version} answers")
 
 
-TARGET_RULES: Registry[Target] = Registry("target")
+TARGET_RULES = Registry[Target]("target")
 _LIST = "Compare with the SDK's list of supported devices."
 
 

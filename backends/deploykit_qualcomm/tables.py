@@ -410,7 +410,7 @@ def _is_before(version: str, other: str) -> bool:
 
 
 def _replace_rows(into: dict[Any, R], rows: Iterable[R], where: str) -> None:
-    seen: set[Any] = set()
+    seen = set[Any]()
     for index, row in enumerate(rows):
         if row_key(row) in seen:
             raise InputError(f"{where}[{index}]: the same row occurs twice: {row_key(row)}")

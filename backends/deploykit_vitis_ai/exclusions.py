@@ -140,7 +140,7 @@ def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph
     starts = {by_name[name].index for name in subgraph.starts}
     inside = starts | _downstream(facts, [name for index in starts for name in facts.nodes[index].outputs])
     fed = _downstream(facts, facts.inputs)  # a chain of constants is no way in
-    region: set[int] = set()
+    region = set[int]()
     leaks: list[Leak] = []
     queue = [by_name[name] for name in subgraph.ends]
     while queue:

@@ -33,7 +33,7 @@ class PickedRelease(Record):
         return Version(self.requested).release[:2] == Version(self.release.version).release[:2]
 
 
-RULES: Registry[PickedRelease] = Registry("target")
+RULES = Registry[PickedRelease]("target")
 
 
 @RULES.rule("VAI001", "release-between-tables", "warning", sources=["deploykit: the data files of this backend"])

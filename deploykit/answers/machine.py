@@ -27,7 +27,7 @@ def examine(backends: Iterable[AnyBackend], surroundings: Surroundings | None = 
     """Run the core's checks and every backend's probes once; a probe that fails is a line, not an end."""
     around = surroundings or Surroundings()
     lines = list(examine_core(around))
-    seen: set[Probe] = set()
+    seen = set[Probe]()
     for backend in backends:
         for probe in backend.probes():
             if probe not in seen:

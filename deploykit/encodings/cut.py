@@ -215,7 +215,7 @@ class _Walk:
     def _open_places(self) -> list[tuple[int, int]]:
         """How many tensors cross, and the place, for every place where the graph may be cut."""
         steps = [0] * (len(self.own) + 1)
-        shut: set[int] = set()
+        shut = set[int]()
         for name, at in self.made.items():
             last = self.last_read.get(name, -1)
             if last <= at:

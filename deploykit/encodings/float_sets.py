@@ -209,7 +209,7 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
     quantized = _spread(facts, integers - encodings.floats, blocked=stated)
     speaking = {t.name for t in facts.tensors.values() if _has_type(facts, t) and t.name not in absorbed}
     predicted = frozenset(speaking - quantized)
-    habitual: set[str] = set()
+    habitual = set[str]()
     if stated:
         # What was stated, with what data movement copies from it and what only serves it (static inputs without entry).
         spread = _spread(facts, set(stated), blocked=facts.tensors.keys() - predicted - stated)

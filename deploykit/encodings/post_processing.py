@@ -132,7 +132,7 @@ def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | No
     ``known`` gives bounds of tensors, or what they reached on data, stored ones among them.
     """
     hurts: dict[int, Hurt] = {}
-    nodes: set[int] = set()
+    nodes = set[int]()
     for group in _groups(facts):
         found = {index: hurt for index in group if (hurt := _hurt(facts, facts.nodes[index], known)) is not None}
         if any(hurt.harm is not Harm.CHOICE for hurt in found.values()):
@@ -170,7 +170,7 @@ def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | No
 
 def _groups(facts: GraphFacts) -> Iterator[set[int]]:
     """The nodes that no node of the network follows, constants left out, in parts that no tensor joins."""
-    left: set[int] = set()
+    left = set[int]()
     for node in reversed(facts.nodes):
         if node.op_type == "Constant" or not is_standard(node) or _is_of_network(facts, node):
             continue

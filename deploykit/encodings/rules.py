@@ -59,7 +59,7 @@ class EncodingsOnGraph(Record, dict=True):
         return (entry for entry in self.encodings if entry.name in self.facts.tensors)
 
 
-RULES: Registry[EncodingsOnGraph] = Registry("encodings")
+RULES = Registry[EncodingsOnGraph]("encodings")
 
 
 @RULES.rule("DK101", "unknown-tensor", "error", sources=(f"{_AIMET}: loading a file with an unknown tensor raises",))

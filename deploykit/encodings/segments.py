@@ -280,7 +280,7 @@ def whole_as_cut(
     entering = [name for name in entries if name not in made and name in graph.tensor_names]
     renamed = {name: graph.fresh(f"{name}::entering") for name in entering}
     copies: dict[int, list[NodeProto]] = {}
-    copied: set[str] = set()
+    copied = set[str]()
     for index in quantized:
         node = graph.nodes[index]
         for place, name in enumerate(node.input):

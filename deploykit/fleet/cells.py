@@ -89,7 +89,7 @@ def cells_of(described: Described, folder: Path) -> tuple[Cell, ...]:
         made.append(_cell(identity, more.model, more.target, more.backend, more.sdk, described, folder, more))
     if not made:
         raise UsageError("the file leaves no model for any target", next="look at matrix.exclude")
-    seen: set[str] = set()
+    seen = set[str]()
     for cell in made:
         if cell.id.casefold() in seen:  # some disks do not tell letters apart
             raise InputError(f"two cells are called {cell.id}", next="give matrix.include entries names of their own")

@@ -95,7 +95,7 @@ def run_batch(
     """Run one batch to its end, in a new process after each that died; every cell that was begun has a result."""
     left = list(batch)
     while left and not (stop is not None and stop.is_set()):
-        made: set[str] = set()
+        made = set[str]()
 
         def hear(line: str, made: set[str] = made) -> None:
             said = _said(line)

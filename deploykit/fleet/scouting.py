@@ -102,7 +102,7 @@ def scout(folder: Path) -> Scouted:
 def _names(paths: Sequence[Path]) -> Iterator[str]:
     """A name for each file: its stem, its path where stems repeat or all are called ``model``."""
     stems = Counter(path.stem for path in paths)
-    taken: set[str] = set()
+    taken = set[str]()
     for path in paths:
         plain = path.stem if stems[path.stem] == 1 else "-".join(path.with_suffix("").parts)
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-.")[:80] or "model"

@@ -114,9 +114,9 @@ class _Checker(Record):
     def graph(self, graph: GraphProto, visible: set[str], where: str) -> None:
         """Check one graph and all inside it; ``visible`` is as before when it returns."""
         stored = [*(t.name for t in graph.initializer), *(s.values.name for s in graph.sparse_initializer)]
-        own: set[str] = set()
+        own = set[str]()
         for kind, names in (("initializer", stored), ("input", [item.name for item in graph.input])):
-            seen: set[str] = set()
+            seen = set[str]()
             for name in names:
                 self._named(name, f"an {kind} of {where}")
                 if name in seen:

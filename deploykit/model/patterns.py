@@ -59,7 +59,7 @@ def find_blocks(facts: GraphFacts) -> tuple[FusedBlock, ...]:
         for match in _ENDS_OR_GATES.get(node.op_type, ()) if is_standard(node) else ():
             block = match(finder, node)
             found += [] if block is None else [block]
-    taken: set[int] = set()
+    taken = set[int]()
     kept = []
     for block in sorted(found, key=lambda block: -len(block.nodes)):
         if taken.isdisjoint(block.nodes):

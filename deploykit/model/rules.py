@@ -25,7 +25,7 @@ from deploykit.model.operators import LAYERNORM_SINCE, Trait, has, is_standard
 
 __all__ = ["RULES"]
 
-RULES: Registry[GraphFacts] = Registry("graph")
+RULES = Registry[GraphFacts]("graph")
 
 _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
 _SHOWN = 8

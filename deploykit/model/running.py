@@ -87,7 +87,7 @@ def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[
     """
     if lost_patience():
         raise TimeoutError("an earlier run of the model took too long")
-    answers: SimpleQueue[tuple[list[T], Exception | None]] = SimpleQueue()
+    answers = SimpleQueue[tuple[list[T], Exception | None]]()
 
     def answer() -> None:
         try:

@@ -45,7 +45,7 @@ def _inputs(manifest: Json) -> Iterator[Component]:
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.component import Component, ComponentType
 
-    named: Counter[str] = Counter()
+    named = Counter[str]()
     for row in manifest["inputs"]:
         kind = ComponentType.MACHINE_LEARNING_MODEL if row["role"] == "model" else ComponentType.DATA
         # Two of one reference the library would tell apart by chance, and each time otherwise.

@@ -86,7 +86,7 @@ def render_report(
 
     ``files`` are those that are written so far; ``detections`` are drawn where there are any.
     """
-    coverage: Counter[str] = Counter()
+    coverage = Counter[str]()
     if situation.encodings is not None:
         coverage.update(map(str, collect_coverage(situation.facts, situation.encodings).values()))
     types = []

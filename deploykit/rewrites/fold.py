@@ -47,7 +47,7 @@ def fold(graph: GraphCopy, kept: Collection[str] = ()) -> int:
     Nodes that make a tensor in ``kept``, an output of the model or something that a subgraph reads stay. Shape and Size
     of static shapes are settled too.
     """
-    hopeless: set[str] = set()
+    hopeless = set[str]()
     count = 0
     while ready := _ready(graph, kept, hopeless):
         values, failed = _computed(graph, ready)

@@ -41,7 +41,7 @@ def _movable_end(graph: GraphCopy, allowed: Collection[str], start: Iterable[int
 def _end(graph: GraphCopy, belongs: Callable[[int, NodeProto], bool]) -> frozenset[int]:
     """Positions of nodes that belong to the end and are read by such nodes alone."""
     where = {id(node): index for index, node in enumerate(graph.nodes)}
-    later: set[int] = set()
+    later = set[int]()
     for index in reversed(range(len(graph.nodes))):
         node = graph.nodes[index]
         if node.op_type == "Constant" or not belongs(index, node):

@@ -198,7 +198,7 @@ def _consume(
     on_line: Tell | None,
 ) -> tuple[deque[str], str]:
     """The last lines, and which bound was broken: "time", "memory" or ""."""
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    tail = deque[str](maxlen=_TAIL_LINES)
     look = 0.0
     with contextlib.ExitStack() as opened:
         sink = opened.enter_context(log.open("ab")) if log is not None else None

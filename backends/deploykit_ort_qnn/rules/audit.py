@@ -22,7 +22,7 @@ OFTEN = 0.05
 
 _LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
 
-RULES: Registry[Audit] = Registry("audit", sources=(_LAB,))
+RULES = Registry[Audit]("audit", sources=(_LAB,))
 
 
 @RULES.rule("QNN321", "kernel-wrong", "error")
@@ -151,7 +151,7 @@ class Counted(Record):
     otherwise: int = 0
 
 
-COUNT_RULES: Registry[Counted] = Registry("audit-count", sources=(_LAB,))
+COUNT_RULES = Registry[Counted]("audit-count", sources=(_LAB,))
 
 
 @COUNT_RULES.rule("QNN325", "kernels-run", "info")

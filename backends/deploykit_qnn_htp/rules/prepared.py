@@ -15,7 +15,7 @@ from deploykit_qualcomm.devices import lacks
 
 __all__ = ["RULES", "about_encodings", "products"]
 
-RULES: Registry[ConversionDraft] = Registry("draft")
+RULES = Registry[ConversionDraft]("draft")
 
 
 _CONVERTERS = ("qnn-onnx-converter", "qairt-converter")

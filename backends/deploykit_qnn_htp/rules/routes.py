@@ -16,7 +16,7 @@ from deploykit_qnn_htp.rules.prepared import about_encodings, products
 
 __all__ = ["RULES"]
 
-RULES: Registry[RouteCandidate] = Registry("route")
+RULES = Registry[RouteCandidate]("route")
 
 
 def _about_sdk(candidate: RouteCandidate, message: str, **more: Any) -> Found:

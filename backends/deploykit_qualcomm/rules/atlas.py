@@ -56,7 +56,7 @@ _OTHERWISE = {
     "steps beyond its bounds": "end the encoding of its result at its bounds",
 }
 
-RULES: Registry[Situation] = Registry("situation")
+RULES = Registry[Situation]("situation")
 
 
 @RULES.rule(

@@ -26,7 +26,7 @@ _MOST_MOVES = 16  # operators that only move data, one behind the other
 _NARROW_LOG = 4.0  # the least range at which the kernel was seen to be right
 _LOG_SEEN_IN = ("2.51",)
 
-RULES: Registry[Situation] = Registry("situation")
+RULES = Registry[Situation]("situation")
 
 
 @RULES.rule("QNN240", "second-operand-as-weight", "warning", sources=constraint("matmul-second-operand").source)
@@ -125,7 +125,7 @@ class Float16Plan(Record):
     seen: Callable[[Collection[str]], Mapping[str, float]] = field(default=lambda _: {})
 
 
-FLOAT16_RULES: Registry[Float16Plan] = Registry("float16-plan")
+FLOAT16_RULES = Registry[Float16Plan]("float16-plan")
 
 
 @FLOAT16_RULES.rule(

@@ -27,7 +27,7 @@ _LARGEST_INDEX_LIST = 4096  # elements: reading longer ones takes too long for a
 _TRIED_WITH = (2, 51)
 _CONVERTER = "qnn-onnx-converter"
 
-RULES: Registry[Situation] = Registry("situation")
+RULES = Registry[Situation]("situation")
 
 
 @RULES.rule(

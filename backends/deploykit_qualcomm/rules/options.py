@@ -21,7 +21,7 @@ _RUN_TIME_KEYS = frozenset(
 )
 _ON = ("1", "true", "yes", "on")
 
-RULES: Registry[Situation] = Registry("situation")
+RULES = Registry[Situation]("situation")
 
 
 def _number(situation: Situation, key: str) -> int | None:

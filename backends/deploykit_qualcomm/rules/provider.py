@@ -38,7 +38,7 @@ _MOST_NODES = 20  # more names help nobody; the count is told beside them
 _NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))
 _NO_LAYERS = ("DequantizeLinear", "Constant", "ConstantOfShape", "Identity", "Cast", "Range")
 
-RULES: Registry[Situation] = Registry("situation")
+RULES = Registry[Situation]("situation")
 
 
 def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFact, TensorGrid]]:

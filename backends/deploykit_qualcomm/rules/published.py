@@ -26,7 +26,7 @@ __all__ = ["RULES", "published_networks", "structure_of"]
 _NOT_COUNTED = ops(Trait.RESHAPES) | {"Cast", "Constant", *QUANTIZERS}
 _STEPS = ("dilations", "group", "strides")
 
-RULES: Registry[Situation] = Registry("situation")
+RULES = Registry[Situation]("situation")
 
 
 class PublishedNetwork(Record):

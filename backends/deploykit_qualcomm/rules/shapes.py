@@ -38,7 +38,7 @@ _LEAVES_ONES = (2, 51)
 # One unsigned process domain on SM8750: 3.652 GB were refused, about 3.62 GB loaded.
 _DOMAIN_BYTES = 3_500_000_000
 
-RULES: Registry[Situation] = Registry("situation")
+RULES = Registry[Situation]("situation")
 
 
 @RULES.rule(

@@ -28,7 +28,7 @@ __all__ = ["RULES"]
 
 _TOLERANCE = 1e-3  # scales are stored as float32, and products of two are off by far less
 
-RULES: Registry[Situation] = Registry("situation")
+RULES = Registry[Situation]("situation")
 
 
 @RULES.rule("QNN231", "weights-16-bit", "error", sources=constraint("w16-needs-v73").source)

@@ -53,7 +53,7 @@ class QuarkOutcome(Record):
         return () if is_wider else tuple(trial for trial in self.trials if trial.part)
 
 
-RULES: Registry[QuarkOutcome] = Registry("execution")
+RULES = Registry[QuarkOutcome]("execution")
 
 
 @RULES.rule("VAI301", "quantizer-not-installed", "warning", sources=["deploykit: the toolchains on this machine"])

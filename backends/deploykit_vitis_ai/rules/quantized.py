@@ -17,7 +17,7 @@ _NO_WORK = ("Cast", "QuantizeLinear", "Shape")  # what computes nothing of the f
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 _BOUNDARY = "repository Xilinx/ross-ai-assistant: the boundary kernel matches power-of-two scales and zero point 0 only"
 
-RULES: Registry[InspectedModel] = Registry("quantized-model", sources=[_LAB])
+RULES = Registry[InspectedModel]("quantized-model", sources=[_LAB])
 
 
 def _about(quantized: InspectedModel, message: str, **evidence: object) -> Found:

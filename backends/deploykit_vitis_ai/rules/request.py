@@ -13,7 +13,7 @@ from deploykit_vitis_ai.targets import is_older
 __all__ = ["RULES"]
 
 
-RULES: Registry[QuarkDraft] = Registry("draft")
+RULES = Registry[QuarkDraft]("draft")
 
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 _PAGE = 'AMD documentation page "Model Quantization", Vitis AI 6.2 (June 2026)'

@@ -54,7 +54,7 @@ def find_summary(cache: Path) -> CompileSummary | None:
 
 
 _SOURCES = ["repository Xilinx/ross-ai-assistant", "repository amd/Vitis-AI, branch 6.3: summaries in the examples"]
-RULES: Registry[CompileSummary] = Registry("compilation", sources=_SOURCES)
+RULES = Registry[CompileSummary]("compilation", sources=_SOURCES)
 
 
 @RULES.rule("VAI401", "nothing-on-the-npu", "error")

@@ -44,7 +44,7 @@ class Judged(Record):
 
 
 _SOURCE = "deploykit: measured on the two sets of outputs"
-RULES: Registry[Judged] = Registry("comparison", sources=[_SOURCE])
+RULES = Registry[Judged]("comparison", sources=[_SOURCE])
 
 
 @RULES.rule(

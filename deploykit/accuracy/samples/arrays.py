@@ -124,7 +124,7 @@ def _reporting(path: Path) -> Iterator[None]:
 
 
 def _member_headers(path: Path, archive: zipfile.ZipFile) -> Iterator[tuple[str, ArrayHeader]]:
-    seen: set[str] = set()
+    seen = set[str]()
     for info in archive.infolist():
         if not info.filename.endswith(".npy"):
             raise InputError(f"{path}: {info.filename!r} in it is no array", next="write it with numpy.savez")

@@ -101,8 +101,8 @@ class DataFit(Record):
     unused: Sequence[str] = ()
 
 
-GUIDELINE_RULES: Registry[Survey] = Registry("calibration")
-FIT_RULES: Registry[DataFit] = Registry("calibration-fit")
+GUIDELINE_RULES = Registry[Survey]("calibration")
+FIT_RULES = Registry[DataFit]("calibration-fit")
 
 _GUIDE = "vendor user guide UG1414, quantizer flow: 100 to 1000 calibration images"
 _FEW = 100  # the lower end of that guide
