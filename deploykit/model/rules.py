@@ -36,7 +36,7 @@ _HOST_TYPES = "string", "complex", "uint64", "float8"
 _OF_MOST_TOOLS = Claim(Answerer.TOOLS, Confidence.INFERRED)
 
 
-@RULES.rule("DK001", "dynamic-input", "error", sources=(f"{_IR}, section on symbolic dimensions",), cure="batch-of-one")
+@RULES.rule("DK001", "dynamic-input", "error", sources=[f"{_IR}, section on symbolic dimensions"], cure="batch-of-one")
 def check_dynamic_input(facts: GraphFacts) -> Finds:
     """A graph input with a dimension that is a symbol or unknown.
 
@@ -110,7 +110,7 @@ def check_dynamic_result(facts: GraphFacts) -> Finds:
     "DK003",
     "nested-graph",
     "warning",
-    sources=("ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences",),
+    sources=["ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences"],
     claim=_OF_MOST_TOOLS,
     cure=("resolve-sequences", "both-branches", "simplify", "loops-on-host"),
 )
@@ -131,7 +131,7 @@ def check_nested_graph(facts: GraphFacts) -> Finds:
                 yield Found("node", node.label, f"{node.op_type} {what}")
 
 
-@RULES.rule("DK004", "no-opset", "error", sources=(f"{_IR}, section on operator sets",))
+@RULES.rule("DK004", "no-opset", "error", sources=[f"{_IR}, section on operator sets"])
 def check_no_opset(facts: GraphFacts) -> Finds:
     """A model that does not say which version of the standard operators it uses.
 
@@ -148,7 +148,7 @@ def check_no_opset(facts: GraphFacts) -> Finds:
         )
 
 
-@RULES.rule("DK005", "opset-beyond-onnx", "error", sources=("ONNX versioning (onnx/onnx docs/Versioning.md)",))
+@RULES.rule("DK005", "opset-beyond-onnx", "error", sources=["ONNX versioning (onnx/onnx docs/Versioning.md)"])
 def check_opset_known(facts: GraphFacts) -> Finds:
     """A standard operator set newer than the installed onnx package knows.
 
@@ -169,7 +169,7 @@ def check_opset_known(facts: GraphFacts) -> Finds:
         )
 
 
-@RULES.rule("DK006", "model-function", "warning", sources=(f"{_IR}, section on model local functions",))
+@RULES.rule("DK006", "model-function", "warning", sources=[f"{_IR}, section on model local functions"])
 def check_model_functions(facts: GraphFacts) -> Finds:
     """Nodes that call functions which the model itself defines.
 
@@ -189,7 +189,7 @@ def check_model_functions(facts: GraphFacts) -> Finds:
 
 
 @RULES.rule(
-    "DK007", "shapes-not-inferred", "warning", sources=("ONNX shape inference (onnx/onnx docs/ShapeInference.md)",)
+    "DK007", "shapes-not-inferred", "warning", sources=["ONNX shape inference (onnx/onnx docs/ShapeInference.md)"]
 )
 def check_inference(facts: GraphFacts) -> Finds:
     """A graph whose types and shapes onnx could not infer.
@@ -235,7 +235,7 @@ def check_non_finite(facts: GraphFacts) -> Finds:
             )
 
 
-@RULES.rule("DK018", "scale-not-finite", "error", sources=("ONNX operator documentation: DequantizeLinear",))
+@RULES.rule("DK018", "scale-not-finite", "error", sources=["ONNX operator documentation: DequantizeLinear"])
 def check_scales(facts: GraphFacts) -> Finds:
     """A quantizer whose scale is infinite or NaN.
 
@@ -274,7 +274,7 @@ def check_float64(facts: GraphFacts) -> Finds:
         )
 
 
-@RULES.rule("DK010", "output-without-node", "warning", sources=(f"{_IR}, section on graphs",))
+@RULES.rule("DK010", "output-without-node", "warning", sources=[f"{_IR}, section on graphs"])
 def check_idle_output(facts: GraphFacts) -> Finds:
     """A graph output that no node computes: it is an input or a stored tensor itself.
 
@@ -289,7 +289,7 @@ def check_idle_output(facts: GraphFacts) -> Finds:
             yield Found("tensor", name, f"output {name!r} is the {role} of that name")
 
 
-@RULES.rule("DK013", "external-data", "info", sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",))
+@RULES.rule("DK013", "external-data", "info", sources=["ONNX external data (onnx/onnx docs/ExternalData.md)"])
 def check_external(facts: GraphFacts) -> Finds:
     """Weights in files beside the model.
 
@@ -308,7 +308,7 @@ def check_external(facts: GraphFacts) -> Finds:
         )
 
 
-@RULES.rule("DK014", "empty-input", "warning", sources=(f"{_IR}, section on static tensor shapes",))
+@RULES.rule("DK014", "empty-input", "warning", sources=[f"{_IR}, section on static tensor shapes"])
 def check_empty_input(facts: GraphFacts) -> Finds:
     """A graph input with a dimension of size zero.
 

@@ -145,7 +145,7 @@ def check_block_quantization(draft: ConversionDraft) -> Finds:
 
 
 @RULES.rule(
-    "QNN125", "float8-unsupported", "error", sources=("aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)",)
+    "QNN125", "float8-unsupported", "error", sources=["aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)"]
 )
 def check_float8(draft: ConversionDraft) -> Finds:
     """Weights or activations encoded as float8.
@@ -211,7 +211,7 @@ def check_omission(draft: ConversionDraft) -> Finds:
     "QNN129",
     "encodings-empty",
     "error",
-    sources=("aimet-onnx 2.42.0 (exports an empty list for an all-float16 model)",),
+    sources=["aimet-onnx 2.42.0 (exports an empty list for an all-float16 model)"],
 )
 def check_not_empty(draft: ConversionDraft) -> Finds:
     """Encodings without a single entry.

@@ -60,7 +60,7 @@ def check_silent_downgrade(candidate: RouteCandidate) -> Finds:
     "QNN102",
     "explicit-float-entries",
     "error",
-    sources=("qualcomm/aimet#4102 (strategy 2, and the comment of 2026-06-08)",),
+    sources=["qualcomm/aimet#4102 (strategy 2, and the comment of 2026-06-08)"],
 )
 def check_explicit_floats(candidate: RouteCandidate) -> Finds:
     """Encodings with explicit float16 entries for a converter whose quantizer V1 cannot take them.
@@ -95,7 +95,7 @@ def check_explicit_floats(candidate: RouteCandidate) -> Finds:
     )
 
 
-@RULES.rule("QNN103", "encodings-version-unread", "error", sources=("qualcomm/aimet#4102",))
+@RULES.rule("QNN103", "encodings-version-unread", "error", sources=["qualcomm/aimet#4102"])
 def check_encodings_version(candidate: RouteCandidate) -> Finds:
     """Encodings in a version that the converter of this SDK does not read.
 
@@ -122,7 +122,7 @@ def check_encodings_version(candidate: RouteCandidate) -> Finds:
     )
 
 
-@RULES.rule("QNN104", "no-encodings-version", "error", sources=("aimet-onnx 2.42.0 (its own export refuses them)",))
+@RULES.rule("QNN104", "no-encodings-version", "error", sources=["aimet-onnx 2.42.0 (its own export refuses them)"])
 def check_writable(candidate: RouteCandidate) -> Finds:
     """Encodings that no version this route can be given is able to express.
 
@@ -184,7 +184,7 @@ def check_quantizer_v2(candidate: RouteCandidate) -> Finds:
         yield _about_sdk(candidate, message, sources=sources, evidence={"status": str(status)})
 
 
-@RULES.rule("QNN107", "quantizer-v2-accuracy", "warning", sources=("qualcomm/aimet#4090",))
+@RULES.rule("QNN107", "quantizer-v2-accuracy", "warning", sources=["qualcomm/aimet#4090"])
 def check_quantizer_v2_accuracy(candidate: RouteCandidate) -> Finds:
     """A route through quantizer V2.
 
@@ -219,7 +219,7 @@ def check_float_set(candidate: RouteCandidate) -> Finds:
         yield about_encodings(draft, f"{len(lost)} tensors are meant to be float16 but will be quantized", lost)
 
 
-@RULES.rule("QNN109", "mixed-operands-matmul", "error", sources=("qualcomm/aimet#4090",))
+@RULES.rule("QNN109", "mixed-operands-matmul", "error", sources=["qualcomm/aimet#4090"])
 def check_mixed_matmul(candidate: RouteCandidate) -> Finds:
     """A MatMul of two activations, one float16 and the other unsigned 8-bit.
 
@@ -244,7 +244,7 @@ def check_mixed_matmul(candidate: RouteCandidate) -> Finds:
             yield Found("node", node.label, message, evidence=evidence)
 
 
-@RULES.rule("QNN111", "encodings-version-unproven", "info", sources=("qualcomm/aimet#4069",))
+@RULES.rule("QNN111", "encodings-version-unproven", "info", sources=["qualcomm/aimet#4069"])
 def check_version_proven(candidate: RouteCandidate) -> Finds:
     """Encodings are written in a version of which nobody reported that this converter reads it.
 

@@ -63,7 +63,7 @@ def _has_grid(situation: Situation, name: str) -> bool:
     "QNN250",
     "narrow-log-16-bit",
     "error",
-    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: five-node model, emulator against CPU",),
+    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: five-node model, emulator against CPU"],
 )
 def check_narrow_log(situation: Situation) -> Finds:
     """A Log with a uint16 output whose range is narrower than 4.
@@ -88,7 +88,7 @@ def check_narrow_log(situation: Situation) -> Finds:
             yield replace(made, hint=hint, severity=None if seen else Severity.WARNING)
 
 
-@RULES.rule("QNN281", "unfolded-batch-norm", "warning", sources=("qualcomm/aimet#2930",))
+@RULES.rule("QNN281", "unfolded-batch-norm", "warning", sources=["qualcomm/aimet#2930"])
 def check_batch_norm(situation: Situation) -> Finds:
     """Encodings on a BatchNormalization that the converter will fold.
 
@@ -216,9 +216,9 @@ def check_range(plan: Float16Plan) -> Finds:
     "QNN132",
     "mean-through-its-sum",
     "warning",
-    sources=(
-        "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: LayerNormalization as jax writes it (Magika 1.0.3)",
-    ),
+    sources=[
+        "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: LayerNormalization as jax writes it (Magika 1.0.3)"
+    ],
     cure="sum-to-mean",
 )
 def check_sums(plan: Float16Plan) -> Finds:

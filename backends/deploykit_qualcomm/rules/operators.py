@@ -54,7 +54,7 @@ def check_norm_axis(situation: Situation) -> Finds:
     "QNN282",
     "repeated-before-norm",
     "warning",
-    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 30 shapes, Add and Mul, float16 and W8A16",),
+    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 30 shapes, Add and Mul, float16 and W8A16"],
     cure="expand-before-norm",
 )
 def check_repeated(situation: Situation) -> Finds:
@@ -75,7 +75,7 @@ def check_repeated(situation: Situation) -> Finds:
     "QNN284",
     "untranslated-operator",
     "warning",
-    sources=("the rows 'untranslated' of constraints.toml",),
+    sources=["the rows 'untranslated' of constraints.toml"],
     cure=("simplify", "write-out-functions", "einsum-to-matmul"),
 )
 def check_untranslated(situation: Situation) -> Finds:
@@ -111,7 +111,7 @@ def check_untranslated(situation: Situation) -> Finds:
     "QNN283",
     "norm-statistics",
     "warning",
-    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 19 cases of onnx's backend tests",),
+    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 19 cases of onnx's backend tests"],
     cure="norm-statistics",
 )
 def check_statistics(situation: Situation) -> Finds:
@@ -137,7 +137,7 @@ def _read(facts: GraphFacts, names: Iterable[str]) -> list[str]:
     "QNN287",
     "far-dilation",
     "warning",
-    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 128 channels, 7,500 steps, dilations to 4,096",),
+    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 128 channels, 7,500 steps, dilations to 4,096"],
     cure="conv-by-shifts",
 )
 def check_far_dilation(situation: Situation) -> Finds:
@@ -158,7 +158,7 @@ def check_far_dilation(situation: Situation) -> Finds:
     "QNN286",
     "clip-to-computed-bounds",
     "warning",
-    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: a spectrogram that stays 80 dB below its peak",),
+    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: a spectrogram that stays 80 dB below its peak"],
     cure="clip-to-extremes",
 )
 def check_computed_bounds(situation: Situation) -> Finds:
@@ -177,7 +177,7 @@ def check_computed_bounds(situation: Situation) -> Finds:
     "QNN285",
     "short-axis-reduced",
     "warning",
-    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 16 forms, two lengths, three types",),
+    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 16 forms, two lengths, three types"],
     cure="longer-axes",
 )
 def check_short_axes(situation: Situation) -> Finds:

@@ -35,7 +35,7 @@ def about_option(key: str, message: str, **evidence: object) -> Found:
 
 
 @RULES.rule(
-    "QNN260", "precision-option-deprecated", "warning", sources=("qualcomm/aimet#4086 (deprecation notice of 2.35)",)
+    "QNN260", "precision-option-deprecated", "warning", sources=["qualcomm/aimet#4086 (deprecation notice of 2.35)"]
 )
 def check_precision(situation: Situation) -> Finds:
     """The graph option 'precision' is given; it is deprecated.
@@ -123,7 +123,7 @@ def check_soc_id(situation: Situation) -> Finds:
     "QNN264",
     "dlbc-weights-alone",
     "warning",
-    sources=("HTP configuration classes of the QAIRT Python package, seen in a public repository",),
+    sources=["HTP configuration classes of the QAIRT Python package, seen in a public repository"],
 )
 def check_dlbc(situation: Situation) -> Finds:
     """dlbc_weights without dlbc.
@@ -156,7 +156,7 @@ def check_run_time_keys(situation: Situation) -> Finds:
             yield about_option(name, f"{name} is a run-time key; at prepare time it is rejected or without effect")
 
 
-@RULES.rule("QNN268", "optimization-level", "error", sources=("docs.qualcomm.com 80-87189-2, HTP Backend Extensions",))
+@RULES.rule("QNN268", "optimization-level", "error", sources=["docs.qualcomm.com 80-87189-2, HTP Backend Extensions"])
 def check_level(situation: Situation) -> Finds:
     """An optimization level outside 1 to 3.
 

@@ -212,7 +212,7 @@ def check_norm_types(situation: Situation) -> Finds:
     "QNN249",
     "int32-constant-of-add",
     "error",
-    sources=("onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: '…_b_DequantizeLinear' refused",),
+    sources=["onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: '…_b_DequantizeLinear' refused"],
     claim=_SEEN,
 )
 def check_int32_constant(situation: Situation) -> Finds:
@@ -230,7 +230,7 @@ def check_int32_constant(situation: Situation) -> Finds:
                 yield at_node(node, f"its constant {name} is int32")
 
 
-@RULES.rule("QNN251", "lpbq-gemm", "error", sources=(f"{_LAB}: LPBQ Gemm against CPU, soc_model 43",))
+@RULES.rule("QNN251", "lpbq-gemm", "error", sources=[f"{_LAB}: LPBQ Gemm against CPU, soc_model 43"])
 def check_lpbq_gemm(situation: Situation) -> Finds:
     """A Gemm with LPBQ weights.
 
@@ -243,7 +243,7 @@ def check_lpbq_gemm(situation: Situation) -> Finds:
         yield at_node(node, "with LPBQ weights it computes wrong numbers, silently")
 
 
-@RULES.rule("QNN252", "lpbq-conv", "error", sources=(f"{_LAB}: LPBQ Conv refused",), claim=_SEEN)
+@RULES.rule("QNN252", "lpbq-conv", "error", sources=[f"{_LAB}: LPBQ Conv refused"], claim=_SEEN)
 def check_lpbq_conv(situation: Situation) -> Finds:
     """A Conv with LPBQ weights.
 
@@ -259,7 +259,7 @@ def check_lpbq_conv(situation: Situation) -> Finds:
     "QNN253",
     "float-island-in-model",
     "warning",
-    sources=(f"{_LAB}: one pair removed behind Softmax, two FLOAT_32 nodes in the JSON graph",),
+    sources=[f"{_LAB}: one pair removed behind Softmax, two FLOAT_32 nodes in the JSON graph"],
 )
 def check_float_island(situation: Situation) -> Finds:
     """A node of a Q/DQ model that is not surrounded by pairs.
@@ -298,9 +298,9 @@ def check_float_island(situation: Situation) -> Finds:
     "QNN241",
     "second-operand-silently-8-bit",
     "warning",
-    sources=(
-        "onnxruntime-qnn 2.7.0 run on Linux x86-64: JSON graph shows UFIXED_POINT_8, isolated MatMul 40.8 to 40.9 dB",
-    ),
+    sources=[
+        "onnxruntime-qnn 2.7.0 run on Linux x86-64: JSON graph shows UFIXED_POINT_8, isolated MatMul 40.8 to 40.9 dB"
+    ],
     cure="simplify",
 )
 def check_uint16_product(situation: Situation) -> Finds:
@@ -324,7 +324,7 @@ def check_uint16_product(situation: Situation) -> Finds:
     "QNN266",
     "unknown-htp-arch",
     "error",
-    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: 66, 74 and 85 are accepted and compiled like unset",),
+    sources=["onnxruntime-qnn 2.7.0 run on Linux x86-64: 66, 74 and 85 are accepted and compiled like unset"],
 )
 def check_htp_arch(situation: Situation) -> Finds:
     """An htp_arch that does not exist.
@@ -344,7 +344,7 @@ def check_htp_arch(situation: Situation) -> Finds:
     "QNN267",
     "arch-against-soc",
     "warning",
-    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: arch 79 with soc 30 gives v68 code, and the reverse",),
+    sources=["onnxruntime-qnn 2.7.0 run on Linux x86-64: arch 79 with soc 30 gives v68 code, and the reverse"],
 )
 def check_arch_against_soc(situation: Situation) -> Finds:
     """An htp_arch that is not that of the target.
@@ -364,7 +364,7 @@ def check_arch_against_soc(situation: Situation) -> Finds:
     "QNN269",
     "fp16-option-without-effect",
     "warning",
-    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 43, same size and same SQNR with 0 and 1",),
+    sources=["onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 43, same size and same SQNR with 0 and 1"],
 )
 def check_fp16_option(situation: Situation) -> Finds:
     """enable_htp_fp16_precision=0 to keep a float model in FP32.
@@ -382,7 +382,7 @@ def check_fp16_option(situation: Situation) -> Finds:
     "QNN272",
     "bf16-option-on-quantized",
     "error",
-    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 88, w8a16 Q/DQ model, nodes refused",),
+    sources=["onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 88, w8a16 Q/DQ model, nodes refused"],
 )
 def check_bf16_option(situation: Situation) -> Finds:
     """htp_bf16_enable=1 with a quantized model.

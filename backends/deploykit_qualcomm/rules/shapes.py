@@ -326,7 +326,7 @@ def _is_integer(situation: Situation, name: str) -> bool:
     return found is not None and bool(found.bits)
 
 
-@RULES.rule("QNN271", "attention-partly-float", "warning", sources=("qualcomm/aimet#4086",))
+@RULES.rule("QNN271", "attention-partly-float", "warning", sources=["qualcomm/aimet#4086"])
 def check_partly_float(situation: Situation) -> Finds:
     """Linear layers that enter attention, some of them quantized and some left in float.
 

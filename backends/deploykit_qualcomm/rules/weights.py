@@ -220,7 +220,7 @@ def check_swamped(situation: Situation) -> Finds:
             )
 
 
-@RULES.rule("QNN280", "signed-activations", "warning", sources=("qualcomm/aimet#4090",))
+@RULES.rule("QNN280", "signed-activations", "warning", sources=["qualcomm/aimet#4090"])
 def check_signed_activations(situation: Situation) -> Finds:
     """Asymmetric activations on a signed grid.
 
