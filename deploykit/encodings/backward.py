@@ -170,7 +170,7 @@ def clue_from(
         parts = [known.get(part) for part in node.output]
         ends = [part.interval for part in parts if part is not None]
         words = f"its parts are {', '.join(node.output)}"
-        return Clue(hull(ends), words, encloses=True) if len(ends) == len(parts) else None
+        return Clue(hull(*ends), words, encloses=True) if len(ends) == len(parts) else None
     if node.op_type in _KEEPS_SOME and position == 0:
         return Clue(made, f"{label} holds what is used of it", encloses=False, copies=label)
     if node.op_type in _CLAMPS and position == 0:

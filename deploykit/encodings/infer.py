@@ -212,7 +212,7 @@ class _RangeSearch:
         clues, _, wide = zip(*(sure or heard), strict=True)
         words = "; ".join(dict.fromkeys(clue.words for clue in clues))
         copies = clues[0].copies if len({clue.copies for clue in clues}) == 1 else ""
-        ends = hull(clue.interval for clue in clues)
+        ends = hull(*(clue.interval for clue in clues))
         return self.conclude(name, ends, Origin.NEIGHBOURS, words, copies=copies, wide=any(wide), partial=not sure)
 
     def observe(self) -> None:

@@ -122,10 +122,9 @@ def both(a: Interval, b: Interval) -> Interval:
     return (low, high) if low <= high else a
 
 
-def hull(intervals: Iterable[Interval]) -> Interval:
+def hull(*intervals: Interval) -> Interval:
     """The smallest interval around all of them; anything when there are none."""
-    found = list(intervals)
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else ANYTHING
+    return (min(low for low, _ in intervals), max(high for _, high in intervals)) if intervals else ANYTHING
 
 
 def product(a: Interval, b: Interval) -> Interval:
@@ -254,7 +253,7 @@ def _leaky(case: Case) -> Interval:
     low, high = case.of(0)
     slope = float(case.get("alpha", 0.01))
     ends = [value if value >= 0 else slope * value for value in (low, high)]
-    return hull([(end, end) for end in (*ends, *([0.0] if low < 0 < high else []))])
+    return hull(*((end, end) for end in (*ends, *([0.0] if low < 0 < high else []))))
 
 
 def _prelu(case: Case) -> Interval:
@@ -291,7 +290,7 @@ def _recurrent(case: Case) -> Interval:
     """Hidden states of the usual activations (sigmoid and tanh), starting at zero or at a given state."""
     if case.get("activations") or case.get("clip"):
         return ANYTHING
-    return hull([(-1.0, 1.0), *([case.of(5)] if case.name(5) else [])])
+    return hull((-1.0, 1.0), *([case.of(5)] if case.name(5) else []))
 
 
 def _hard_sigmoid(case: Case) -> Interval:
@@ -382,11 +381,11 @@ def _pad(case: Case) -> Interval:
     if case.get("mode", "constant") != "constant":
         return case.of(0)
     filled = float(case.get("value", 0.0))
-    return hull([case.of(0), case.of(2) if case.name(2) else (filled, filled)])
+    return hull(case.of(0), case.of(2) if case.name(2) else (filled, filled))
 
 
 def _scatter(case: Case) -> Interval:
-    return ANYTHING if case.get("reduction", "none") != "none" else hull([case.of(0), case.of(2)])
+    return ANYTHING if case.get("reduction", "none") != "none" else hull(case.of(0), case.of(2))
 
 
 def _resize(case: Case) -> Interval:
@@ -405,22 +404,22 @@ SELECTIONS: Mapping[str, Rule] = {
     # What they make lies between the least and the largest of their first operand,
     **dict.fromkeys(ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES), lambda case: case.of(0)),
     # or is zero, which stands for what is outside, and for an empty window.
-    **dict.fromkeys(("AveragePool", "MaxRoiPool", "MaxUnpool", "Trilu"), lambda case: hull([case.of(0), ZERO])),
+    **dict.fromkeys(("AveragePool", "MaxRoiPool", "MaxUnpool", "Trilu"), lambda case: hull(case.of(0), ZERO)),
     "ArgMax": _index,
     "ArgMin": _index,
-    "Concat": lambda case: hull(case.operands),
-    "GridSample": lambda case: ANYTHING if "cubic" in case.get("mode", "linear") else hull([case.of(0), ZERO]),
+    "Concat": lambda case: hull(*case.operands),
+    "GridSample": lambda case: ANYTHING if "cubic" in case.get("mode", "linear") else hull(case.of(0), ZERO),
     "Hardmax": lambda _case: (0.0, 1.0),
     "OneHot": lambda case: case.of(2),
     "Pad": _pad,
-    "Range": lambda case: hull([case.of(0), case.of(1)]),
+    "Range": lambda case: hull(case.of(0), case.of(1)),
     "Resize": _resize,
     "Scatter": _scatter,
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
     "Shape": lambda _case: (0.0, math.inf),
     "Size": lambda _case: (0.0, math.inf),
-    "Where": lambda case: hull([case.of(1), case.of(2)]),
+    "Where": lambda case: hull(case.of(1), case.of(2)),
 }
 """Operators that move, select, join or count values and compute none."""
 
@@ -467,7 +466,7 @@ def _conv(case: Case) -> Interval:
         return ANYTHING
     positive, negative = _signed_sums(weights, tuple(range(1, weights.ndim)))
     padded = any(case.get("pads", ())) or case.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    return _with_bias(case, positive, negative, hull([case.of(0), ZERO]) if padded else case.of(0))
+    return _with_bias(case, positive, negative, hull(case.of(0), ZERO) if padded else case.of(0))
 
 
 def _conv_transpose(case: Case) -> Interval:
@@ -477,7 +476,7 @@ def _conv_transpose(case: Case) -> Interval:
         return ANYTHING
     split = weights.reshape(groups, weights.shape[0] // groups, *weights.shape[1:])
     positive, negative = _signed_sums(split, (1, *range(3, split.ndim)))
-    return _with_bias(case, positive.ravel(), negative.ravel(), hull([case.of(0), ZERO]))
+    return _with_bias(case, positive.ravel(), negative.ravel(), hull(case.of(0), ZERO))
 
 
 def _gemm(case: Case) -> Interval:
@@ -529,7 +528,7 @@ def _log_sum_exp(case: Case) -> Interval:
 def _cumulated(case: Case) -> Interval:
     axis = case.graph.scalar(case.name(1))
     count = None if axis is None else case.count([int(axis)])
-    return hull([ZERO, case.of(0), _of_count(case.of(0), count)])
+    return hull(ZERO, case.of(0), _of_count(case.of(0), count))
 
 
 def _normalized(case: Case, count: int | None, *, bias: bool = True) -> Interval:

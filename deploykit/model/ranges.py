@@ -116,7 +116,7 @@ class Arithmetic:
                 # Rows of weights that are not negative and add up to 1 stay inside what they weigh.
                 adds_up = self._adds_up(case, first)
                 if adds_up is not None:
-                    return both(found, case.of(1) if adds_up else hull([case.of(1), ZERO]))
+                    return both(found, case.of(1) if adds_up else hull(case.of(1), ZERO))
             case "Sub":
                 # Nothing is larger than the largest, or smaller than the smallest, of what it is among.
                 if self._among(first, second, "Max", "ReduceMax") or self._among(second, first, "Min", "ReduceMin"):

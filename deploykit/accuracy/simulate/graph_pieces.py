@@ -80,7 +80,7 @@ class GraphPieces:
             if place + 1 - start >= size and held <= place:
                 pieces.append(range(start, place + 1))
                 start = place + 1
-        return (*pieces, range(start, len(self.nodes))) if start < len(self.nodes) else tuple(pieces)
+        return tuple(filter(None, (*pieces, range(start, len(self.nodes)))))  # without an empty rest
 
     def _cut_by_bytes(self, room: int, most: int) -> tuple[range, ...]:
         """Pieces of ``most`` nodes and ``room`` bytes; each ends in its second half, where least crosses, if it may."""
@@ -99,7 +99,7 @@ class GraphPieces:
             else:
                 held, place = held + more, place + 1
                 names.update(fresh)
-        return (*pieces, range(start, len(self.nodes))) if start < len(self.nodes) else tuple(pieces)
+        return tuple(filter(None, (*pieces, range(start, len(self.nodes)))))  # without an empty rest
 
     def _alive(self) -> tuple[list[int], list[bool]]:
         """Behind each node: how many computed tensors are still to be read, and whether no sequence is among them."""
