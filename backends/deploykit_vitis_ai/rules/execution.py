@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from deploykit.findings.records import Record
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 
 __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 
@@ -57,7 +55,7 @@ RULES = Registry[QuarkOutcome]("execution")
 
 
 @RULES.rule("VAI301", "quantizer-not-installed", "warning", sources=["deploykit: the toolchains on this machine"])
-def check_installed(outcome: QuarkOutcome) -> Iterator[Found]:
+def check_installed(outcome: QuarkOutcome) -> Finds:
     """Quark is not installed on this machine, so the model was not quantized.
 
     The package holds everything that is needed, but nothing of it was tried.
@@ -76,7 +74,7 @@ def check_installed(outcome: QuarkOutcome) -> Iterator[Found]:
 
 
 @RULES.rule("VAI302", "calibration-file-skipped", "error", sources=["deploykit: scripts/quantize.py, run with Quark"])
-def check_skipped(outcome: QuarkOutcome) -> Iterator[Found]:
+def check_skipped(outcome: QuarkOutcome) -> Finds:
     """The quantizer's script could not decode or read a calibration file.
 
     The header looked right, the content is not.
@@ -91,7 +89,7 @@ def check_skipped(outcome: QuarkOutcome) -> Iterator[Found]:
 @RULES.rule(
     "VAI303", "equalization-left-out", "warning", sources=["amd-quark 0.12.post1, two models of PP-OCR, a log-mel one"]
 )
-def check_endless(outcome: QuarkOutcome) -> Iterator[Found]:
+def check_endless(outcome: QuarkOutcome) -> Finds:
     """Cross-layer equalization failed, or ended in values without an end, so the model was quantized without it.
 
     Ranges of neighbouring layers are not evened out then, which int8 may pay for.
@@ -107,7 +105,7 @@ _MEASURED = ["deploykit: Quark, run with and without this part; both models run 
 
 
 @RULES.rule("VAI280", "end-left-in-float", "warning", sources=_MEASURED)
-def check_left(outcome: QuarkOutcome) -> Iterator[Found]:
+def check_left(outcome: QuarkOutcome) -> Finds:
     """A part of the model stays in float, since integers destroyed what it computes.
 
     Boxes and scores on one grid, the decoding of boxes, and sums over bins need more than 256 steps. Float takes longer
@@ -123,7 +121,7 @@ def check_left(outcome: QuarkOutcome) -> Iterator[Found]:
 
 
 @RULES.rule("VAI281", "tried-in-float", "info", sources=_MEASURED)
-def check_in_vain(outcome: QuarkOutcome) -> Iterator[Found]:
+def check_in_vain(outcome: QuarkOutcome) -> Finds:
     """A part of the model was left in float for a trial, and is quantized after all.
 
     The outputs were no better with it: what is lost is lost before.
@@ -142,7 +140,7 @@ def check_in_vain(outcome: QuarkOutcome) -> Iterator[Found]:
     "info",
     sources=["deploykit: Quark, run for each format; the models run on the calibration samples"],
 )
-def check_chosen(outcome: QuarkOutcome) -> Iterator[Found]:
+def check_chosen(outcome: QuarkOutcome) -> Finds:
     """The number format was chosen by measuring: the cheapest one whose outputs are good enough.
 
     Integers are the fastest here, and which of them a model survives is seen on its outputs only. Quark makes each; of

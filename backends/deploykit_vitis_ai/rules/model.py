@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.post_processing import exclusion_around
 from deploykit.findings import Severity, listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import RANGES, Trait, is_standard, ops
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
@@ -26,7 +25,7 @@ _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 
 
 @RULES.rule("VAI113", "float16-source", "error", sources=[_LAB, _PAGE], cure="half-to-float")
-def check_float16(draft: QuarkDraft) -> Iterator[Found]:
+def check_float16(draft: QuarkDraft) -> Finds:
     """The model is stored in float16.
 
     Quark's modes for float16 models mostly write a file that ONNX Runtime rejects, or no file; the compiler is
@@ -48,7 +47,7 @@ def check_float16(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI284", "bundled-quark-and-float16", "warning", sources=[_PAGE, _LAB])
-def check_bundled_float16(draft: QuarkDraft) -> Iterator[Found]:
+def check_bundled_float16(draft: QuarkDraft) -> Finds:
     """The model is stored in float16, and the vendor warns of that with the Quark that this release bundles.
 
     Quantizing float16 models to int8 is a feature of Quark 0.12; an older one was seen to make nothing, or models that
@@ -72,7 +71,7 @@ def check_bundled_float16(draft: QuarkDraft) -> Iterator[Found]:
     "error",
     sources=[_LAB, "AMD Quark documentation, Shapeshifter: onnx_convert_fp16_to_fp32, subgraphs_to_include"],
 )
-def check_kept_float16(draft: QuarkDraft) -> Iterator[Found]:
+def check_kept_float16(draft: QuarkDraft) -> Finds:
     """What stays in float is to stay float16, and that is not possible here.
 
     The model is none in float16, or nothing is left out of quantizing, or this Quark turns whole models only.
@@ -98,7 +97,7 @@ _RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
 
 
 @RULES.rule("VAI121", "shape-not-static", "error", sources=[_DOC2, _ROSS, _RAI], cure="batch-of-one")
-def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
+def check_shapes(draft: QuarkDraft) -> Finds:
     """An input has a dimension that is not a number.
 
     On gen 2 the whole model then runs on the CPU, or the compiler crashes in lowering; Ryzen AI compiles dynamic
@@ -117,7 +116,7 @@ _BFLOAT16_SINCE = 13  # ONNX's Cast
 
 
 @RULES.rule("VAI122", "opset-out-of-range", "error", sources=[_DOC2, _RAI], cure="raise-opset")
-def check_opset(draft: QuarkDraft) -> Iterator[Found]:
+def check_opset(draft: QuarkDraft) -> Finds:
     """The operator set is newer than the compiler takes, or older than the quantizer needs.
 
     Gen 2 has all operators up to 20 and some of 21 and 22; operators of newer sets take the whole model to the CPU.
@@ -147,7 +146,7 @@ def check_opset(draft: QuarkDraft) -> Iterator[Found]:
     "error",
     sources=[_DOC2, "Ultralytics documentation, AMD integration page (format xilinx)", "repository amd/Vitis-AI 6.3"],
 )
-def check_cpu_only(draft: QuarkDraft) -> Iterator[Found]:
+def check_cpu_only(draft: QuarkDraft) -> Finds:
     """An operator takes the whole model to the CPU.
 
     These operators have outputs of unknown shape; ONNX Runtime then runs everything on the CPU. Only with the
@@ -164,7 +163,7 @@ def check_cpu_only(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI124", "falls-to-cpu", "warning", sources=[_DOC2, _RAI])
-def check_operators(draft: QuarkDraft) -> Iterator[Found]:
+def check_operators(draft: QuarkDraft) -> Finds:
     """Operators have no mark for this number format in the vendor's tables.
 
     They run on the CPU and split the model; every split costs time.
@@ -179,7 +178,7 @@ def check_operators(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI125", "batch-over-one", "warning", sources=["amd/RyzenAI-SW#401"])
-def check_batch(draft: QuarkDraft) -> Iterator[Found]:
+def check_batch(draft: QuarkDraft) -> Finds:
     """The model has a static batch over 1 on Phoenix.
 
     Users found the results of every sample but the first unwritten (XINT8).
@@ -196,7 +195,7 @@ def check_batch(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI126", "known-miscompilation", "warning", sources=["amd/RyzenAI-SW#390"])
-def check_miscompilation(draft: QuarkDraft) -> Iterator[Found]:
+def check_miscompilation(draft: QuarkDraft) -> Finds:
     """A model like this one was reported to give wrong results without a warning.
 
     A super-resolution net with PRelu exploded in BF16 on Ryzen AI 1.7.1, depending on the weights.
@@ -212,7 +211,7 @@ def check_miscompilation(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI128", "ranges-mixed-at-output", "warning", sources=[_LAB])
-def check_mixing(draft: QuarkDraft) -> Iterator[Found]:
+def check_mixing(draft: QuarkDraft) -> Finds:
     """A Concat at an output joins a bounded operand (Sigmoid, Softmax …) with an unbounded one.
 
     One scale serves both: where the other operand is large, scores between 0 and 1 all become 0, while metrics over the
@@ -249,7 +248,7 @@ def _is_bounded(facts: GraphFacts, tensor: str) -> bool:
 
 
 @RULES.rule("VAI120", "foreign-grid", "error", sources=[_ROSS])
-def check_grids(draft: QuarkDraft) -> Iterator[Found]:
+def check_grids(draft: QuarkDraft) -> Finds:
     """A model that is quantized already has scales or zero points that the gen 2 compiler does not match.
 
     At the borders of its integer part it takes power-of-two scales with zero point 0 only; other Q and DQ nodes break

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from deploykit.findings import Severity, listed
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit_vitis_ai.draft import route_row
 from deploykit_vitis_ai.inspection import InspectedModel, is_power_of_two
@@ -25,7 +23,7 @@ def _about(quantized: InspectedModel, message: str, **evidence: object) -> Found
 
 
 @RULES.rule("VAI201", "model-refused", "error")
-def check_loads(quantized: InspectedModel) -> Iterator[Found]:
+def check_loads(quantized: InspectedModel) -> Finds:
     """ONNX Runtime does not load the quantized model.
 
     The compiler opens models through ONNX Runtime, so it will not get far either.
@@ -37,7 +35,7 @@ def check_loads(quantized: InspectedModel) -> Iterator[Found]:
 
 
 @RULES.rule("VAI202", "scale-not-power-of-two", "error", sources=[_LAB, _BOUNDARY])
-def check_scales(quantized: InspectedModel) -> Iterator[Found]:
+def check_scales(quantized: InspectedModel) -> Finds:
     """A scale is not a power of two.
 
     The integer kernels of this format shift instead of multiplying, and the boundary kernel does not match.
@@ -54,7 +52,7 @@ def check_scales(quantized: InspectedModel) -> Iterator[Found]:
 
 
 @RULES.rule("VAI203", "zero-point-unexpected", "error", sources=[_LAB, _BOUNDARY])
-def check_zero_points(quantized: InspectedModel) -> Iterator[Found]:
+def check_zero_points(quantized: InspectedModel) -> Finds:
     """A zero point is not the one of this format.
 
     VINT8, A8W8 and A16W8 are symmetric with zero point 0; XINT8 has 128 for uint8 activations, 0 for weights.
@@ -73,7 +71,7 @@ def check_zero_points(quantized: InspectedModel) -> Iterator[Found]:
 
 
 @RULES.rule("VAI204", "integer-type-unexpected", "error")
-def check_types(quantized: InspectedModel) -> Iterator[Found]:
+def check_types(quantized: InspectedModel) -> Finds:
     """An activation is quantized to another integer type than the format has.
 
     The compiler has kernels for the types of its formats only.
@@ -91,7 +89,7 @@ def check_types(quantized: InspectedModel) -> Iterator[Found]:
 
 
 @RULES.rule("VAI205", "left-in-float", "warning")
-def check_float(quantized: InspectedModel) -> Iterator[Found]:
+def check_float(quantized: InspectedModel) -> Finds:
     """An operator that should be quantized reads float values.
 
     It falls to the CPU, or to BF16 where the compiler converts; either splits the integer part.
@@ -126,7 +124,7 @@ def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
 
 
 @RULES.rule("VAI206", "exclusion-ignored", "error")
-def check_exclusions(quantized: InspectedModel) -> Iterator[Found]:
+def check_exclusions(quantized: InspectedModel) -> Finds:
     """A node that was to stay in float is quantized after all.
 
     Quark ignores wrong option names and nodes that its own search does not reach, without a word.
@@ -183,7 +181,7 @@ def _quantized_inside(quantized: InspectedModel, tensor: str) -> bool:
 
 
 @RULES.rule("VAI207", "interface-changed", "error")
-def check_interface(quantized: InspectedModel) -> Iterator[Found]:
+def check_interface(quantized: InspectedModel) -> Finds:
     """Inputs or outputs of the quantized model differ from those of the float model.
 
     The application feeds and reads what the float model has.
@@ -211,7 +209,7 @@ def _interface(facts: GraphFacts, kind: str) -> str:
 
 
 @RULES.rule("VAI208", "quantized-shape-not-static", "error")
-def check_static(quantized: InspectedModel) -> Iterator[Found]:
+def check_static(quantized: InspectedModel) -> Finds:
     """An input or output of the quantized model has a dimension that is not a number.
 
     The NPU compiler wants static shapes; Quark accepts dynamic ones.
@@ -230,7 +228,7 @@ def check_static(quantized: InspectedModel) -> Iterator[Found]:
     "error",
     sources=["vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_support"],
 )
-def check_opset(quantized: InspectedModel) -> Iterator[Found]:
+def check_opset(quantized: InspectedModel) -> Finds:
     """The quantized model uses a newer operator set than the compiler takes.
 
     Operators of newer sets take the whole model to the CPU.
@@ -243,7 +241,7 @@ def check_opset(quantized: InspectedModel) -> Iterator[Found]:
 
 
 @RULES.rule("VAI210", "nothing-quantized", "error")
-def check_anything(quantized: InspectedModel) -> Iterator[Found]:
+def check_anything(quantized: InspectedModel) -> Finds:
     """The model has no QuantizeLinear at all.
 
     Everything was excluded, or the quantizer did nothing.

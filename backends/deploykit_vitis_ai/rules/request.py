@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 from deploykit_vitis_ai.draft import AS_IS, QuarkDraft, meant_by, quark_formats
 from deploykit_vitis_ai.exclusions import GRAPH_INPUT
 from deploykit_vitis_ai.tables import Bound, PrecisionRow, rows
@@ -31,7 +29,7 @@ def _device(draft: QuarkDraft) -> str:
     "error",
     sources=["repository amd/Vitis-AI, branch 6.3", "AMD UG1414, Vitis AI 3.5 user guide"],
 )
-def check_product(draft: QuarkDraft) -> Iterator[Found]:
+def check_product(draft: QuarkDraft) -> Finds:
     """The device belongs to a tool chain that this backend does not drive.
 
     Boards of the first Versal AI Edge generation use snapshots, DPU boards use Vitis AI 3.5 with arch.json.
@@ -50,7 +48,7 @@ def check_product(draft: QuarkDraft) -> Iterator[Found]:
     "error",
     sources=[_RAI, "Ultralytics documentation, AMD integration page (format xilinx)"],
 )
-def check_precision(draft: QuarkDraft) -> Iterator[Found]:
+def check_precision(draft: QuarkDraft) -> Finds:
     """The device does not have the number format that was asked for.
 
     The compiler would refuse it, or run everything on the CPU.
@@ -70,7 +68,7 @@ def check_precision(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI103", "precision-unconfirmed", "warning", sources=[_ROSS])
-def check_unconfirmed(draft: QuarkDraft) -> Iterator[Found]:
+def check_unconfirmed(draft: QuarkDraft) -> Finds:
     """Only one uncertain source gives this device that number format.
 
     The compiler may refuse the model.
@@ -86,7 +84,7 @@ def check_unconfirmed(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI104", "precision-unknown", "error", sources=["deploykit: data/precisions.toml of this backend"])
-def check_known(draft: QuarkDraft) -> Iterator[Found]:
+def check_known(draft: QuarkDraft) -> Finds:
     """No number format was given and none can be chosen, or the name means nothing here.
 
     A float model runs on this NPU only in a format that the compiler or the quantizer makes.
@@ -106,7 +104,7 @@ def check_known(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI105", "quark-without-calibration", "error", sources=[_PAGE, _LAB])
-def check_calibration(draft: QuarkDraft) -> Iterator[Found]:
+def check_calibration(draft: QuarkDraft) -> Finds:
     """Quantizing needs calibration data and none was given.
 
     Without data Quark stops with a ValueError, or uses random data, which is not for production.
@@ -118,7 +116,7 @@ def check_calibration(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI106", "encodings-not-used", "error", sources=[_RAI])
-def check_encodings(draft: QuarkDraft) -> Iterator[Found]:
+def check_encodings(draft: QuarkDraft) -> Finds:
     """Encodings were given, and Quark does not take any.
 
     The quantizer makes its own ranges; the encodings would be ignored silently.
@@ -136,7 +134,7 @@ def check_encodings(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI107", "excluded-node-unknown", "error", sources=[_LAB])
-def check_excluded_names(draft: QuarkDraft) -> Iterator[Found]:
+def check_excluded_names(draft: QuarkDraft) -> Finds:
     """A node that is to stay in float is not in the model.
 
     Quark ignores unknown names of nodes, and answers those of subgraphs with a misleading sentence.
@@ -157,7 +155,7 @@ def check_excluded_names(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI108", "excluded-subgraph-leaks", "error", sources=[_LAB])
-def check_closed(draft: QuarkDraft) -> Iterator[Found]:
+def check_closed(draft: QuarkDraft) -> Finds:
     """A way leads into an excluded subgraph past its starts, or a start does not lead to its ends.
 
     Quark refuses such a subgraph without naming the way, or leaves out other nodes than meant.
@@ -180,7 +178,7 @@ def check_closed(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI109", "mixed-without-exclusion", "error", sources=[_PAGE])
-def check_mixed(draft: QuarkDraft) -> Iterator[Found]:
+def check_mixed(draft: QuarkDraft) -> Finds:
     """Mixed precision was asked for without saying what stays in float, and nothing was found that should.
 
     Nothing would be left out: the result would be plain VINT8 under another name.
@@ -202,7 +200,7 @@ def check_mixed(draft: QuarkDraft) -> Iterator[Found]:
     "info",
     sources=["deploykit: the graph, its stored values and interval arithmetic over both"],
 )
-def check_found(draft: QuarkDraft) -> Iterator[Found]:
+def check_found(draft: QuarkDraft) -> Finds:
     """Mixed precision was asked for without saying what stays in float, and it was found.
 
     Coordinates, their decoding and a Concat of unlike ranges need more than a few integers.
@@ -221,7 +219,7 @@ def check_found(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI110", "exclusion-without-effect", "error", sources=[_PAGE])
-def check_exclusion_used(draft: QuarkDraft) -> Iterator[Found]:
+def check_exclusion_used(draft: QuarkDraft) -> Finds:
     """Nodes are to stay in float, but nothing quantizes the model.
 
     In bf16 and fp16 every node is float, and a QDQ model is packaged as it is: the wish would be ignored.
@@ -237,7 +235,7 @@ def check_exclusion_used(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI111", "option-renamed", "info", sources=[_LAB, _ROSS])
-def check_renamed(draft: QuarkDraft) -> Iterator[Found]:
+def check_renamed(draft: QuarkDraft) -> Finds:
     """An option was typed under a name that the tool ignores or that is older.
 
     Quark accepts any name and ignores unknown ones.
@@ -250,7 +248,7 @@ def check_renamed(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI112", "option-beyond-documentation", "warning", sources=["deploykit: the tables of this backend"])
-def check_beyond(draft: QuarkDraft) -> Iterator[Found]:
+def check_beyond(draft: QuarkDraft) -> Finds:
     """An option has a value that its documentation does not list.
 
     The compiler may ignore it or refuse it.
@@ -263,7 +261,7 @@ def check_beyond(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI114", "foreign-qdq", "error", sources=[_RAI, _ROSS])
-def check_qdq(draft: QuarkDraft) -> Iterator[Found]:
+def check_qdq(draft: QuarkDraft) -> Finds:
     """A model that is quantized already meets a compiler that may not take it.
 
     Ryzen AI takes QDQ models of other quantizers since 1.6; the gen 2 compiler wants power-of-two scales and zero point
@@ -286,7 +284,7 @@ def check_qdq(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI115", "quantizer-not-established", "warning", sources=["deploykit: the data files of this backend"])
-def check_toolchain(draft: QuarkDraft) -> Iterator[Found]:
+def check_toolchain(draft: QuarkDraft) -> Finds:
     """Which Quark belongs to this release is not known, or that version was never tried here.
 
     A model of a newer Quark may use what an older compiler does not know.
@@ -301,7 +299,7 @@ def check_toolchain(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI116", "no-overlay-in-release", "warning", sources=["amd/RyzenAI-SW#396", "amd/RyzenAI-SW#400"])
-def check_overlay(draft: QuarkDraft) -> Iterator[Found]:
+def check_overlay(draft: QuarkDraft) -> Finds:
     """The release does not ship the overlay file that this NPU needs.
 
     Without its xclbin the provider runs everything on the CPU, silently.
@@ -317,7 +315,7 @@ def check_overlay(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI117", "xclbin-forbidden", "error", sources=[_RAI])
-def check_xclbin(draft: QuarkDraft) -> Iterator[Found]:
+def check_xclbin(draft: QuarkDraft) -> Finds:
     """An xclbin is named for a device that chooses it by itself.
 
     Since Ryzen AI 1.6 it must not be set on Strix and Krackan.
@@ -337,7 +335,7 @@ def check_xclbin(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI118", "before-the-new-compiler", "warning", sources=[_RAI])
-def check_compiler(draft: QuarkDraft) -> Iterator[Found]:
+def check_compiler(draft: QuarkDraft) -> Finds:
     """The release is older than the INT8 compiler whose options are written.
 
     Ryzen AI 1.6 brought a new INT8 compiler. The targets X1 and X2, and no xclbin on Strix and Krackan, are options of
@@ -355,7 +353,7 @@ def check_compiler(draft: QuarkDraft) -> Iterator[Found]:
 
 
 @RULES.rule("VAI119", "driver-bound", "info", sources=[_RAI])
-def check_driver(draft: QuarkDraft) -> Iterator[Found]:
+def check_driver(draft: QuarkDraft) -> Finds:
     """The execution provider of this release needs an NPU driver of at least some version.
 
     With an older driver, and with one released after a date in 2028 to 2029, it does not start.

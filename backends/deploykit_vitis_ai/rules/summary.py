@@ -5,11 +5,10 @@ The format is that of the logs printed in the examples of repository amd/Vitis-A
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from deploykit.findings.records import Record
-from deploykit.findings.rules import Found, Registry
+from deploykit.findings.rules import Finds, Found, Registry
 
 __all__ = ["RULES", "SUMMARY", "CompileSummary", "find_summary"]
 
@@ -58,7 +57,7 @@ RULES = Registry[CompileSummary]("compilation", sources=_SOURCES)
 
 
 @RULES.rule("VAI401", "nothing-on-the-npu", "error")
-def check_offloaded(summary: CompileSummary) -> Iterator[Found]:
+def check_offloaded(summary: CompileSummary) -> Finds:
     """The compiler put no operator on the NPU.
 
     Opening the model succeeds all the same: ONNX Runtime then runs everything on the CPU.
@@ -70,7 +69,7 @@ def check_offloaded(summary: CompileSummary) -> Iterator[Found]:
 
 
 @RULES.rule("VAI402", "subgraph-failed", "error")
-def check_failed(summary: CompileSummary) -> Iterator[Found]:
+def check_failed(summary: CompileSummary) -> Finds:
     """A part of the model failed to compile and falls back to the CPU.
 
     The compiler's own errors are swallowed by the provider.
@@ -82,7 +81,7 @@ def check_failed(summary: CompileSummary) -> Iterator[Found]:
 
 
 @RULES.rule("VAI403", "partly-on-the-cpu", "warning")
-def check_share(summary: CompileSummary) -> Iterator[Found]:
+def check_share(summary: CompileSummary) -> Finds:
     """Less than the whole work runs on the NPU, or in several pieces.
 
     Every piece on the CPU costs copies and time. One partition with everything in it is the aim.
