@@ -53,6 +53,7 @@ from deploykit.flow.ways import WIDER_LAYERS
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.ranges import Interval
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.published import Published, published
@@ -351,7 +352,7 @@ def _taking_in(made: Made) -> Made:
     read, facts, encodings = made.ran.read()
     moving = (name for name, fact in facts.tensors.items() if not fact.is_weight)
     known = {name: ends for name in moving if (ends := range_of(encodings.get(name)))}
-    wider = dict[tuple[float, float], tuple[float, float]]()  # what shares a grid goes on sharing it
+    wider = dict[Interval, Interval]()  # what shares a grid goes on sharing it
     for name, (low, high) in observed_ranges(load_weights(read), known, read_held_out(made.ran.folder)).items():
         least, most = wider.get(known[name], known[name])
         wider[known[name]] = min(least, low), max(most, high)

@@ -25,6 +25,7 @@ from deploykit.findings import Finding, sort_findings
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model
 from deploykit.model.nodes import copy_of
+from deploykit.model.ranges import Interval
 from deploykit.model.weights import lean_weights, load_small_weights
 
 if TYPE_CHECKING:
@@ -69,10 +70,10 @@ def samples_of(situation: Situation, shared: SharedWork) -> Samples:
     return shared.keep(key, samples)
 
 
-def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Sequence[Feed]) -> dict[str, tuple[float, float]]:
+def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Sequence[Feed]) -> dict[str, Interval]:
     """The lowest and highest finite value of each tensor over all samples, in the float model."""
     wanted = tuple(names)
-    ranges: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, Interval] = {}
     session = Session(model, capture=wanted) if wanted else None
     for values in session.runs(feeds) if session else ():
         for name in wanted:
@@ -116,7 +117,7 @@ def evidence_of(model: ModelProto, samples: Samples) -> Evidence:
         values = [feed[name] for feed in samples.feeds]
         declared[name] = (min(float(one.min()) for one in values), max(float(one.max()) for one in values))
 
-    def observe(names: Collection[str]) -> dict[str, tuple[float, float]]:
+    def observe(names: Collection[str]) -> dict[str, Interval]:
         return observed_ranges(model, names, samples.feeds)
 
     words = samples.described_for_humans

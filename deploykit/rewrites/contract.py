@@ -27,7 +27,7 @@ from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, copy_of, label, operand, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
-from deploykit.model.ranges import graph_bounds
+from deploykit.model.ranges import Interval, graph_bounds
 from deploykit.system.aliases import Numbers
 from deploykit.system.published import Published
 
@@ -102,7 +102,7 @@ class Rewritten(Record, kw_only=False):
     model: ModelProto
     encodings: EncodingSet | None
     touched: frozenset[str] = frozenset()
-    ranges: Mapping[str, tuple[float, float]] = {}
+    ranges: Mapping[str, Interval] = {}
     notes: tuple[str, ...] = ()
     tail: ModelProto | None = None
 
@@ -194,7 +194,7 @@ class NodeSteps:
     def __init__(self, graph: GraphCopy, encodings: EncodingSet | None) -> None:
         self.graph, self.encodings = graph, encodings
         self.needed, self.touched, self.bounded = set[str](), set[str](), set[str]()
-        self.ranges: dict[str, tuple[float, float]] = {}
+        self.ranges: dict[str, Interval] = {}
         self.notes: list[str] = []
 
     def start(self, node: NodeProto) -> None:
