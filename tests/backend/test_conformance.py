@@ -198,7 +198,7 @@ NAMESPACES = (
     (deploykit_ort_qnn, load_backend("ort-qnn").registries()),
     (deploykit_vitis_ai, load_backend("vitis-ai").registries()),
 )
-MADE = re.compile(r"^(\w+): Registry\[\w+\] = Registry\(", re.MULTILINE)
+MADE = re.compile(r"^(\w+)(?:: Registry\[\w+\])? = Registry(?:\[\w+\])?\(", re.MULTILINE)
 
 
 def registries_in(package: Any) -> Iterator[tuple[str, str]]:
