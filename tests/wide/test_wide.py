@@ -50,8 +50,9 @@ def blocks(path: Path) -> list[str]:
     return re.split(r"^# ", path.read_text("utf-8"), flags=re.MULTILINE)
 
 
+HEAVY = [pytest.mark.heavy]
 CASES = [
-    pytest.param(name, number, id=f"{name} {part[:70]}", marks=[pytest.mark.heavy] * (name != "quick"))
+    pytest.param(name, number, id=f"{name} {part[:70]}", marks=HEAVY[name == "quick" or number % 3 == 0 :])
     for name, path in TABLES.items()
     for number, part in enumerate(blocks(path))
     if number
