@@ -317,11 +317,12 @@ def check_size_chosen(chosen: ChosenWay) -> Finds:
         if item.is_typed:
             continue
         sizes = ",".join(map(str, item.shape))
+        # A single number behind = is a value.
         yield Found(
             "tensor",
             item.name,
             f"input {item.name} is {sizes.replace(',', ' x ')}: {item.why}",
-            hint=f"for another size add --input {item.name}={sizes} with your numbers",
+            hint=f"for another size add --input {item.name}{':='[',' in sizes]}{sizes} with your numbers",
             evidence={"shape": list(item.shape), "why": item.why, "usual": item.usual},
         )
     for name, value in chosen.situation.choices.items():

@@ -468,13 +468,12 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
         sure = [np.eye(12, dtype=np.float32)[[n % 12]] * (0.9 - n / 2000) + 0.01 for n in range(items)]
         moved = [*(np.roll(sample, 1) for sample in sure[:flipped]), *sure[flipped:]]
         yield f"{flipped} of {items} decided otherwise", classes, sure, moved, {}
-    # A hundred classes that never lead are no measure of how clear a lead is.
+    # Classes that never lead are no measure of how clear a lead is.
     leads = [np.r_[np.roll([32, 31.5, *[30.5] * 10], n), np.zeros(94)][None].astype(np.float32) for n in range(40)]
-    swapped = [one - np.float32(0.62) * (one == 32) if n % 5 == 0 else one for n, one in enumerate(leads)]
-    yield "leads of a half, beside many that never lead", _one("Relu", (1, 106)), leads, swapped, {}
-    ties = [np.where(one == 31.5, np.float32(31.97), one) for one in leads]
-    swapped = [one - np.float32(0.06) * (one == 32) if n % 5 == 0 else one for n, one in enumerate(ties)]
-    yield "near ties, beside many that never lead", _one("Relu", (1, 106)), ties, swapped, {}
+    for name, beside, step in (("leads of a half", 31.5, 0.62), ("near ties", 31.97, 0.06)):
+        leading = [np.where(lead == 31.5, np.float32(beside), lead) for lead in leads]
+        behind = [lead - np.float32(step * (n % 5 == 0)) * (lead == 32) for n, lead in enumerate(leading)]
+        yield f"{name}, beside many that never lead", _one("Relu", (1, 106)), leading, behind, {}
     ranked = np.linspace(0.3, 0.01, 12, dtype=np.float32)
     clear = [ranked + np.eye(12, dtype=np.float32)[0] * np.float32(n / 200) for n in range(8)]
     turned = [np.roll(sample, n)[None] for n, sample in enumerate(clear)]

@@ -161,13 +161,6 @@ FLOATS: dict[str, ModelProto] = {
         "six = Constant <value_ints = [2,4,4,1,3,3]> ()  r = Reshape (x, six)  d = Div (r, 3)"
         "  back = Constant <value_ints = [32,9]> ()  b = Reshape (d, back)  y = Sin (b)",
     ),
-    "merge-axes": built(
-        "1,4,4,4",
-        "one = Constant <value_ints = [1,4,2,2,2,2]> ()  r = Reshape (x, one)  t = Transpose <perm = [0,5,1,3,2,4]> (r)"
-        "  two = Constant <value_ints = [1,2,2,4,2,2]> ()  s = Reshape (t, two)"
-        "  u = Transpose <perm = [0,2,4,3,5,1]> (s)  last = Constant <value_ints = [1,8,8]> ()  o = Reshape (u, last)"
-        "  y = Sin (o)",
-    ),
     "zeros-in-kernel": built("1,4,8,8,8", "y = Conv <dilations = [2,2,2]> (x, +[6,4,3,3,3])", 17),
     "equal-of-bools": built(
         "3,8",

@@ -240,7 +240,7 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
     """The measure that people of the trade use; nothing where they use decibels."""
-    if piece.kind is OutputKind.LOGITS and piece.class_axis is not None:
+    if piece.kind is OutputKind.LOGITS:
         values = np.concatenate([one.ravel() for one, _ in pairs])
         if values.min() > 0 and values.mean() > values.std():  # no logits: scores of a voice, from 1 to 5
             piece = replace(piece, class_axis=None, task=Task.REGRESSION)
@@ -260,11 +260,10 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             more = f", {moved:.1%} of the probability lies elsewhere" if moved > PROBABILITY_TOLERANCE else ""
             same, total = measures.agreement(measures.answers(pairs, axis))
             plainly = measures.agreement([(one.argmax(axis), two.argmax(axis)) for one, two in pairs])[0]
-            near = f", {same - plainly} near ties besides" if same > plainly else ""
-            words = f"{plainly} of {total} {what} equal{near}{more}"
-            yield number(Measure.TOP_1, same / total, items=total, words=words)
+            more = f", {same - plainly} near ties besides{more}" if same > plainly else more
+            yield replace(counted(Measure.TOP_1, what, plainly, total, more), value=same / total)
             if pairs[0][0].shape[axis] > 10:
-                among, total = measures.among_first(pairs, axis, 5)
+                among, total = measures.among_five(pairs, axis)
                 yield number(Measure.TOP_5, among / total, items=total)
         case Task.TEXT:
             same, total, changed = measures.texts_read(measures.answers(pairs, axis))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from deploykit.findings.records import Record
 from deploykit.system.aliases import Numbers
 
-__all__ = ["Doubles", "Pair", "PairQuality", "Slices", "agreement", "among_first", "answers"]
+__all__ = ["Doubles", "Pair", "PairQuality", "Slices", "agreement", "among_five", "answers"]
 __all__ += ["cosine", "decisions_kept", "embeddings", "gain_error", "max_error"]
 __all__ += ["mean_overlap", "measure", "overall_db", "picture_db", "psnr_db", "relative_error", "runs_of"]
 __all__ += ["sqnr_db", "ssim", "texts_read", "worst_sample", "worst_slice"]
@@ -326,9 +326,8 @@ def answers(pairs: Sequence[Pair], axis: int | None) -> list[Pair]:
         else:
             left, right = a.argmax(axis), b.argmax(axis)
             values = np.take_along_axis(a, np.expand_dims(right, axis), axis).squeeze(axis)
-            best = np.sort(a, axis).take(range(-min(_LEADING, a.shape[axis]), 0), axis)
-            spread = min(np.std(a), np.sqrt(best.var(axis).mean()))
-            near = a.max(axis) - values <= _CLEAR * float(spread)
+            best = np.moveaxis(np.sort(a, axis), axis, -1)[..., -_LEADING:]
+            near = a.max(axis) - values <= _CLEAR * min(np.std(a), np.sqrt(best.var(-1).mean()))
         found.append((left, np.where(near, left, right)))
     return found
 
@@ -339,11 +338,11 @@ def agreement(pairs: Sequence[Pair]) -> tuple[int, int]:
     return int((left == right).sum()), left.size
 
 
-def among_first(pairs: Sequence[Pair], axis: int, first: int) -> tuple[int, int]:
-    """How often the reference's class is among the ``first`` ones of the right side, and of how many times."""
+def among_five(pairs: Sequence[Pair], axis: int) -> tuple[int, int]:
+    """How often the reference's class is among the first five of the right side, and of how many times."""
     same = total = 0
     for (_, two), (left, right) in zip(pairs, answers(pairs, axis), strict=True):
-        ranked = np.argsort(-np.asarray(two, np.float64), axis=axis).take(range(min(first, two.shape[axis])), axis)
+        ranked = np.argsort(-1.0 * two, axis).take(range(5), axis)
         hit = (left == right) | (ranked == np.expand_dims(left, axis)).any(axis)
         same, total = same + int(hit.sum()), total + hit.size
     return same, total
