@@ -124,6 +124,7 @@ class Aimet(Quantizer):
         version = given["encoding_version"] or encodings_version(asked.target, lpbq=bool(given["lpbq"]))
         return QuantizerJob(
             script=Path(__file__).with_name("aimet_job.py"),
+            rewrites=("table-of-its-own",),  # it refuses one weight with two kinds of readers
             settings={
                 "param_type": f"int{widths[0]}",
                 "activation_type": f"int{widths[1]}",

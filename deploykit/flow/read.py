@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from msgspec.structs import replace
 from onnx import ModelProto
 
@@ -263,7 +264,8 @@ def _proof_feed(model: ModelProto) -> dict[str, Numbers]:
     """
     specs = input_specs(collect_facts(wrap_proto(model, path=Path("model.onnx"))))
     return {
-        spec.name: spec.is_float
-        * arbitrary_values(generator(0, spec.name, 0), spec.made_shape, spec.numpy_type, is_float=spec.is_float)
+        spec.name: arbitrary_values(generator(0, spec.name, 0), spec.made_shape, spec.numpy_type, is_float=True)
+        if spec.is_float
+        else np.zeros(spec.made_shape, spec.numpy_type)
         for spec in specs
     }

@@ -40,6 +40,7 @@ __all__ = [
     "pool_windows",
     "product_by_halves",
     "sum_to_mean",
+    "table_of_its_own",
     "usual_activations",
     "zeros_in_kernel",
 ]
@@ -104,6 +105,23 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
         to.nodes[-1].output[0], to.nodes[-1].name = made, to.node.name
 
     return Match(f"it sums over {summed or 'nothing'} and repeats over {batch or 'nothing'}", write)
+
+
+@rewrite("Gather", none="no stored table is read by a layer too", note="{} tables are no longer a layer's weight")
+def table_of_its_own(look: ModelLook, node: NodeProto) -> Match | None:
+    """Gives a Gather its own copy of a stored table that something else reads as well, as tied embeddings are.
+
+    A quantizer gives a table and a weight encodings of their own.
+    """
+    name = node.input[0]
+    if look.array(name) is None or all(reader.op_type == "Gather" for reader in look.readers(name)):
+        return None
+
+    def write(to: NodeSteps) -> None:
+        to.gone = []
+        to.node.input[0] = to.store(f"{name}_table", look.values(name))
+
+    return Match(f"{name} is no table alone", write)
 
 
 @rewrite("GatherND", none="no GatherND has stored indices", note="{} GatherNDs take rows")

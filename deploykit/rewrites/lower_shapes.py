@@ -95,7 +95,7 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
     shape, last = _static(look.shape(given)), _static(look.shape(after.output[0]))
     if shape is None or last is None:
         raise NoMatchError(f"the shape of {given} or of {after.output[0]} varies")
-    if len(last) > _MOST_AXES:
+    if len(last) > _MOST_AXES and look.only_reader(after.output[0], "Transpose") is None:
         raise NoMatchError(f"{after.output[0]} has {len(last)} dimensions as well")
     steps = moves(shape, attribute(node, "perm", ()) or range(len(shape))[::-1])
     if steps is None:

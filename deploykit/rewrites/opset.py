@@ -19,7 +19,7 @@ from deploykit.encodings.place import share_entry
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
-from deploykit.model.nodes import attribute, copy_of, label, opset_of
+from deploykit.model.nodes import attribute, attributes, copy_of, label, opset_of
 from deploykit.model.nodes import raise_opset as raised_to
 from deploykit.model.operators import CONTRIBUTED, LAYERNORM_SINCE, is_standard
 from deploykit.model.pinning import keep_weights_constant
@@ -160,6 +160,9 @@ def _inlined(model: ModelProto, sites: Sequence[Site]) -> tuple[ModelProto, tupl
     own = [node for node in raised.graph.node if _contributed_name(node)]
     for node in own:
         node.domain, node.op_type = _BODIES, _contributed_name(node)
+        # onnx forgets the defaults of a function where its body hands them on to another one.
+        given = attributes(node)
+        node.attribute.extend(d for d in _contributed()[node.op_type].attribute_proto if d.name not in given)
     for function in _contributed().values() if own else ():
         raised.functions.add().CopyFrom(function)
         # What it holds means the same in all sets from its own on.

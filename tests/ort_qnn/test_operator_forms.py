@@ -122,61 +122,15 @@ def proven(folder: Path, model: ModelProto, encodings: EncodingSet | None, least
 # What is added to both samples, a stored table or their own mean, right in front of a normalization.
 POSITIONED = "s = Add (x, {})  y = LayerNormalization (s, +[32], [32])"
 RMS = "q = Pow (h, 2)  m = ReduceMean <axes = [-1]> (q)  p = Add (m, 1e-5)  r = Sqrt (p)  v = Reciprocal (r)"
-# Windows of 5 x 5 places for an adaptive pool to 3 x 3, as torch gathers them: rows, places in them, columns, places.
-WINDOWS = np.stack(np.meshgrid(*np.split(np.array([[0, 1], [1, 3], [3, 4]] * 2), 2), indexing="ij"), -1)
-POOLED = "t = Transpose <perm = [2,3,0,1]> (x)  g = GatherND (t, at)  u = Transpose <perm = [4,5,0,1,2,3]> (g)"
 FLOATS: dict[str, ModelProto] = {
-    "sums-to-matmul": shape_inference.infer_shapes(
-        text_model(
-            "float[1,4,5,5] x",
-            f"{POOLED}  s = ReduceSum <keepdims = 0> (u, axes)  y = Sin (s)",
-            opset=17,
-            at=WINDOWS.reshape(3, 2, 3, 2, 2),
-            axes=np.array([3, 5]),
-        )
-    ),
     "": built("2,16,32", f"m = ReduceMean <axes = [0], keepdims = 0> (x)  {POSITIONED.format('m')}"),
     "divide-by-root": projected(f"{RMS}  n = Mul (h, v)  a = Mul (+[32], n)", 17, 16),
     "norm-rows": projected("a = RMSNormalization (h, +[32])", 23, 16),
     " ": projected("a = LayerNormalization <axis = -2> (h, +[16,32], [16,32])", 17, 16),
-    "pool-by-taps": built(
-        "1,4,6,8,8", "y = MaxPool <kernel_shape = [2,3,3], strides = [2,2,2], pads = [0,1,1,0,1,1]> (x)", 18
-    ),
-    "cumulate-forward": built(
-        "3,8", "axis = Constant <value_int = 1> ()  y = CumSum <reverse = 1, exclusive = 1> (x, axis)"
-    ),
-    "pad-by-borders": built(
-        "1,4,8,8",
-        'p = Constant <value_ints = [0,0,1,2,0,0,0,1]> ()  s = Sin (x)  r = Pad <mode = "wrap"> (s, p)  y = Cos (r)',
-        19,
-    ),
-    "float-exponent": built("3,8", "k = Constant <value_int = 3> ()  y = Pow (x, k)"),
-    "one-hot-of-floats": built(
-        "3,8",
-        "n = Constant <value_int = 8> ()  v = Constant <value_ints = [0, 1]> ()  i = ArgMax <axis = 1> (x)"
-        "  o = OneHot (i, n, v)  y = Cast <to = 1> (o)",
-    ),
-    "reshape-behind": built(
-        "2,16,9",
-        "six = Constant <value_ints = [2,4,4,1,3,3]> ()  r = Reshape (x, six)  d = Div (r, 3)"
-        "  back = Constant <value_ints = [32,9]> ()  b = Reshape (d, back)  y = Sin (b)",
-    ),
-    "zeros-in-kernel": built("1,4,8,8,8", "y = Conv <dilations = [2,2,2]> (x, +[6,4,3,3,3])", 17),
-    "equal-of-bools": built(
-        "3,8",
-        "z = Constant <value_float = 0.0> ()  l = Less (x, z)  s = Sin (x)  m = Less (s, z)  e = Equal (l, m)"
-        "  y = Cast <to = 1> (e)",
-    ),
-    "product-by-halves": built("3,5", "y = ReduceProd <axes = [1]> (x)"),
-    "rank-four": built("1,4,3,5,6", "y = BatchNormalization (x, +[4], +[4], +[4], +[4])"),
-    "resolve-sequences": built(
-        "3,8",
-        "parts = SplitToSequence <axis = 0, keepdims = 0> (x)  last = Constant <value_int = -1> ()"
-        "  one = SequenceAt (parts, last)  y = Sigmoid (one)",
-    ),
-    "write-out-functions": built("3,8", "y = Softsign (x)", 18),
-    "  ": built("3,8", "k = Constant <value_int = 1> ()  y = Trilu <upper = 0> (x, k)"),
 }
+for line in Path(__file__).with_name("cured.txt").read_text("utf-8").splitlines():
+    name, shape, opset, body = line.split(" | ")
+    FLOATS[name] = built(shape, body, int(opset))
 
 
 @pytest.mark.parametrize("cure", FLOATS)
