@@ -14,7 +14,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
 
 __all__ = [
     "Answerer",
@@ -140,7 +139,7 @@ class Finding(Record):
         """The same finding, marked as avoided by the plan."""
         return replace(self, handled=how)
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, Any]:
         """The finding in the published shape (docs/json.md); numbers that JSON does not have are words."""
         return {
             "code": self.code,
