@@ -312,6 +312,10 @@ def ladder(
     deploykit accuracy ladder --accuracy fp32=76.1 --accuracy w8a8=40 --accuracy w8a16=75.9
     """
     if accuracies or (model is not None and model.suffix.lower() in _TABLES):
+        for name, value in ({"raise": raising, "out": out} | asked).items():
+            if value and name not in ("goal", "lower_is_better"):
+                told = f"--{name.replace('_', '-')} with numbers that were measured elsewhere: nothing is run"
+                raise UsageError(told, next="leave it out")
         return _from_numbers(model, accuracies, goal=asked["goal"], lower_is_better=asked["lower_is_better"])
     if model is None:
         raise UsageError("which model?", next="name the float model, or what was measured: --accuracy w8a8=40")
