@@ -196,7 +196,11 @@ def pin(given: Situation) -> Situation:
     # Symbols of computed tensors are taken away only where they hid sizes.
     if not (sizes or choices or any(not isinstance(dim, int) for shape in was for dim in shape)):
         pinned = proto
-    folded = rewrite(pinned, encodings, _FOLDS, [_proof_feed(pinned)])
+    feed = _proof_feed(pinned)
+    folded = rewrite(pinned, encodings, _FOLDS, [feed])
+    if folded.problem is not None:  # a table may have no other place than 0
+        floats = {name: value if value.dtype.kind == "f" else np.zeros_like(value) for name, value in feed.items()}
+        folded = rewrite(pinned, encodings, _FOLDS, [floats])
     pinned, kept = folded.model, folded.encodings
     settle_outputs(pinned)
     if pinned is proto or not (sizes or choices or folded.kept):
@@ -258,14 +262,11 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: Mo
 
 
 def _proof_feed(model: ModelProto) -> dict[str, Numbers]:
-    """Something to run both forms on: folding is right by construction, and the run shows that it has no defect.
-
-    Integers are 0, which is a place in every table, also in one of a single row.
-    """
+    """Something to run both forms on: folding is right by construction, and the run shows that it has no defect."""
     specs = input_specs(collect_facts(wrap_proto(model, path=Path("model.onnx"))))
     return {
-        spec.name: arbitrary_values(generator(0, spec.name, 0), spec.made_shape, spec.numpy_type, is_float=True)
-        if spec.is_float
-        else np.zeros(spec.made_shape, spec.numpy_type)
+        spec.name: arbitrary_values(
+            generator(0, spec.name, 0), spec.made_shape, spec.numpy_type, is_float=spec.is_float, low=0
+        )
         for spec in specs
     }
