@@ -51,9 +51,8 @@ def command(model: Path, options: tuple[str, ...], **given: Any) -> int:
 def _text(done: Quantization, asked: Json) -> str:
     lines = [findings_text(done.findings), ""]
     numbers = done.record.get("numbers")
-    if numbers is not None:
-        value = numbers["sqnr_db"]
-        lines.append(f"simulated  {'no difference' if value is None else f'{value:.2f} dB'} against the float model")
+    if numbers is not None and numbers["sqnr_db"] is not None:  # no difference, and nothing left, are told by DK221
+        lines.append(f"simulated  {numbers['sqnr_db']:.2f} dB against the float model")
     lines.append(f"quantizer  {done.record.get('toolchain') or done.record['quantizer']}")
     lines.append(f"folder     {done.folder} ({', '.join(done.files.values())}, report.md)")
     kinds = ("model", "encodings") if "model" in done.files else ("qdq",)

@@ -356,11 +356,12 @@ def _taking_in(made: Made) -> Made:
     for name, (low, high) in observed_ranges(load_weights(read), known, read_held_out(made.ran.folder)).items():
         least, most = wider.get(known[name], known[name])
         wider[known[name]] = min(least, low), max(most, high)
-    changed = (entry_for_range(name, encodings, *wider[ends]) for name, ends in known.items() if wider[ends] != ends)
+    grown = ((name, wider.get(ends, ends)) for name, ends in known.items())  # nothing is seen of what has no values
+    changed = (entry_for_range(name, encodings, *ends) for name, ends in grown if ends != known[name])
     found = _with_encodings(made, facts, encodings.with_entries(changed))
     after = found.numbers.sqnr_db
     since = f"; ranges have taken these in since, for {after:.1f} dB on them"
-    return made if after < before + _CUT_OFF_DB else replace(found, numbers=replace(made.numbers, since=since))
+    return replace(found, numbers=replace(made.numbers, since=since)) if after > before + _CUT_OFF_DB else made
 
 
 def _widened(made: Made, tell: Tell) -> Made:

@@ -432,7 +432,9 @@ def check_quantized(quantized: Made) -> Finds:
     numbers = quantized.numbers
     on = "samples" if numbers.seen else "samples that it did not see" + numbers.since
     value = numbers.to_json()["sqnr_db"]
-    shown = "no difference" if value is None else f"{value:.1f} dB"
+    shown = (
+        f"{numbers.sqnr_db:.1f} dB" if value is not None else "no difference" if numbers.sqnr_db > 0 else "nothing left"
+    )
     yield Found(
         "model",
         quantized.model.path.name,

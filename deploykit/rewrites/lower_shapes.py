@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import chain, permutations
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,8 @@ _MOST_SEARCHED = 7
 _KERNEL_RANK = 4
 # Operators that move or sum what they read first, and nothing else.
 _SUMMING = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Gather", "GatherND", "Slice", "ReduceSum", "ReduceMean")
-# Values of a matrix that stands for sums: of a map of 64 x 64, and 32 x 32 windows.
-_LARGEST_MATRIX = 1 << 22
+# Values of a matrix that stands for sums: a map of 64 x 64, 32 x 32 windows. Its places are run one by one.
+_LARGEST_MATRIX, _MOST_PLACES = 1 << 22, 1 << 14
 # Values that a repeated constant may have: a position table for a few samples has far fewer.
 _MOST_REPEATED = 1 << 26
 
@@ -331,7 +331,8 @@ def sums_to_matmul(look: ModelLook) -> Iterator[Match | NearMiss]:
         given, last = _static(look.shape(source)), _summed(look, start)
         made = look.nodes[last[-1]].output[0] if last else ""
         left = _static(look.shape(made))
-        if given is None or left is None or math.prod(given[2:]) * math.prod(left[2:]) > _LARGEST_MATRIX:
+        places = 0 if given is None else math.prod(given[2:])
+        if given is None or left is None or places > _MOST_PLACES or places * math.prod(left[2:]) > _LARGEST_MATRIX:
             yield NearMiss((label(node),), "it is not summed to one map, or one whose matrix is too large")
             continue
         matrix = _matrix(part_of(look, [*inside, *last], [made], name="sums"), source, given)
@@ -387,16 +388,19 @@ def _is_linear(look: ModelLook, node: NodeProto) -> bool:
 
 
 def _matrix(part: ModelProto, source: str, sizes: Sequence[int]) -> Numbers | None:
-    """What each place of a map gives to each place of the result; None where channels differ in it."""
-    session = CpuSession(part.SerializeToString(), SessionOptions())
+    """What each place of a map gives to each place of the result; None where channels differ in it, or nothing runs."""
     channels, places = math.prod(sizes[:2]), math.prod(sizes[2:])
-    each = np.zeros((-(-places // channels) * channels, places), np.float32)
-    each[:places] = np.eye(places, dtype=np.float32)
-    made = [session.run(None, {source: one.reshape(sizes)})[0] for one in each.reshape(-1, channels, places)]
-    matrix: Numbers = np.stack(made).reshape(len(each), -1)[:places]
+    if not channels * places:
+        return None
     probe = np.random.default_rng(0).normal(size=(channels, places)).astype(np.float32)
-    found = session.run(None, {source: probe.reshape(sizes)})[0].reshape(channels, -1)
-    return matrix if np.allclose(probe @ matrix, found, atol=1e-4) else None
+    each = (np.eye(channels, places, first, np.float32) for first in range(0, places, channels))
+    try:
+        session = CpuSession(part.SerializeToString(), SessionOptions())
+        found, *rows = (session.run(None, {source: one.reshape(sizes)})[0] for one in chain([probe], each))
+    except Exception:  # whatever the runtime has to say of a graph that a stranger wrote
+        return None
+    matrix: Numbers = np.concatenate([one.reshape(channels, -1) for one in rows])[:places]
+    return matrix if np.allclose(probe @ matrix, found.reshape(channels, -1), atol=1e-4) else None
 
 
 @rewrite_graph(
