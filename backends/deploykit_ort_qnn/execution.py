@@ -182,15 +182,12 @@ def _estimated(
 def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: Tell, *, doubted: bool) -> Audit | None:
     """Kernels run by themselves, where that is wanted and there are any; written beside the other evidence.
 
-    All of them where the whole is ``doubted``. Where the outputs are right on inputs that mean something, a kernel that
-    is wrong elsewhere is a warning.
+    Where the outputs are right on inputs that mean something, a kernel that is wrong elsewhere is a warning.
     """
     level = str(draft.options.get("kernels", "off"))
     if level == "off" or installed_wheel() is None:
         return None
-    if doubted:
-        level = "full"
-    audit = with_count(audit_draft(draft, level=level, progress=progress), draft)
+    audit = with_count(audit_draft(draft, level=level, progress=progress, doubted=doubted), draft)
     if not audit.findings:
         return None
     if right.state is Right.YES:

@@ -46,6 +46,8 @@ __all__ = [
 ]
 
 
+# Values of a kernel with zeros in it: 128 MB.
+_LARGEST_KERNEL = 1 << 25
 # Factors of one product: each doubling costs three nodes, and float products of more mean little.
 _MOST_FACTORS = 4096
 
@@ -338,10 +340,10 @@ def pad_by_borders(look: ModelLook, node: NodeProto) -> Match | None:
     mode, sizes = str(attribute(node, "mode", "constant")), look.sizes(node.input[0])
     if mode == "constant" or (mode != "wrap" and len(sizes) < 5):
         return None
-    given, pads = operand(node, 3), look.values(node.input[1]).tolist()
+    given, pads = operand(node, 3), look.values(operand(node, 1)).tolist()
     axes = look.values(given).tolist() if given else range(len(sizes))
     grown = [(axis, *ends) for axis, *ends in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True) if any(ends)]
-    if not grown or min(pads) < 0:
+    if not grown or min(pads) < 0 or 0 in sizes:
         raise NoMatchError("it adds nothing, or takes values away")
 
     def write(to: NodeSteps) -> None:
@@ -573,7 +575,9 @@ def zeros_in_kernel(look: ModelLook, node: NodeProto) -> Match | None:
     if max(far) == 1 or len(far) < 3:
         return None
     weight = look.values(name)
-    sizes = [(size - 1) * steps + 1 for size, steps in zip(weight.shape[2:], far, strict=True)]
+    sizes = [(size - 1) * steps + 1 for size, steps in zip(weight.shape[2:], far, strict=False)]
+    if len(far) != weight.ndim - 2 or math.prod((*weight.shape[:2], *sizes)) > _LARGEST_KERNEL:
+        raise NoMatchError("its kernel has other axes, or would be too large")
 
     def write(to: NodeSteps) -> None:
         wide = np.zeros((*weight.shape[:2], *sizes), weight.dtype)

@@ -362,7 +362,7 @@ def sums_to_matmul(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 
 def _summed(look: ModelLook, start: int) -> list[int]:
-    """The nodes behind one, up to the first tensor of at most five dimensions through which all goes that it makes."""
+    """The nodes behind one, up to the first tensor of at most four dimensions through which all goes that it makes."""
     static, inside, found = look.static(), {*look.nodes[start].output}, list[int]()
     for index, node in enumerate(look.nodes[start + 1 :], start + 1):
         read = {name for name in node.input if name and name not in static}

@@ -64,12 +64,14 @@ _ALIKE = 4
 T = TypeVar("T")
 
 
-def audit_draft(draft: ProviderDraft, *, level: str, progress: Tell, given: Situation | None = None) -> Audit:
+def audit_draft(
+    draft: ProviderDraft, *, level: str, progress: Tell, given: Situation | None = None, doubted: bool = False
+) -> Audit:
     """The kernels of what a package would compile.
 
-    ``full`` are all of them, ``auto`` as many as are affordable where a row suspects any, ``quick`` those that a row
-    calls wrong. With ``given``
-    the kernels of a small model as it was given are looked at too: what is wrong with them is told as mended.
+    ``full`` are all of them, ``auto`` as many as are affordable where a row suspects any or the whole is ``doubted``,
+    ``quick`` those that a row calls wrong. With ``given`` the kernels of a small model as it was given are looked at
+    too: what is wrong with them is told as mended.
     """
     host = toolchain_host(draft.wheel)
     wheel = who_compiles(host)
@@ -85,7 +87,7 @@ def audit_draft(draft: ProviderDraft, *, level: str, progress: Tell, given: Situ
     suspects = frozenset() if level == "full" else suspects_in(model, verdicts=_SUSPECT[level])
     whole = whole_model(given) if given is not None and level in ("auto", "full") and given.facts.is_qdq else None
     if level == "auto":
-        doubted = bool(suspects or repairs_of(draft.options)) or any(one.code == "QNN284" for one in draft.lint)
+        doubted |= bool(suspects or repairs_of(draft.options)) or any(one.code == "QNN284" for one in draft.lint)
         if not doubted and (whole is None or not suspects_in(whole, verdicts=_SUSPECT[level])):
             level = "quick"  # which then runs none: the whole model is compiled and emulated all the same
     bench = bench_of(wheel, host, draft.soc_model, progress, "auditing kernels")

@@ -229,7 +229,7 @@ def check_refused(situation: Situation) -> Finds:
             rows.setdefault(row.op, []).append(row)
     for node in nodes(situation, *rows):
         rank = facts.tensor(node.inputs[0]).rank
-        types = [facts.tensors[name].dtype if name else "" for name in node.inputs]
+        types = [facts.tensor(name).dtype for name in node.inputs]
         for row in rows[node.op_type]:
             value = node.attributes.get(row.attribute, [])
             values = value if isinstance(value, list | tuple) else [value]
