@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from copy import copy
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from deploykit.errors import DefectError
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit_qnn_htp.draft import Intent, RouteCandidate
 
-__all__ = ["HOST", "Argv", "Paths", "from_dlc", "graph_name", "net_run", "shared_steps", "steps"]
+__all__ = ["HOST", "Paths", "from_dlc", "graph_name", "listed_step", "net_run", "shared_steps", "steps"]
 
 
 HOST = "x86_64-linux-clang"
@@ -24,35 +25,33 @@ HOST = "x86_64-linux-clang"
 DLC_LIBRARY = "libQnnModelDlc.so"
 
 
-class Argv:
-    """Builds the argv of one tool under one SDK table; refuses what the table does not list."""
+def listed_step(
+    step_id: str,
+    sdk: SdkTable,
+    tool: str,
+    flags: Sequence[tuple[str, ...]],
+    inputs: Sequence[str],
+    *outputs: str,
+    **more: Any,
+) -> Step:
+    """One run of a tool, by flags with their values, and the files that it reads and makes.
 
-    def __init__(self, tool: str, sdk: SdkTable) -> None:
-        if tool not in sdk.tools():
-            raise DefectError(f"{sdk.sdk} {sdk.version}: no table of the flags of {tool}")
-        self.tool = tool
-        self._sdk = sdk
-        self._words: list[str] = [tool]
-
-    def add(self, flag: str, *values: str) -> Argv:
-        """Append a flag with its values, checked against the table."""
-        row = self._sdk.flag(self.tool, flag)
+    What the table of the SDK does not list is refused.
+    """
+    if tool not in sdk.tools():
+        raise DefectError(f"{sdk.sdk} {sdk.version}: no table of the flags of {tool}")
+    for flag, *values in flags:
+        row = sdk.flag(tool, flag)
         if row is None or row.status is not Status.SUPPORTED:
             status = "not listed" if row is None else row.status
-            raise DefectError(f"{self.tool} {self._sdk.version}: the flag {flag} is {status}")
+            raise DefectError(f"{tool} {sdk.version}: the flag {flag} is {status}")
         least, most = {"switch": (0, 0), "value": (1, 1), "values": (1, 99)}[row.kind]
         if not least <= len(values) <= most:
-            raise DefectError(f"{self.tool} {flag}: {len(values)} values for a flag of kind {row.kind}")
+            raise DefectError(f"{tool} {flag}: {len(values)} values for a flag of kind {row.kind}")
         wrong = [value for value in values if row.values and row.kind == "value" and value not in row.values]
         if wrong:
-            raise DefectError(f"{self.tool} {flag}: {wrong[0]!r} is not one of {', '.join(row.values)}")
-        self._words += [flag, *values]
-        return self
-
-    def step(self, step_id: str, inputs: Sequence[str], outputs: Sequence[str], **more: Any) -> Step:
-        """What was built, with the files that it reads and makes."""
-        argv = tuple(self._words)
-        return Step(step_id, tool=self.tool, argv=argv, inputs=tuple(inputs), outputs=tuple(outputs), **more)
+            raise DefectError(f"{tool} {flag}: {wrong[0]!r} is not one of {', '.join(row.values)}")
+    return Step(step_id, tool=tool, argv=(tool, *chain(*flags)), inputs=tuple(inputs), outputs=outputs, **more)
 
 
 class Paths:
@@ -104,38 +103,32 @@ def steps(candidate: RouteCandidate, paths: Paths) -> tuple[Step, ...]:
     if not candidate.route.legacy:
         return tuple(_dlc(candidate, paths))
     draft, route = candidate.draft, candidate.route
-    argv = Argv(route.tool, draft.sdk).add("--input_network", paths.model).add("--output_path", paths.cpp)
-    inputs = [paths.model]
+    flags: list[tuple[str, ...]] = [("--input_network", paths.model), ("--output_path", paths.cpp)]
+    inputs, made = [paths.model], (paths.cpp, paths.weights)
     if draft.completed is not None and draft.intent in (Intent.INTEGER, Intent.MIXED):
-        argv.add("--quantization_overrides", paths.encodings)
+        flags.append(("--quantization_overrides", paths.encodings))
         inputs.append(paths.encodings)
     if route.quantizer_v2:
-        argv.add("--use_quantize_v2")
+        flags.append(("--use_quantize_v2",))
     if route.float_fallback:
-        argv.add("--float_fallback")
+        flags.append(("--float_fallback",))
     if route.float_fallback or not route.input_list:
-        argv.add("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16")
+        flags.append(("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16"))
     if draft.intent not in (Intent.FLOAT16, Intent.FLOAT32):
-        argv.add("--act_bitwidth", str(draft.widths[1]))
-        argv.add("--weights_bitwidth", str(draft.widths[0]))
-        argv.add("--bias_bitwidth", "32")
+        weights, activations = map(str, draft.widths)
+        flags += [("--act_bitwidth", activations), ("--weights_bitwidth", weights), ("--bias_bitwidth", "32")]
     if route.input_list:
-        argv.add("--input_list", paths.input_list)
+        flags.append(("--input_list", paths.input_list))
         inputs.append(paths.input_list)
     if draft.intent is Intent.CALIBRATED:
-        argv.add("--use_per_channel_quantization").add("--use_per_row_quantization")
+        flags += [("--use_per_channel_quantization",), ("--use_per_row_quantization",)]
     # Without it the legacy converters turn 4-D inputs and outputs into NHWC: data would change its meaning silently.
-    argv.add("--preserve_io", "layout")
-    library = Argv("qnn-model-lib-generator", draft.sdk)
-    library.add("-c", paths.cpp).add("-b", paths.weights).add("-o", "artifacts/lib").add("-t", HOST)
+    flags.append(("--preserve_io", "layout"))
+    note = "writes .cpp, .bin and _net.json; build.sh compares the types in _net.json with the intended ones"
+    build = [("-c", paths.cpp), ("-b", paths.weights), ("-o", "artifacts/lib"), ("-t", HOST)]
     return (
-        argv.step(
-            f"convert{paths.suffix}",
-            inputs,
-            (paths.cpp, paths.weights, paths.net_json),
-            note="writes .cpp, .bin and _net.json; build.sh compares the types in _net.json with the intended ones",
-        ),
-        library.step(f"model-lib{paths.suffix}", (paths.cpp, paths.weights), (paths.library,)),
+        listed_step(f"convert{paths.suffix}", draft.sdk, route.tool, flags, inputs, *made, paths.net_json, note=note),
+        listed_step(f"model-lib{paths.suffix}", draft.sdk, "qnn-model-lib-generator", build, made, paths.library),
         _context(draft.sdk, paths, model=paths.library),
         net_run(draft.sdk, paths),
     )
@@ -143,16 +136,15 @@ def steps(candidate: RouteCandidate, paths: Paths) -> tuple[Step, ...]:
 
 def _dlc(candidate: RouteCandidate, paths: Paths) -> Iterator[Step]:
     draft, route = candidate.draft, candidate.route
-    argv = Argv(route.tool, draft.sdk).add("--input_network", paths.model).add("--output_path", paths.dlc)
-    inputs = [paths.model]
+    flags, inputs = [("--input_network", paths.model), ("--output_path", paths.dlc)], [paths.model]
     if draft.completed is not None and route.encodings:
-        argv.add("--quantization_overrides", paths.encodings)
+        flags.append(("--quantization_overrides", paths.encodings))
         inputs.append(paths.encodings)
-    argv.add("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16")
+    flags.append(("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16"))
     if draft.sdk.has_flag(route.tool, "--target_backend"):
-        argv.add("--target_backend", "HTP")
+        flags.append(("--target_backend", "HTP"))
     note = "no public tool lists the types inside a DLC by known flags: compare with qairt-dlc-info by hand"
-    yield argv.step(f"convert{paths.suffix}", inputs, (paths.dlc,), note=note)
+    yield listed_step(f"convert{paths.suffix}", draft.sdk, route.tool, flags, inputs, paths.dlc, note=note)
     yield from from_dlc(draft.sdk, paths)
 
 
@@ -163,22 +155,26 @@ def from_dlc(sdk: SdkTable, paths: Paths) -> Iterator[Step]:
 
 
 def _context(sdk: SdkTable, paths: Paths, *, model: str, dlcs: Sequence[str] = ()) -> Step:
-    argv = Argv("qnn-context-binary-generator", sdk).add("--backend", "libQnnHtp.so").add("--model", model)
+    flags = [("--backend", "libQnnHtp.so"), ("--model", model)]
     if dlcs:
-        argv.add("--dlc_path", ",".join(dlcs))  # several are composed into one context: the tool's own help
-    argv.add("--binary_file", paths.binary).add("--output_dir", "artifacts")
-    argv.add("--config_file", paths.outer)
+        flags.append(("--dlc_path", ",".join(dlcs)))  # several are composed into one context: the tool's own help
+    flags += [("--binary_file", paths.binary), ("--output_dir", "artifacts"), ("--config_file", paths.outer)]
     read = (*(dlcs or [model]), paths.outer, paths.inner)
-    return argv.step(f"context-binary{paths.group}", read, (paths.context,))
+    tool = "qnn-context-binary-generator"
+    return listed_step(f"context-binary{paths.group}", sdk, tool, flags, read, paths.context)
 
 
 def net_run(sdk: SdkTable, paths: Paths) -> Step:
     """Load a context binary on the device and run it."""
-    argv = Argv("qnn-net-run", sdk).add("--backend", "libQnnHtp.so").add("--retrieve_context", paths.context)
-    argv.add("--input_list", paths.device_list).add("--output_dir", paths.device_output)
-    argv.add("--config_file", paths.outer_run)
+    flags = [
+        ("--backend", "libQnnHtp.so"),
+        ("--retrieve_context", paths.context),
+        ("--input_list", paths.device_list),
+        ("--output_dir", paths.device_output),
+        ("--config_file", paths.outer_run),
+    ]
     read = (paths.context, paths.outer_run, paths.inner_run)
-    return argv.step(f"net-run{paths.group}", read, (paths.device_output,), where="device")
+    return listed_step(f"net-run{paths.group}", sdk, "qnn-net-run", flags, read, paths.device_output, where="device")
 
 
 def graph_name(model: Path) -> str:

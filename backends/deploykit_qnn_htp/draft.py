@@ -26,6 +26,7 @@ from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import SourcedRow
 from deploykit_qnn_htp.provider import carried_for
 from deploykit_qualcomm.carriers import Carried
+from deploykit_qualcomm.devices import arch_of
 from deploykit_qualcomm.rules.converters import Float16Plan
 
 __all__ = [
@@ -177,12 +178,7 @@ class ConversionDraft(Record, dict=True):
     @property
     def arch(self) -> str:
         """The HTP architecture, "" when unknown."""
-        return str(self.situation.target.device.fact("arch") or "")
-
-    @property
-    def calibration(self) -> Path | None:
-        """The calibration data of the request."""
-        return self.situation.request.calibration
+        return arch_of(self.situation.target.device)
 
     @property
     def float_set(self) -> frozenset[str]:

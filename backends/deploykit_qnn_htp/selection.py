@@ -31,7 +31,7 @@ from deploykit_qnn_htp.provider import carried_for
 from deploykit_qnn_htp.rules import routes
 from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.carriers import Fit, chip_on_arm
-from deploykit_qualcomm.devices import lacks
+from deploykit_qualcomm.devices import arch_of, lacks
 
 __all__ = ["Selection", "alternatives", "mixed_support", "select_route"]
 
@@ -99,12 +99,13 @@ def _is_open(row: ConverterRoute, draft: ConversionDraft) -> bool:
     if row.by_provider:
         carried = None if draft.is_segment else draft.carried
         return carried is not None and (not row.dlc or carried.wheel.runs_on_linux)
-    return not (row.input_list and draft.calibration is None)
+    return not (row.input_list and draft.situation.request.calibration is None)
 
 
 def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
     """The routes to try, best first; a route the user named, or an input list the user insists on, is the only one."""
-    named, routes = draft.situation.request.adapter_options.get("route"), load_routes().route
+    request, routes = draft.situation.request, load_routes().route
+    named = request.adapter_options.get("route")
     if named is not None:
         row = next((row for row in routes if row.id == named), None)
         if row is None:
@@ -128,13 +129,13 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
         return [calibrated]
     rows = [route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order]
     rows = [row for row in rows if not row.by_provider or _is_open(row, draft)]
-    if draft.input_list_wanted is False or (draft.intent is Intent.INTEGER and draft.calibration is None):
+    if draft.input_list_wanted is False or (draft.intent is Intent.INTEGER and request.calibration is None):
         rows = [row for row in rows if not row.input_list]
         if not rows:
             raise UsageError(
                 f"--no-input-list: no other route makes a model that is {draft.intent}", next="leave it out"
             )
-    elif draft.intent is Intent.MIXED and draft.calibration is not None:
+    elif draft.intent is Intent.MIXED and request.calibration is not None:
         # What most people would type; shown as rejected, with what it would have done.
         return [calibrated, *rows]
     return rows
@@ -142,7 +143,7 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
 
 def mixed_support(target: Target, options: Json) -> MixedSupport:
     """The kinds of ways for one target; the SDK mixes safely where its preferred route is more than inferred."""
-    arch, sdk = str(target.device.fact("arch") or ""), target.sdk
+    arch, sdk = arch_of(target.device), target.sdk
     if sdk is None or lacks("fp16", target.device) or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
         why = f"{target.device.name if 'fp16' in target.device.facts else arch} has no float16"
         return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": why, "segments": why})

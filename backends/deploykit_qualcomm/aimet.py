@@ -10,6 +10,7 @@ from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob
 from deploykit.backend.requests import bits_of
 from deploykit.errors import UsageError
 from deploykit.tables.capabilities import Status
+from deploykit_qualcomm.devices import arch_of
 
 if TYPE_CHECKING:
     from deploykit.backend.targets import Target
@@ -153,7 +154,7 @@ def configuration(target: Target) -> str:
 
     "" for a chip whose architecture is not known or older than all of them.
     """
-    arch = str(target.device.fact("arch") or "")
+    arch = arch_of(target.device)
     number = int(arch[1:]) if arch[1:].isdigit() else 0
     fitting = [known for known in _CONFIGURATIONS if known <= number]
     return f"htp_v{fitting[-1]}" if fitting else ""
@@ -164,7 +165,7 @@ def encodings_version(target: Target, *, lpbq: bool = False) -> str:
 
     0.6.1 cannot say blocks.
     """
-    sdk, arch = target.sdk, str(target.device.fact("arch") or "")
+    sdk, arch = target.sdk, arch_of(target.device)
     for version in _VERSIONS:
         statuses = {sdk.status(f"encodings-{version}", tool=tool, arch=arch) for tool in _CONVERTERS} if sdk else set()
         if Status.SUPPORTED in statuses and not (lpbq and version == "0.6.1"):

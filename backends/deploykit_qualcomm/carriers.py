@@ -257,7 +257,7 @@ class Carried(Record):
         made_for, device = chip_on_arm(), self.device
         if made_for.fact("soc_model") == device.fact("soc_model"):
             return Fit.ITSELF
-        by_arch = _by_arch(arch_of(made_for) or "", arch_of(device) or "")
+        by_arch = _by_arch(arch_of(made_for), arch_of(device))
         wanted, has = made_for.fact("vtcm_mb"), device.fact("vtcm_mb")
         fits = isinstance(wanted, int) and isinstance(has, int) and wanted <= has
         return Fit.ACCEPTED if by_arch.status is Status.SUPPORTED and fits else Fit.REFUSED

@@ -47,13 +47,12 @@ def arch_number(arch: str) -> int | None:
     return None if row is None else row.number
 
 
-def arch_of(device: Device) -> str | None:
-    """The architecture of a device, or None when nobody published it."""
-    value = device.fact("arch")
-    return value if isinstance(value, str) else None
+def arch_of(device: Device) -> str:
+    """The architecture of a device, "" when nobody published it."""
+    return str(device.fact("arch") or "")
 
 
-def capability(name: str, *, arch: str | None = None, device: Device | None = None) -> Fact | None:
+def capability(name: str, *, arch: str = "", device: Device | None = None) -> Fact | None:
     """One capability (``fp16``, ``bf16``, ``lpbq``, ``a16w16``, ``extended_udma`` …), or None when it is unknown.
 
     A fact of that name on the device outranks its architecture.
@@ -61,8 +60,8 @@ def capability(name: str, *, arch: str | None = None, device: Device | None = No
     if device is not None:
         if name in device.facts:
             return device.facts[name]
-        arch = arch_of(device) if arch is None else arch
-    row = tables().archs.arch.get(arch or "")
+        arch = arch or arch_of(device)
+    row = tables().archs.arch.get(arch)
     return None if row is None else row.facts.get(name)
 
 

@@ -159,7 +159,7 @@ def check_arch_unknown(target: Target) -> Finds:
     Fix: Read the architecture from the SDK's list of supported devices and put it into a device file.
     """
     # A chip without architecture: an error where dsp_arch is written, else a warning.
-    if arch_of(target.device) is None and capability("htp", device=target.device) is None:
+    if not arch_of(target.device) and capability("htp", device=target.device) is None:
         severity = None if target.backend == "qnn-htp" else Severity.WARNING
         yield _target(target, f"the HTP architecture of {target.device.name} is unknown", severity=severity)
 
@@ -260,7 +260,7 @@ def check_vtcm_unknown(target: Target) -> Finds:
     Fix: Put vtcm_mb into the device's file when you know it.
     """
     # A chip with an architecture but without VTCM size.
-    if arch_of(target.device) is not None and target.device.fact("vtcm_mb") is None and not lacks("htp", target.device):
+    if arch_of(target.device) and target.device.fact("vtcm_mb") is None and not lacks("htp", target.device):
         yield _target(target, f"the VTCM size of {target.device.name} is unknown")
 
 
@@ -274,7 +274,7 @@ def check_arch_unproven(target: Target) -> Finds:
     """
     # An architecture whose first SDK release is later or unknown.
     arch = arch_of(target.device)
-    if target.sdk is None or arch is None or lacks("htp", target.device):
+    if target.sdk is None or not arch or lacks("htp", target.device):
         return
     row = target.sdk.feature("htp-arch", arch=arch)
     if row is None or row.status is not Status.SUPPORTED:

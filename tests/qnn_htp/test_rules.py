@@ -17,7 +17,7 @@ from deploykit.flow.read import read_situation
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
 from deploykit_qnn_htp import backend
-from deploykit_qnn_htp.commands import Argv
+from deploykit_qnn_htp.commands import listed_step
 from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, draft_of, float16_plan, route_row
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
@@ -234,7 +234,7 @@ def test_what_a_target_mixes(
 )
 def test_what_the_table_does_not_list_is_a_defect(tool: str, version: str, flag: str, values: tuple[str, ...]) -> None:
     with pytest.raises(DefectError):
-        Argv(tool, tables().table(version)).add(flag, *values)
+        listed_step("step", tables().table(version), tool, [(flag, *values)], ())
 
 
 def test_flags_and_keys_that_no_table_lists_are_told(tmp_path: Path) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import listed
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.model.facts import NodeFact
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import ConversionDraft, Intent
 from deploykit_qualcomm.devices import lacks
+from deploykit_qualcomm.rules.views import dynamic_matmuls
 
-__all__ = ["RULES", "about_encodings", "products"]
+__all__ = ["RULES", "about_encodings"]
 
 RULES = Registry[ConversionDraft]("draft")
 
@@ -28,15 +28,6 @@ def about_encodings(draft: ConversionDraft, message: str, names: Collection[str]
         message = f"{message}: {listed(list(names))}"
         more["evidence"] = {"tensors": list(names), **more.get("evidence", {})}
     return Found("encodings", "" if path is None else path.name, message, **more)
-
-
-def products(draft: ConversionDraft) -> Iterator[NodeFact]:
-    """Every MatMul of two tensors that are no weights."""
-    tensors = draft.situation.facts.tensors
-    for node in draft.situation.facts.nodes:
-        operands = [name for name in node.inputs[:2] if name in tensors and not tensors[name].is_weight]
-        if node.op_type == "MatMul" and len(operands) == 2:
-            yield node
 
 
 @RULES.rule(
@@ -63,7 +54,7 @@ def check_float16(draft: ConversionDraft) -> Finds:
     unsupported = row is not None and row.status is Status.UNSUPPORTED
     if not (lacks("fp16", device) or unsupported) or not (whole or floats):
         return
-    if draft.intent is Intent.INTEGER and draft.calibration is not None:
+    if draft.intent is Intent.INTEGER and draft.situation.request.calibration is not None:
         return  # the gaps are calibrated, none stays float
     subject = "the whole model" if whole else f"{len(floats)} tensors ({listed(floats)})"
     yield Found(
@@ -95,7 +86,7 @@ def check_matmul_16(draft: ConversionDraft) -> Finds:
     row = draft.sdk.feature("matmul-16bit", arch=draft.arch)
     if row is None or row.status is not Status.UNSUPPORTED or draft.completed is None:
         return
-    for node in products(draft):
+    for node in dynamic_matmuls(draft.situation):
         entry = draft.completed.get(node.inputs[1])
         if entry is not None and entry.dtype in ("int16", "uint16"):
             yield Found(

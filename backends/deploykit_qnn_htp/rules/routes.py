@@ -12,7 +12,8 @@ from deploykit.findings import Severity
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import Intent, RouteCandidate
-from deploykit_qnn_htp.rules.prepared import about_encodings, products
+from deploykit_qnn_htp.rules.prepared import about_encodings
+from deploykit_qualcomm.rules.views import dynamic_matmuls
 
 __all__ = ["RULES"]
 
@@ -233,7 +234,7 @@ def check_mixed_matmul(candidate: RouteCandidate) -> Finds:
     if draft.after is None or draft.completed is None or draft.intent is not Intent.MIXED:
         return
     # The provider converts an operand that is of another type.
-    for node in () if candidate.route.by_provider else products(draft):
+    for node in () if candidate.route.by_provider else dynamic_matmuls(draft.situation):
         floats, others = list[str](), list[str]()
         for name in node.inputs[:2]:
             (floats if name in draft.after.predicted else others).append(name)
@@ -280,7 +281,6 @@ def check_calibration(candidate: RouteCandidate) -> Finds:
     Fix: give --calibration DIR|FILE.npz, or --encodings
     """
     # The route needs an input list and there is nothing to make it of.
-    draft = candidate.draft
-    if candidate.route.input_list and draft.calibration is None:
+    if candidate.route.input_list and candidate.draft.situation.request.calibration is None:
         message = f"route {candidate.route.id} needs calibration data and none was given"
         yield Found("data", "calibration", message)

@@ -18,7 +18,7 @@ from deploykit.system.aliases import Json
 from deploykit_qualcomm.atlas.stored import traits_of_values
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 
-__all__ = ["RANGES", "Trait", "traits_of", "traits_without_grids", "type_of"]
+__all__ = ["RANGES", "Trait", "traits_of", "type_of"]
 
 Trait: TypeAlias = float | str
 
@@ -49,8 +49,6 @@ RANGES = frozenset(
     | {f"{side} {end}" for side in ("in", "out", "second", "third") for end in ("bits", "span")}
 )
 
-_OF_GRIDS = RANGES | {f"{side} channels of scales" for side in ("in", "out", "second", "third")}
-
 
 def type_of(graph: Grids, node: NodeFact) -> str:
     """``u8``, ``u16`` or ``float`` by the result, else by the first input; "" for other integers alone.
@@ -64,17 +62,11 @@ def type_of(graph: Grids, node: NodeFact) -> str:
     return "float" if any(graph.facts.tensor(name).is_float for name in (*node.outputs, *node.inputs)) else ""
 
 
-def traits_of(graph: Grids, node: NodeFact) -> dict[str, Trait]:
-    """Every trait that is known, by its name; numbers are floats."""
+def traits_of(graph: Grids, node: NodeFact, *, grids: bool = True) -> dict[str, Trait]:
+    """Every trait that is known, by its name; numbers are floats. Those without ``grids`` tell most rows apart."""
     settings = dict(_settings(graph.facts, node))
-    measured = {**dict(_ranges(graph, node)), **dict(traits_of_values(graph, node, settings))}
+    measured = {**dict(_ranges(graph, node)), **dict(traits_of_values(graph, node, settings))} if grids else {}
     return {**settings, **measured, **_place(graph.facts, node)}
-
-
-def traits_without_grids(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
-    """Those of ``traits_of`` that no grid tells; by these alone most rows are about another node."""
-    settings = {name: value for name, value in _settings(facts, node) if name not in _OF_GRIDS}
-    return {**settings, **_place(facts, node)}
 
 
 def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:

@@ -20,7 +20,7 @@ from deploykit_qualcomm.atlas.rows import (
     verdict_in,
     where_it_holds,
 )
-from deploykit_qualcomm.atlas.traits import traits_of, traits_without_grids, type_of
+from deploykit_qualcomm.atlas.traits import traits_of, type_of
 from deploykit_qualcomm.rules.views import Grids, SmallGraph
 
 if TYPE_CHECKING:
@@ -92,12 +92,14 @@ def check_atlas(situation: Situation) -> Finds:
     soc = target.device.fact("soc_model")
     found = situation.facts.once(("in the atlas", situation.encodings), lambda: tuple(predicted(situation)))
     for node, row in found:
-        if not _is_told(row, release):  # what may hold there too is for 'compat op' to say
-            continue
-        if verdict_at(row, soc) == "right":  # its case was run for this very chip
+        # Told is what this release's own series measured or ran alike, and by inference what a known mechanism does
+        # where nothing ran; what may hold there too is for 'compat op' to say.
+        ran = verdict_in(row, release)
+        inferred = not ran and bool(row.mechanism) and numbers_of(release) >= numbers_of(row.since)
+        if not (ran == row.verdict or inferred) or verdict_at(row, soc) == "right":  # its case ran for this very chip
             continue
         gross = row.verdict == "refused" or (row.verdict == "wrong" and row.most >= _GROSS * row.span)
-        how = "observed" if verdict_in(row, release) else f"inferred for {release}, observed"
+        how = f"inferred for {release}, observed" if inferred else "observed"
         told = f"{how}, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.cases} cases"
         also = f"; its case is {where_it_holds(row)}"
         # Out of the row's condition by what can be chosen: a range, a setting; else a type that was measured right.
@@ -105,10 +107,13 @@ def check_atlas(situation: Situation) -> Finds:
         others = [words for kind, words in _TYPES.items() if (row.op, kind) in costs() and not rows_for(row.op, kind)]
         if others:
             ways.append(f"in {' or in '.join(others)} it is right, as far as tried")
+        more = f": {row.why}" if row.verdict == "refused" and row.why else ""
+        if row.verdict == "wrong" and row.span:
+            more = f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off"
         yield Found(
             "node",
             node.label,
-            f"{node.op_type} {node.label}: {_SAID[row.verdict]}{_numbers(row)} ({row.condition})"
+            f"{node.op_type} {node.label}: {_SAID[row.verdict]}{more} ({row.condition})"
             + (f": {row.mechanism}" if row.mechanism else ""),
             hint="; ".join(ways) or "write it with other operators, or compute it on the host",
             severity=Severity.WARNING if gross else Severity.INFO,
@@ -125,27 +130,12 @@ def predicted(graph: Grids, only: Collection[str] | None = None) -> Iterator[tup
             continue
         rows = rows_for(node.op_type, type_of(graph, node))
         if rows:
-            elsewhere = traits_without_grids(graph.facts, node)
+            elsewhere = traits_of(graph, node, grids=False)
             rows = tuple(row for row in rows if row.holds(elsewhere, perhaps=True))
         traits = traits_of(graph, node) if rows else {}
         row = next((row for row in rows if row.holds(traits)), None)
         if row is not None:
             yield node, row
-
-
-def _numbers(row: Row) -> str:
-    if row.verdict == "wrong" and row.span:
-        return f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off"
-    return f": {row.why}" if row.verdict == "refused" and row.why else ""
-
-
-def _is_told(row: Row, release: str) -> bool:
-    """True where the row was measured with the release's own series, or its case was run by that and is the same.
-
-    A row whose mechanism is known is told where nothing ran, too, as inferred.
-    """
-    found = verdict_in(row, release)
-    return found == row.verdict or (not found and bool(row.mechanism) and numbers_of(release) >= numbers_of(row.since))
 
 
 def suspects_in(model: ModelProto, *, verdicts: Collection[str], only: Collection[str] | None = None) -> frozenset[str]:

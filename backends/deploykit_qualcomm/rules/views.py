@@ -152,7 +152,7 @@ def byte_count(situation: Situation, name: str) -> int | None:
 
 def arch(situation: Situation) -> str:
     """The HTP architecture of the target, "" when unknown."""
-    return arch_of(situation.target.device) or ""
+    return arch_of(situation.target.device)
 
 
 def linear_weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
