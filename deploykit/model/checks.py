@@ -170,7 +170,19 @@ class _Checker(Record):
                 self._refuse_unknown(nodes, node, name)
         signature = _signature(node.op_type, self.opset) if self.opset is not None and is_standard(node) else None
         if signature is not None:
-            self._check_counts(node, *signature)
+            inputs, outputs, required = signature
+            for what, names, allowed in (("inputs", node.input, inputs), ("outputs", node.output, outputs)):
+                if len(names) not in allowed:
+                    least, most = allowed.start, allowed.stop - 1
+                    several = f"{least} to {most}" if most <= 1 << 20 else f"at least {least}"
+                    self.fail(
+                        f"node {label(node)!r} has {len(names)} {what}",
+                        why=f"{node.op_type} takes {least if least == most else several}",
+                        next=_EXPORT_CHECKED,
+                    )
+            if not all(node.input[:required]):
+                said = f"node {label(node)!r} leaves out its input {list(node.input).index('')}"
+                self.fail(said, why=f"{node.op_type} cannot do without it", next=_EXPORT_CHECKED)
         for attribute in node.attribute:
             if attribute.name == "axis" and abs(attribute.i) > _FARTHEST:
                 self.fail(f"node {label(node)!r} has the axis {attribute.i}", why="no tensor has so many dimensions")
@@ -205,22 +217,6 @@ class _Checker(Record):
             why="ONNX wants the nodes topologically sorted, and every reader walks them in order",
             next="sort the nodes, for instance with TopologicalSortPass of the onnx-ir package",
         )
-
-    def _check_counts(self, node: NodeProto, inputs: range, outputs: range, required: int) -> None:
-        for what, names, allowed in (("inputs", node.input, inputs), ("outputs", node.output, outputs)):
-            if len(names) not in allowed:
-                least, most = allowed.start, allowed.stop - 1
-                wanted = (
-                    str(least) if least == most else f"{least} to {most}" if most <= 1 << 20 else f"at least {least}"
-                )
-                self.fail(
-                    f"node {label(node)!r} has {len(names)} {what}",
-                    why=f"{node.op_type} takes {wanted}",
-                    next=_EXPORT_CHECKED,
-                )
-        if not all(node.input[:required]):
-            said = f"node {label(node)!r} leaves out its input {list(node.input).index('')}"
-            self.fail(said, why=f"{node.op_type} cannot do without it", next=_EXPORT_CHECKED)
 
 
 @cache

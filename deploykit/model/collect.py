@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto
+from onnx import AttributeProto, ModelProto
 
 from deploykit.errors import InputError
 from deploykit.model.checks import check_attention
@@ -47,7 +47,23 @@ def collect_facts(model: Model) -> GraphFacts:
             next="export the model again with the input sizes that it is made for",
         )
     tensors = _tensors(model, inferred)
-    nodes = tuple(_node(index, node) for index, node in enumerate(graph.node))
+    nodes = tuple(
+        NodeFact(
+            index=index,
+            name=node.name,
+            op_type=node.op_type,
+            domain="" if is_standard(node) else node.domain,
+            inputs=tuple(node.input),
+            outputs=tuple(node.output),
+            attributes={
+                found.name: value
+                for found in node.attribute
+                # What a Constant holds is a value, not a setting.
+                if node.op_type != "Constant" and (value := plain(found)) is not None
+            },
+        )
+        for index, node in enumerate(graph.node)
+    )
     check_attention(model.path, nodes, tensors)
     # Of stored floats of moderate size, inside the model file: what is no number in them, and those of one element.
     non_finite: dict[str, str] = {}
@@ -129,20 +145,6 @@ def constant_range(model: Model, name: str) -> tuple[float, float] | None:
         values = values.astype(np.float32)
     low, high = float(np.fmin.reduce(values, axis=None)), float(np.fmax.reduce(values, axis=None))
     return None if np.isnan(low) else (low, high)
-
-
-def _node(index: int, node: NodeProto) -> NodeFact:
-    pairs = ((attribute.name, plain(attribute)) for attribute in node.attribute)
-    return NodeFact(
-        index=index,
-        name=node.name,
-        op_type=node.op_type,
-        domain="" if is_standard(node) else node.domain,
-        inputs=tuple(node.input),
-        outputs=tuple(node.output),
-        # What a Constant holds is a value, not a setting.
-        attributes={} if node.op_type == "Constant" else {name: value for name, value in pairs if value is not None},
-    )
 
 
 def plain(attribute: AttributeProto) -> Any:

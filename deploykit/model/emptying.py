@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from deploykit.model.nodes import bodies, copy_of
 from deploykit.model.operators import QUANTIZERS, is_standard
+from deploykit.model.weights import point_outside
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, TensorProto
@@ -150,6 +151,4 @@ def _stub(made: Emptied, stored: TensorProto, read: set[tuple[str, int]]) -> Non
     # All stubs of a type share the beginning of one file.
     file = f"ones-{TensorProto.DataType.Name(kind).lower()}.bin"
     made.files[file] = (element, max(made.files.get(file, (b"", 0))[1], size))
-    stored.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", file), ("offset", "0"), ("length", str(size))):
-        stored.external_data.add(key=key, value=value)
+    point_outside(stored, file, 0, size)

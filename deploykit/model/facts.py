@@ -31,7 +31,6 @@ __all__ = [
     "channel_first",
     "data_shaped_nodes",
     "dynamic_inputs",
-    "dynamic_tensors",
     "in_words",
     "is_setting",
     "setting_of",
@@ -74,11 +73,6 @@ class TensorFact(Record):
     def rank(self) -> int | None:
         """The number of dimensions, or None."""
         return None if self.shape is None else len(self.shape)
-
-    @property
-    def is_static(self) -> bool:
-        """True when every dimension is a known number."""
-        return self.static_shape is not None
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
@@ -297,17 +291,9 @@ def data_shaped_nodes(facts: GraphFacts) -> Iterator[tuple[NodeFact, str]]:
             sizes = node.inputs if node.op_type == "Range" else node.inputs[1:2]
             known_late = (TensorRole.ACTIVATION, TensorRole.INPUT)
             computed = [name for name in sizes if name in facts.tensors and facts.tensors[name].role in known_late]
-            if computed and not all(facts.tensors[name].is_static for name in node.outputs if name in facts.tensors):
+            made = (facts.tensors[name] for name in node.outputs if name in facts.tensors)
+            if computed and any(fact.static_shape is None for fact in made):
                 yield node, f"its size comes from {computed[0]}, which is known at run time only"
-
-
-def dynamic_tensors(facts: GraphFacts) -> tuple[str, ...]:
-    """The computed tensors whose shape is known to depend on something: a symbol or a number only known at run time.
-
-    Tensors about which nothing could be inferred are left out.
-    """
-    computed = (fact for fact in facts.tensors.values() if fact.role is TensorRole.ACTIVATION)
-    return tuple(fact.name for fact in computed if fact.shape is not None and not fact.is_static)
 
 
 def tensor_bytes(fact: TensorFact) -> int | None:

@@ -105,8 +105,16 @@ def captured_names(node: NodeProto) -> tuple[str, ...]:
     """The names that the bodies of a node read from the graphs around them, sorted."""
     if node.op_type not in _RUNNING and is_standard(node):
         return ()
-    inner = list(bodies(node))
-    return tuple(sorted(set().union(*map(_free_names, inner)))) if inner else ()
+    captured = set[str]()
+    for graph in bodies(node):
+        made = {item.name for item in graph.input} | {tensor.name for tensor in graph.initializer}
+        made |= {sparse.values.name for sparse in graph.sparse_initializer}
+        read = {item.name for item in graph.output}
+        for inner in graph.node:
+            read.update(names_read(inner))
+            made.update(inner.output)
+        captured |= read - made
+    return tuple(sorted(captured))
 
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:
@@ -115,16 +123,6 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
         if found.HasField("g"):
             yield found.g
         yield from found.graphs
-
-
-def _free_names(graph: GraphProto) -> set[str]:
-    made = {item.name for item in graph.input} | {tensor.name for tensor in graph.initializer}
-    made |= {sparse.values.name for sparse in graph.sparse_initializer}
-    read = {item.name for item in graph.output}
-    for node in graph.node:
-        read.update(names_read(node))
-        made.update(node.output)
-    return read - made
 
 
 # Operators whose versions 13 to 21 differ in element types or in optional extras whose default is the old meaning.

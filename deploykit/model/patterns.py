@@ -19,7 +19,7 @@ from deploykit.model.parameters import bias_after_matmul, stored_behind
 from deploykit.system.store import made_once
 
 __all__ = [
-    "BLOCKS",
+    "NORMS",
     "PAIRS",
     "FusedBlock",
     "FusedKind",
@@ -311,7 +311,12 @@ def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ..
             yield node, given
 
 
-_NORMS = ("LayerNormalization", "RMSNormalization")
+NORMS = ("LayerNormalization", "RMSNormalization")
+"""Kinds of written-out operators that AIMET's passes make one operator of (source: ``_PASSES``).
+
+A norm over the last axes and one over the image have the same form. The others exist as one operator of ONNX, and
+runtimes match what is written out; no file with one was seen.
+"""
 
 
 def repeated_before_norm(facts: GraphFacts) -> Iterator[tuple[NodeFact, str, tuple[int, ...], tuple[int, ...]]]:
@@ -320,8 +325,8 @@ def repeated_before_norm(facts: GraphFacts) -> Iterator[tuple[NodeFact, str, tup
     With it the operand that it repeats, and from which shape to which. The operand has rows of its own for several
     positions: one row, or one column, for all of them is not meant.
     """
-    sources = {node.inputs[0] for node in facts.nodes if node.op_type in _NORMS and node.inputs}
-    sources |= {block.source for block in find_blocks(facts) if block.kind in _NORMS}
+    sources = {node.inputs[0] for node in facts.nodes if node.op_type in NORMS and node.inputs}
+    sources |= {block.source for block in find_blocks(facts) if block.kind in NORMS}
     # A Reshape between sum and norm changes nothing here.
     before = {node.index for name in sources if (node := facts.maker_behind(name, ops(Trait.RESHAPES))) is not None}
     for index in sorted(before):
@@ -343,7 +348,6 @@ _CONFIG = "aimet-onnx 2.42.0, supergroups of the NPU configurations v73 to v85 (
 _PASSES = "aimet-onnx 2.42.0, supergroup_pass_list of the NPU configurations v68 to v85 and its graph passes (read)"
 _FILES = "encodings that aimet-onnx 2.31.0 and 2.42.0 wrote for an NPU (tests/data/aimet)"
 _ALIKE = "in analogy to the pairs that AIMET's configurations name; no file with it was seen"
-_DEVICE = "the ONNX operator exists as one, and runtimes match its written-out form; no file with it was seen"
 
 _CONVOLUTIONS = ops(Trait.CONVOLVES)
 _SUMMING = frozenset({"Add", "MatMul", "Gemm", "ConvTranspose"})
@@ -359,11 +363,6 @@ class FusedKind(Struct, frozen=True):
     name: str
     makers: frozenset[str]
     source: str
-
-    @property
-    def certain(self) -> bool:
-        """True where AIMET itself leaves the entries out."""
-        return self.source not in (_ALIKE, _DEVICE)
 
 
 PAIRS: tuple[FusedKind, ...] = (
@@ -387,16 +386,6 @@ A MatMul and the Add of its bias is a pair too; what is added tells it (``bias_a
 
 # Readers that are fused with a Conv through a Transpose between the two; source: ``_CONFIG``.
 _THROUGH_TRANSPOSE = frozenset({"LeakyRelu", "PRelu", "Relu"})
-
-BLOCKS: Mapping[str, FusedKind] = {
-    kind: FusedKind(kind, frozenset(), source)
-    for source, kinds in (
-        (_PASSES, _NORMS),
-        (_DEVICE, ("Gelu", "GroupNormalization", "HardSwish", "Softmax", "Swish")),
-    )
-    for kind in kinds
-}
-"""Written-out operators (``FusedBlock.kind``). A norm over the last axes and one over the image have the same form."""
 
 # Blocks that are fused with what computes their input, as HardSwish is in ``PAIRS``.
 _GATED = frozenset({"HardSwish", "Swish"})
@@ -423,8 +412,23 @@ class Fusion(Record):
 @made_once
 def fusions(facts: GraphFacts) -> tuple[Fusion, ...]:
     """Every fused pair and every written-out block of a graph; linear in its size."""
-    pairs = (found for tensor in facts.tensors.values() if (found := _fused_pair(facts, tensor)) is not None)
-    return (*pairs, *(made for block in find_blocks(facts) for made in _fused_block(facts, block)))
+    found = [pair for tensor in facts.tensors.values() if (pair := _fused_pair(facts, tensor)) is not None]
+    for block in find_blocks(facts):
+        certain, node = block.kind in NORMS, facts.nodes[block.nodes[-1]]
+        inside, words = block.inside, f"inside the {block.kind} that {node.op_type} ends"
+        source = facts.tensors[block.source]
+        alone = not source.is_output and set(source.consumers) <= set(block.nodes)
+        maker = facts.producer_of(block.source) if block.kind in _GATED and alone else None
+        if maker is not None and (has(maker, Trait.LINEAR) or maker.op_type == "Add"):
+            inside, words = inside | {block.source}, f"between {maker.op_type} and the {block.kind} fused with it"
+        # One lone omission is more likely a slip than a fusion.
+        if certain or len(inside) > 1:
+            settings = block.settings | ({block.bias} if block.bias else set())
+            fusion = Fusion(
+                node=node, result=block.result, inside=inside, settings=settings, certain=certain, words=words
+            )
+            found.append(fusion)
+    return tuple(found)
 
 
 def _fused_pair(facts: GraphFacts, tensor: TensorFact) -> Fusion | None:
@@ -442,7 +446,7 @@ def _fused_pair(facts: GraphFacts, tensor: TensorFact) -> Fusion | None:
             inside, reader = inside | {last}, behind
         else:
             rows = [row for row in PAIRS if row.name == reader.op_type and maker.op_type in row.makers]
-            certain = any(row.certain for row in rows)
+            certain = any(row.source is not _ALIKE for row in rows)
             if not rows:
                 return None
         if reader.inputs[0] != last:
@@ -456,19 +460,6 @@ def _fusable_reader(facts: GraphFacts, tensor: TensorFact) -> NodeFact | None:
     if reader is None or tensor.is_output or len(reader.inputs) > _MOST_INPUTS:
         return None
     return reader if is_standard(reader) and reader.inputs.count(tensor.name) == 1 else None
-
-
-def _fused_block(facts: GraphFacts, block: FusedBlock) -> Iterator[Fusion]:
-    certain, node = BLOCKS[block.kind].certain, facts.nodes[block.nodes[-1]]
-    inside, words = block.inside, f"inside the {block.kind} that {node.op_type} ends"
-    maker, source = facts.producer_of(block.source), facts.tensors[block.source]
-    alone = not source.is_output and set(source.consumers) <= set(block.nodes)
-    if block.kind in _GATED and alone and maker is not None and (has(maker, Trait.LINEAR) or maker.op_type == "Add"):
-        inside, words = inside | {block.source}, f"between {maker.op_type} and the {block.kind} fused with it"
-    # One lone omission is more likely a slip than a fusion.
-    if certain or len(inside) > 1:
-        settings = block.settings | ({block.bias} if block.bias else set())
-        yield Fusion(node=node, result=block.result, inside=inside, settings=settings, certain=certain, words=words)
 
 
 def casts_of_indices(facts: GraphFacts, name: str) -> tuple[NodeFact, ...]:

@@ -16,7 +16,6 @@ from deploykit.model.facts import (
     TensorRole,
     data_shaped_nodes,
     dynamic_inputs,
-    dynamic_tensors,
     setting_of,
     shape_text,
     tensor_bytes,
@@ -49,8 +48,16 @@ def check_dynamic_input(facts: GraphFacts) -> Finds:
     for dim in dynamic_inputs(facts):
         by_input.setdefault(dim.tensor, []).append(dim)
     for name, dims in by_input.items():
-        shaped = facts.tensors[name].shape is not None
-        option = _asked_shape(facts, name) if shaped else ""
+        shape, option = facts.tensors[name].shape, ""
+        if shape is not None:
+            # The dimensions that are known as they are, 1 for the first of several, the others by their names.
+            sizes = [
+                str(dim)
+                if isinstance(dim, int)
+                else ("1" if axis == 0 and len(shape) > 1 else (dim or f"D{axis}").upper())
+                for axis, dim in enumerate(shape)
+            ]
+            option = f"--input {shlex.quote(f'{name}=' + ','.join(sizes))}"
         hint = f"add {option} with a number for each name" if option else f"export it again with a shape for {name}"
         yield Found(
             "tensor",
@@ -59,16 +66,6 @@ def check_dynamic_input(facts: GraphFacts) -> Finds:
             hint=hint,
             evidence={"dims": [{"axis": d.axis, "symbol": d.symbol} for d in dims], "option": option},
         )
-
-
-def _asked_shape(facts: GraphFacts, name: str) -> str:
-    """The option that fixes one input: the batch is taken to be 1, other sizes are the user's to fill in."""
-    shape = facts.tensors[name].shape or ()
-    sizes = [
-        str(dim) if isinstance(dim, int) else "1" if axis == 0 and len(shape) > 1 else (dim or f"D{axis}").upper()
-        for axis, dim in enumerate(shape)
-    ]
-    return f"--input {shlex.quote(f'{name}=' + ','.join(sizes))}"
 
 
 @RULES.rule(
@@ -94,7 +91,8 @@ def check_dynamic_result(facts: GraphFacts) -> Finds:
         settled = not has(node, Trait.SIZED_BY_VALUES)
         message = f"{node.op_type} {node.label}: {why}"
         yield Found("node", node.label, message, by_trial=settled)
-    names = dynamic_tensors(facts)
+    open_ = (fact for fact in facts.tensors.values() if fact.shape is not None and fact.static_shape is None)
+    names = [fact.name for fact in open_ if fact.role is TensorRole.ACTIVATION]
     if names and not makers and not dynamic_inputs(facts):
         maker = facts.producer_of(names[0])
         yield Found(
@@ -102,7 +100,7 @@ def check_dynamic_result(facts: GraphFacts) -> Finds:
             names[0],
             f"{len(names)} tensors have no fixed size, first {names[0]} ({shape_text(facts.tensors[names[0]])})"
             + (f" made by {maker.label}" if maker else ""),
-            evidence={"tensors": list(names)},
+            evidence={"tensors": names},
         )
 
 

@@ -280,7 +280,19 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
         else ExternalFile(location=location, path=located[location], size=regular_size(located[location]))
         for location, claimants in users.items()
     ]
-    return tuple(_measure(path, file, users[file.location]) for file in files)
+    measured = []
+    for file in files:
+        claims = tuple(claim_of(path, stored, file.size) for stored in users[file.location])
+        claimed = sum(claim.length for claim in claims)
+        if claimed > _SHARED * file.size + _SMALL:
+            raise InputError(
+                f"{path}: {len(claims):,} tensors claim {claimed:,} bytes of {file.location!r}, "
+                f"which has {file.size:,}",
+                why="a few tensors may share their data; these would fill any memory from a small file",
+                next="export the model again",
+            )
+        measured.append(replace(file, claims=claims))
+    return tuple(measured)
 
 
 def claim_of(path: Path | str, stored: StoredTensor, size: int) -> FileSpan:
@@ -352,15 +364,3 @@ def _resolve(path: Path, folder: Path, location: str, stored: StoredTensor) -> E
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{where}: its external data {location!r} is not a regular file", next=_KEEP_BESIDE)
     return ExternalFile(location=location, path=target, size=status.st_size)
-
-
-def _measure(path: Path, file: ExternalFile, users: Iterable[StoredTensor]) -> ExternalFile:
-    claims = tuple(claim_of(path, stored, file.size) for stored in users)
-    claimed = sum(claim.length for claim in claims)
-    if claimed > _SHARED * file.size + _SMALL:
-        raise InputError(
-            f"{path}: {len(claims):,} tensors claim {claimed:,} bytes of {file.location!r}, which has {file.size:,}",
-            why="a few tensors may share their data; these would fill any memory from a small file",
-            next="export the model again",
-        )
-    return replace(file, claims=claims)

@@ -6,8 +6,9 @@ A model with gigabytes of weights can be copied, searched and rewritten while th
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -166,11 +167,7 @@ def mapped_bytes(model: ModelProto) -> int:
 
 def load_weights(model: Model) -> ModelProto:
     """The model as one value with all its weights: a copy where weights lie in files beside it."""
-    if not model.external:
-        return model.proto
-    whole = copy_of(model.proto)
-    _take_all(model, whole)
-    return whole
+    return _taken_in(model, copy_of(model.proto)) if model.external else model.proto
 
 
 def lean_weights(model: Model) -> ModelProto:
@@ -188,8 +185,7 @@ def lean_weights(model: Model) -> ModelProto:
             claim = claim_of(model.path, _named(tensor), regular_size(path))
             if claim.length > _SMALL and is_native(tensor):
                 tensor.external_data.add(key=MAPPED, value=str(path))
-    _take_all(model, lean)
-    return lean
+    return _taken_in(model, lean)
 
 
 def load_small_weights(model: Model, *, limit: int = 1 << 20) -> ModelProto:
@@ -199,36 +195,26 @@ def load_small_weights(model: Model, *, limit: int = 1 << 20) -> ModelProto:
     """
     if sum(file.size for file in model.external) >= LEAST:
         return lean_weights(model)
-    if not model.external:
-        return model.proto
-    partly, files = copy_of(model.proto), _paths(model)
-    for tensor in partly.graph.initializer:
-        if is_outside(tensor) and element_count(tensor, tensor.name) <= limit:
-            _take_in(model.path, _named(tensor), files)
-    return partly
+    return _taken_in(model, copy_of(model.proto), limit) if model.external else model.proto
 
 
 def _paths(model: Model) -> dict[str, Path]:
     return {file.location: file.path for file in model.external}
 
 
-def _take_all(model: Model, copy: ModelProto) -> None:
-    """Read every tensor that is neither in the model nor left in its file."""
+def _taken_in(model: Model, copy: ModelProto, limit: float = math.inf) -> ModelProto:
+    """A copy with what its tensors of at most so many elements claim of the model's files read into them."""
     files = _paths(model)
     for stored in stored_tensors(copy):
-        if is_outside(stored.proto):
-            _take_in(model.path, stored, files)
-
-
-def _take_in(path: Path, stored: StoredTensor, files: Mapping[str, Path]) -> None:
-    """Read what a tensor claims of its file into the tensor."""
-    tensor = stored.proto
-    with open_regular(files[_entry(tensor, "location")]) as opened:
-        claim = claim_of(path, stored, os.fstat(opened.fileno()).st_size)
-        opened.seek(claim.offset)
-        tensor.raw_data = opened.read(claim.length)
-    tensor.ClearField("external_data")
-    tensor.data_location = tensor.DEFAULT
+        tensor = stored.proto
+        if is_outside(tensor) and element_count(tensor, stored.where) <= limit:
+            with open_regular(files[_entry(tensor, "location")]) as opened:
+                claim = claim_of(model.path, stored, os.fstat(opened.fileno()).st_size)
+                opened.seek(claim.offset)
+                tensor.raw_data = opened.read(claim.length)
+            tensor.ClearField("external_data")
+            tensor.data_location = tensor.DEFAULT
+    return copy
 
 
 def point_outside(tensor: TensorProto, location: str, offset: int, length: int) -> None:

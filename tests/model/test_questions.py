@@ -8,10 +8,10 @@ from onnx import ModelProto, helper, numpy_helper
 from deploykit.model.emptying import emptied
 from deploykit.model.facts import (
     LAYOUT,
+    TensorRole,
     channel_first,
     data_shaped_nodes,
     dynamic_inputs,
-    dynamic_tensors,
     setting_of,
     shape_text,
     static_tensors,
@@ -98,7 +98,8 @@ def sizes(asked: Asked) -> Iterator[str]:
     facts = asked.facts
     yield from (f"{dim.tensor}: {dim.label}" for dim in dynamic_inputs(facts))
     yield from (f"{node.label}: {why}" for node, why in data_shaped_nodes(facts))
-    open_ = dynamic_tensors(facts)
+    computed = (one for one in facts.tensors.values() if one.role is TensorRole.ACTIVATION)
+    open_ = [one.name for one in computed if one.shape is not None and one.static_shape is None]
     yield from [f"open: {', '.join(open_)}"] if open_ else []
 
 

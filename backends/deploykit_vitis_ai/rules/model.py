@@ -107,7 +107,7 @@ def check_shapes(draft: QuarkDraft) -> Finds:
     """
     for name in draft.facts.inputs:
         fact = draft.facts.tensors[name]
-        if not fact.is_static:
+        if fact.static_shape is None:
             yield Found("tensor", name, f"input {name!r} has shape {list(fact.shape or ())}")
 
 

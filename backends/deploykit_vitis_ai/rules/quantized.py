@@ -218,7 +218,7 @@ def check_static(quantized: InspectedModel) -> Finds:
     """
     for name in (*quantized.facts.inputs, *quantized.facts.outputs):
         fact = quantized.facts.tensors[name]
-        if not fact.is_static:
+        if fact.static_shape is None:
             yield Found("tensor", name, f"{name!r} has shape {list(fact.shape or ())}")
 
 

@@ -29,7 +29,7 @@ from deploykit.errors import UsageError
 from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
-from deploykit.model.patterns import BLOCKS, find_blocks
+from deploykit.model.patterns import NORMS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
 from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.published import Published, published
@@ -75,7 +75,7 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
     """
     heads: dict[int, int] = {}  # the first node of its layer, by node, for those that share a layer
     for block in find_blocks(facts):
-        if BLOCKS[block.kind].certain:
+        if block.kind in NORMS:
             heads.update(dict.fromkeys(block.nodes, block.nodes[0]))
     for node in facts.nodes:
         makers = (facts.producer_of(name) for name in node.inputs) if node.op_type == "Add" else ()

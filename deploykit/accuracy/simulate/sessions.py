@@ -27,7 +27,15 @@ from deploykit.findings.records import Record
 from deploykit.model.nodes import bodies, copy_of, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
-from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values, weight_files
+from deploykit.model.weights import (
+    WeightFiles,
+    is_mapped,
+    is_native,
+    mapped_bytes,
+    point_outside,
+    stored_values,
+    weight_files,
+)
 from deploykit.system.aliases import Arrays, Numbers
 from deploykit.system.limits import memory_budget
 
@@ -238,9 +246,7 @@ def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, Numbers]]:
             continue
         values[tensor.name] = stored_values(tensor)
         place = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        place.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", "memory"), ("offset", 0), ("length", len(tensor.raw_data))):
-            place.external_data.add(key=key, value=str(value))
+        point_outside(place, "memory", 0, len(tensor.raw_data))
     return lean, values
 
 
