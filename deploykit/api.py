@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from msgspec.structs import replace
 
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
-from deploykit.system.aliases import Json, Tell, silent
+from deploykit.records import Json, Tell, silent
 from deploykit.system.limits import limited_time, memory_budget, with_memory
 
 if TYPE_CHECKING:

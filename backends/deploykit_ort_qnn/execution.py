@@ -29,7 +29,7 @@ from deploykit.errors import ToolError
 from deploykit.findings import Severity
 from deploykit.model.collect import facts_of
 from deploykit.packages.manifests import json_text
-from deploykit.system.aliases import Json, Tell
+from deploykit.records import Json, Tell
 from deploykit.system.folders import scratch
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deploykit.backend.backend import BytesFile, JsonFile, PackageFile, TextFile, copied_model
 from deploykit.backend.plans import Plan
+from deploykit.records import Json
 from deploykit.report.rendering import render
-from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL, TYPES

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from deploykit.backend.backend import SharedWork, Situation
 from deploykit.findings import Finding
-from deploykit.findings.records import Record
 from deploykit.flow.samples import largest_seen
+from deploykit.records import Record
 from deploykit_qnn_htp.commands import Paths, graph_name
 from deploykit_qnn_htp.cutting import crossing_findings, cut_graphs, segment_drafts, wants_contexts
 from deploykit_qnn_htp.draft import ConversionDraft, draft_of, float16_plan

@@ -15,8 +15,7 @@ from deploykit.backend.plans import Alternative, Plan, Rejected
 from deploykit.backend.targets import Target
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import (
     ConversionDraft,

@@ -16,8 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure

@@ -19,8 +19,7 @@ from deploykit.devices.profiles import origins_of
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Finding
-from deploykit.system.aliases import Json
-from deploykit.system.published import finite
+from deploykit.records import Json, finite
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import QuarkDraft, ladder

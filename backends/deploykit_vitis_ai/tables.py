@@ -11,7 +11,7 @@ from msgspec import field
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.system.aliases import Json
+from deploykit.records import Json
 from deploykit.tables.capabilities import ReleaseChange
 from deploykit.tables.devices import Device, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure

@@ -15,9 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deploykit.errors import UsageError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Record, published
 
 __all__ = [
     "Estimate",

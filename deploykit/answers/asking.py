@@ -22,7 +22,7 @@ from deploykit.answers.capability_answers import (
 )
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.system.published import Published
+from deploykit.records import Published
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device
 

@@ -13,9 +13,7 @@ from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Record, published
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
 

@@ -14,9 +14,7 @@ from msgspec.structs import replace
 
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Record, published
 from deploykit.tables.reading import read_json, read_toml, structure
 
 __all__ = ["KNOWN", "Advice", "Advised", "advise", "advise_on"]

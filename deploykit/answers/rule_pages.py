@@ -14,8 +14,7 @@ from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Answerer
 from deploykit.findings.rules import Registry, Rule
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published
+from deploykit.records import Json, Published
 
 __all__ = ["RuleEntry", "all_rules", "find_rule", "reserved_codes", "rule_page"]
 

@@ -18,9 +18,7 @@ from deploykit.backend.requests import Request
 from deploykit.backend.status import Compilation
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Arrays, Json, Tell
-from deploykit.system.published import Published
+from deploykit.records import Arrays, Json, Published, Record, Tell
 from deploykit.system.store import Kept
 
 if TYPE_CHECKING:

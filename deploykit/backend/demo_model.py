@@ -15,7 +15,7 @@ import onnxruntime
 from onnx import TensorProto, checker, helper, numpy_helper, shape_inference
 
 from deploykit.model.nodes import copy_of
-from deploykit.system.aliases import Json
+from deploykit.records import Json
 
 __all__ = ["FLOAT_TENSORS", "write_demo"]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Arrays
-from deploykit.system.published import Published
+from deploykit.records import Arrays, Published, Record
 
 __all__ = ["LONGEST_RUN", "DeviceFile", "DeviceJob", "DeviceRequest", "DeviceResults", "MeasuredOperator"]
 __all__ += ["Measuring", "Place"]

@@ -13,9 +13,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.findings import Confidence, Finding, Severity
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Record, published
 
 __all__ = ["Audit", "AuditedKernel", "Compiler", "Opinion", "OpinionState", "Opinions"]
 

@@ -13,8 +13,7 @@ from msgspec import field
 
 from deploykit.backend.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, published
 
 __all__ = ["Alternative", "Plan", "PlannedPrecision", "Rejected", "Route", "Step"]
 

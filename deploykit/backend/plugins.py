@@ -20,7 +20,7 @@ from deploykit.backend.options import OptionGiven, OptionSpec, check_options
 from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.backend.targets import find_device, nearest_names
 from deploykit.errors import ToolError, UnknownTargetError, UsageError
-from deploykit.system.aliases import Json
+from deploykit.records import Json
 
 if TYPE_CHECKING:
     from deploykit.tables.devices import Device

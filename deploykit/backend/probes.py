@@ -15,10 +15,8 @@ from typing import Any, Literal, TypeAlias
 from msgspec import field
 
 from deploykit.errors import ToolError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Published, Record
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
-from deploykit.system.published import Published
 from deploykit.system.store import user_home
 
 __all__ = ["CheckLine", "Probe", "Surroundings", "start"]

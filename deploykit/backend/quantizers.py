@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.backend.options import OptionSpec, OptionValue
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 
 if TYPE_CHECKING:
     from deploykit.backend.targets import Target

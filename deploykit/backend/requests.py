@@ -15,8 +15,7 @@ from msgspec import field
 
 from deploykit.backend.options import ConfigKeys, OptionSpec, check_options
 from deploykit.errors import UsageError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 
 __all__ = [
     "CORE_OPTIONS",

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published
+from deploykit.records import Json, Published, Record
 
 __all__ = [
     "Compilation",

@@ -10,8 +10,7 @@ from os.path import commonprefix
 
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Finding
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
 

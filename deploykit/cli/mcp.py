@@ -17,7 +17,7 @@ import click
 
 from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import run
-from deploykit.system.aliases import Json
+from deploykit.records import Json
 
 __all__ = ["READING", "argv", "schema", "serve"]
 

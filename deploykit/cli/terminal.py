@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import click
 
 from deploykit.findings import Finding, group_findings, headline, listed, sort_findings
+from deploykit.records import plain as as_json
 from deploykit.system.jobs import Begun
-from deploykit.system.published import plain as as_json
 
 if TYPE_CHECKING:
     from deploykit.backend.status import PackageStatus

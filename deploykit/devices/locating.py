@@ -22,7 +22,7 @@ from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights, whole_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.rejudging import judge_of
-from deploykit.system.aliases import Arrays, Json, Tell
+from deploykit.records import Arrays, Json, Tell
 from deploykit.system.folders import scratch
 
 __all__ = ["locate_on"]

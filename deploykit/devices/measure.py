@@ -13,8 +13,7 @@ import numpy as np
 
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError, ToolError
-from deploykit.system.aliases import Numbers
-from deploykit.system.published import Published
+from deploykit.records import Numbers, Published
 
 __all__ = ["Comparison", "Latency", "Trend", "faster", "summarize"]
 

@@ -18,12 +18,10 @@ from deploykit.accuracy.latency import TraceEvent, operator_times
 from deploykit.answers.diagnosis.names import mangle
 from deploykit.backend.on_device import MeasuredOperator
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
 from deploykit.model.operators import QUANTIZERS
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Published, Record
 from deploykit.system.files import open_regular
 from deploykit.system.jobs import json_object
-from deploykit.system.published import Published
 from deploykit.tables.reading import read_json
 
 __all__ = ["EstimateRow", "Origins", "beside_estimate", "origins_of", "read_session_profile", "units_of"]

@@ -14,10 +14,9 @@ from deploykit.devices.profiles import EstimateRow
 from deploykit.errors import InputError, PackageError
 from deploykit.packages.manifests import REPORT_PAGE, RUNS, content_of, json_text, read_manifest
 from deploykit.packages.writing import record_run
+from deploykit.records import Json, Published, published
 from deploykit.report.pages import with_runs
-from deploykit.system.aliases import Json
 from deploykit.system.folders import holding
-from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json
 
 __all__ = ["OutputBeside", "RunRecord", "keep_record", "last_samples"]

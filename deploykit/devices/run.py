@@ -33,9 +33,8 @@ from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.packages.rejudging import PackageJudge, judge_of
 from deploykit.packages.verifying import require_integrity
 from deploykit.packages.writing import clear_left
-from deploykit.system.aliases import Arrays, Json, Tell
+from deploykit.records import Arrays, Json, Published, Tell
 from deploykit.system.folders import holding, scratch
-from deploykit.system.published import Published
 
 __all__ = ["RunOptions", "RunReport", "run_package", "run_there"]
 

@@ -14,13 +14,12 @@ import numpy as np
 from onnx import NodeProto
 
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, reached
 from deploykit.model.operators import FLOATS, INTEGER_RANGES, Trait, ops
 from deploykit.model.range_functions import Interval, hull, product, total
 from deploykit.model.values import dtype_name
-from deploykit.system.published import Published
+from deploykit.records import Published, Record
 
 __all__ = [
     "TELLING",

@@ -32,10 +32,9 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import blaming, load_model
 from deploykit.model.nodes import copy_of
 from deploykit.model.weights import load_weights
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Published
 from deploykit.system.files import unwritable
 from deploykit.system.folders import workspace
-from deploykit.system.published import Published
 
 __all__ = [
     "Applied",

@@ -14,9 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq, on_axis
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json, Numbers
-from deploykit.system.published import Published
+from deploykit.records import Json, Numbers, Published, Record
 
 __all__ = [
     "BlockWeight",

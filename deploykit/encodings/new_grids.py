@@ -12,11 +12,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers, Record
 
 __all__ = [
     "GridKind",

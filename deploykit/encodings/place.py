@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, on_axis
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
 from deploykit.model.parameters import parameter_uses
 from deploykit.model.ranges import Interval
+from deploykit.records import Record
 from deploykit.system.store import made_once
 
 __all__ = [

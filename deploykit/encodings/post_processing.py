@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.nodes import reached
 from deploykit.model.operators import QUANTIZERS, RANGES, ROLES, Trait, has, is_standard, ops
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Record, published
 
 if TYPE_CHECKING:
     from deploykit.model.range_functions import Interval

@@ -18,9 +18,9 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import Model, load_model, wrap_proto
 from deploykit.model.values import byte_size, is_external
 from deploykit.model.weights import copy_bytes, point_outside
+from deploykit.records import Published
 from deploykit.system.files import unwritable
 from deploykit.system.folders import scratch
-from deploykit.system.published import Published
 
 __all__ = ["PartReport", "split_files"]
 

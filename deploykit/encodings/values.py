@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import field
 from msgspec.structs import replace
 
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json, Numbers
+from deploykit.records import Json, Numbers, Record
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deploykit.findings.records import Record
+from deploykit.records import Record
 
 __all__ = [
     "Answerer",

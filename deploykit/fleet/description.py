@@ -14,8 +14,7 @@ from msgspec import field
 
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.tables.reading import read_toml, schema_of, structure
 
 __all__ = ["FILE_NAME", "Described", "Excluded", "Included", "Shared", "read_file", "schema"]

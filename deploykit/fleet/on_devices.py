@@ -18,10 +18,9 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.fleet.pages import junit_of
 from deploykit.fleet.results import CELLS, PACKAGE, Results, write_result
 from deploykit.packages.manifests import read_manifest
+from deploykit.records import Json, Published
 from deploykit.report.for_ci import JUnitCase
-from deploykit.system.aliases import Json
 from deploykit.system.files import write_files
-from deploykit.system.published import Published
 
 __all__ = ["DeviceRun", "device_targets", "run_on_devices"]
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from deploykit.errors import DefectError, DeploykitError, ToolError
 from deploykit.fleet.cells import Cell, request_from_json, request_to_json
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, finished, read_result, write_result
-from deploykit.system.aliases import Json
+from deploykit.records import Json
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import json_object
 from deploykit.system.processes import run

@@ -17,9 +17,8 @@ from msgspec import ValidationError, convert, field
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError
 from deploykit.packages.manifests import MANIFEST, sealed
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Published, published
 from deploykit.system.files import read_regular, write_files
-from deploykit.system.published import Published, published
 
 __all__ = [
     "CELLS",

@@ -40,7 +40,6 @@ from deploykit.encodings.place import layouts
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
 from deploykit.findings import Finding, exit_status
-from deploykit.findings.records import Record
 from deploykit.flow.choose import ChosenWay, choose_way, run_of
 from deploykit.flow.ladder import Ladder, LadderRung, walk
 from deploykit.flow.plan import decide
@@ -55,8 +54,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.ranges import Interval
 from deploykit.model.weights import lean_weights, load_weights
-from deploykit.system.aliases import Json, Tell, silent
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Record, Tell, published, silent
 
 __all__ = ["Mixed", "SimulatedLadder", "make_asked", "make_best", "mix_files", "simulated_ladder"]
 

@@ -25,15 +25,14 @@ from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Encoding, EncodingSet, Float
 from deploykit.errors import DeploykitError, UsageError
-from deploykit.findings.records import Record
 from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized, serialized_tail
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_pieces
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
+from deploykit.records import Arrays, Json, Record, Tell
 from deploykit.rewrites.contract import load_transform
-from deploykit.system.aliases import Arrays, Json, Tell
 
 __all__ = [
     "ChosenWay",

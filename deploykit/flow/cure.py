@@ -27,7 +27,6 @@ from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, Severity, SubjectKind
-from deploykit.findings.records import Record
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
@@ -35,10 +34,9 @@ from deploykit.model.nodes import opset_of
 from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights, whole_model
+from deploykit.records import Json, Published, Record, Tell, published
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
-from deploykit.system.aliases import Json, Tell
-from deploykit.system.published import Published, published
 
 __all__ = [
     "Cured",

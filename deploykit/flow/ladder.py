@@ -19,9 +19,7 @@ from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json, Tell, silent
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Record, Tell, published, silent
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
 

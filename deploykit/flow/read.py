@@ -29,7 +29,7 @@ from deploykit.model.graph import view_of
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers
 
 __all__ = ["pin", "read_situation", "read_situations", "resolve_target", "turned"]
 

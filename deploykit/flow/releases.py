@@ -16,9 +16,8 @@ from deploykit.flow.pipeline import make_package
 from deploykit.flow.plan import plan_as_given
 from deploykit.flow.read import read_situation
 from deploykit.model.load import blaming
-from deploykit.system.aliases import Tell
+from deploykit.records import Published, Tell
 from deploykit.system.folders import scratch
-from deploykit.system.published import Published
 from deploykit.tables.capabilities import Status
 
 __all__ = ["CompilerTrial", "SdkSearch", "SdkTrial", "lowest_sdk", "try_compilers"]

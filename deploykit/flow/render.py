@@ -22,8 +22,8 @@ from deploykit.flow.choose import run_of
 from deploykit.flow.plan import Decision
 from deploykit.model.facts import GraphChange
 from deploykit.model.weights import lean_weights
+from deploykit.records import Json
 from deploykit.report.pages import render_readme, render_report
-from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.packages.writing import PackageWriter

@@ -23,7 +23,7 @@ from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.weights import lean_weights
-from deploykit.system.aliases import Tell
+from deploykit.records import Tell
 
 __all__ = ["auditor", "execute", "with_kernels"]
 

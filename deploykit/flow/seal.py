@@ -19,7 +19,6 @@ from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.errors import DefectError, DeploykitError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, settled_findings, sort_findings
-from deploykit.findings.records import Record
 from deploykit.flow.plan import Decision
 from deploykit.flow.render import documents
 from deploykit.flow.samples import samples_of
@@ -28,8 +27,7 @@ from deploykit.model.facts import changes_between
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, plain, published
+from deploykit.records import Json, Published, Record, plain, published
 
 __all__ = ["Output", "Packaged", "RanPackage", "seal"]
 

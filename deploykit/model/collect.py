@@ -27,7 +27,7 @@ from deploykit.model.values import (
     stored_tensors,
 )
 from deploykit.model.weights import is_outside, weight
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers
 from deploykit.system.store import made_once
 
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "plain", "read_of"]

@@ -14,9 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deploykit.findings.records import Record
 from deploykit.model.operators import BITS, FLOATS, QUANTIZERS, Trait, has, quantizes_at_run_time, settings, static_from
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.system.store import Kept, made_once
 
 __all__ = [

@@ -20,7 +20,7 @@ from deploykit.model.operators import is_standard, static_from
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import dtype_name, named_tensors
 from deploykit.model.weights import is_outside, stored_values
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers
 from deploykit.system.store import Kept, made_once
 
 __all__ = ["GraphCopy", "GraphView", "view_of"]

@@ -21,7 +21,7 @@ from deploykit.model.nodes import attribute, operand
 from deploykit.model.operators import FLOATS, INTEGER_RANGES, RANGES, Trait, ops
 from deploykit.model.shape_inference import Shape
 from deploykit.model.values import dtype_name, element_count
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers
 
 __all__ = [
     "ANYTHING",

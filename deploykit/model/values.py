@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
 from deploykit.model.nodes import bodies
 from deploykit.model.operators import BITS, is_standard
+from deploykit.records import Record
 from deploykit.system.files import regular_size
 
 if TYPE_CHECKING:

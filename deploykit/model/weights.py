@@ -28,7 +28,7 @@ from deploykit.model.values import (
     is_external,
     stored_tensors,
 )
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers
 from deploykit.system.files import open_regular, regular_size
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from deploykit.model.load import load_model
 from deploykit.packages.manifests import BUILD_FOLDERS, read_manifest
 from deploykit.packages.verifying import require_integrity
 from deploykit.packages.writing import BUILD, clear_left, record_build, same_file
-from deploykit.system.aliases import Json, Tell
+from deploykit.records import Json, Published, Tell, published
 from deploykit.system.files import open_regular, with_folder
 from deploykit.system.folders import holding, workspace
 from deploykit.system.processes import run
-from deploykit.system.published import Published, published
 
 __all__ = ["SCRIPT", "BuildReport", "build_package", "diagnosis_of", "names_of_models"]
 

@@ -22,8 +22,7 @@ import msgspec
 from msgspec import field
 
 from deploykit.errors import DeploykitError, PackageError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.system.files import copy_hashed, open_regular, paths_below, read_regular, unreadable
 
 __all__ = [

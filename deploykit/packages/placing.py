@@ -18,7 +18,7 @@ from msgspec import Struct
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import listed
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed
-from deploykit.system.aliases import Json, Tell, silent
+from deploykit.records import Json, Tell, silent
 from deploykit.system.files import read_regular, unwritable
 from deploykit.system.folders import GONE, abandoned, discard, exchange, workspace
 from deploykit.system.jobs import json_object

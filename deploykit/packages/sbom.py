@@ -13,7 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from deploykit.errors import ToolError
 from deploykit.packages.manifests import json_text, sealed
-from deploykit.system.aliases import Json
+from deploykit.records import Json
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component

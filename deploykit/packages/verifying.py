@@ -29,9 +29,8 @@ from deploykit.packages.manifests import (
     list_files,
     read_manifest,
 )
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Published
 from deploykit.system.files import read_regular
-from deploykit.system.published import Published
 
 __all__ = ["VerifyReport", "require_integrity", "verify_integrity", "verify_package"]
 

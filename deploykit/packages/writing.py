@@ -31,7 +31,7 @@ from deploykit.packages.manifests import (
     sealed,
 )
 from deploykit.packages.placing import ELSEWHERE, PlacedFolder
-from deploykit.system.aliases import Json, Tell, silent
+from deploykit.records import Json, Tell, silent
 from deploykit.system.files import copy_hashed, open_regular, regular_size, unwritable, with_folder
 from deploykit.system.folders import abandoned, holding, workspace
 

@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from deploykit.accuracy.judge.detections import background_class, corners_of, form_of, overlaps, read_detections
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Arrays, Json, Numbers
+from deploykit.records import Arrays, Json, Numbers, Record
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.kinds import DetectionSet

@@ -21,8 +21,7 @@ from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.findings import Finding, group_findings
 from deploykit.model.facts import in_words
 from deploykit.packages.manifests import content_of, read_manifest
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published
+from deploykit.records import Json, Published
 
 __all__ = ["ON_A_DEVICE", "Explanation", "Word", "costs_by_output", "explain", "explained"]
 __all__ += ["samples_wanted", "shipping"]

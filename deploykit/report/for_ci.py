@@ -19,9 +19,8 @@ from msgspec.structs import replace
 
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity, SubjectKind, sort_findings
-from deploykit.findings.records import Record
 from deploykit.findings.rules import Rule
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.system.files import write_files
 from deploykit.tables.reading import read_json, structure
 

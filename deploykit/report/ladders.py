@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Finding, group_findings
-from deploykit.findings.records import Record
+from deploykit.records import Json, Record
 from deploykit.report.charts import decibels, loss_bars, share_of, spark, spread
 from deploykit.report.rendering import render
-from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.accuracy.search.goals import Goal

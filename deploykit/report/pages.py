@@ -16,10 +16,10 @@ from deploykit.backend.status import PackageStatus
 from deploykit.encodings.float_sets import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
 from deploykit.model.facts import GraphChange
+from deploykit.records import Json
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, timeline
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
 from deploykit.report.rendering import render
-from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.backend.opinions import Audit

@@ -21,6 +21,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.model.ranges import ANYTHING, Interval, clip_bounds, graph_bounds, late_bounds
+from deploykit.records import Numbers
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,
@@ -35,7 +36,6 @@ from deploykit.rewrites.contract import (
     rewrite,
     rewrite_graph,
 )
-from deploykit.system.aliases import Numbers
 
 __all__ = [
     "log_of_ratio",

@@ -23,13 +23,11 @@ from onnx import ModelProto, NodeProto, helper
 from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
-from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, copy_of, label, operand, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import Interval, graph_bounds
-from deploykit.system.aliases import Numbers
-from deploykit.system.published import Published
+from deploykit.records import Numbers, Published, Record
 
 __all__ = [
     "Match",

@@ -24,6 +24,7 @@ from deploykit.model.nodes import attribute, attributes, bodies, label, operand
 from deploykit.model.operators import CONTRIBUTED, Trait, data_outputs, has, is_standard, quantizes_at_run_time
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import stored_values
+from deploykit.records import Numbers
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,
@@ -37,7 +38,6 @@ from deploykit.rewrites.contract import (
     rewrite_graph,
     rewritten,
 )
-from deploykit.system.aliases import Numbers
 
 __all__ = ["dequantize_layers", "double_to_float", "half_to_float", "integers_to_pairs"]
 

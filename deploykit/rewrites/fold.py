@@ -21,8 +21,8 @@ from deploykit.model.running import CpuSession
 from deploykit.model.shape_inference import Shape
 from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_outside, taken_in
+from deploykit.records import Arrays, Numbers
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform, rewritten
-from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["fold", "simplify"]
 

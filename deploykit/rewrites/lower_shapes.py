@@ -26,6 +26,7 @@ from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.model.pinning import pin_shapes
 from deploykit.model.running import CpuSession
 from deploykit.model.shape_inference import Shape
+from deploykit.records import Numbers
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,
@@ -40,7 +41,6 @@ from deploykit.rewrites.contract import (
     rewrite_graph,
     rewritten,
 )
-from deploykit.system.aliases import Numbers
 
 __all__ = [
     "Move",

@@ -14,12 +14,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json, Tell
+from deploykit.records import Json, Published, Record, Tell, published
 from deploykit.system.files import with_folder
 from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
-from deploykit.system.published import Published, published
 from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit.system.store import user_cache
 

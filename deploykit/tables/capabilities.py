@@ -13,8 +13,7 @@ from msgspec import field
 from packaging.version import Version
 
 from deploykit.findings import Confidence
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published
+from deploykit.records import Json, Published
 from deploykit.tables.sources import NotedRow, SourcedRow
 
 __all__ = [

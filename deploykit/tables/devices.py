@@ -13,9 +13,7 @@ from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Record, published
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import NO_SOURCES, write_out
 

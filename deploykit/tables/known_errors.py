@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [

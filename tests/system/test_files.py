@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
+from deploykit.records import Published
 from deploykit.system import folders
 from deploykit.system.files import copy_hashed, open_regular, paths_below, read_regular, regular_size, write_files
 from deploykit.system.folders import abandoned, discard, exchange, holding, scratch, workspace
 from deploykit.system.jobs import Begun, Steps, prefixed
 from deploykit.system.processes import run
-from deploykit.system.published import Published
 from tables import each_row
 
 

@@ -22,7 +22,7 @@ from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
-from deploykit.system.aliases import Tell
+from deploykit.records import Tell
 from deploykit_ort_qnn.bench.ask import Bench, bench_of, judged, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
 from deploykit_ort_qnn.bench.pieces import HOLDING, PAIR

@@ -18,11 +18,10 @@ from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label, operand
 from deploykit.model.ranges import ANYTHING, graph_bounds
-from deploykit.system.aliases import Arrays, Numbers
+from deploykit.records import Arrays, Numbers, Record
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed, with_conversions
 from deploykit_ort_qnn.bench.together import Span, covering
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND

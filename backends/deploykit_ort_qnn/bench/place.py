@@ -16,11 +16,10 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.values import on_axis
 from deploykit.errors import DeploykitError
-from deploykit.findings.records import Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
+from deploykit.records import Numbers, Record
 from deploykit.rewrites.contract import NoMatchError
-from deploykit.system.aliases import Numbers
 from deploykit_ort_qnn.bench.pieces import PAIR
 
 __all__ = ["OperatorPlace", "PairGrid"]

@@ -21,10 +21,9 @@ from msgspec import field
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
-from deploykit.findings.records import Record
 from deploykit.model.nodes import copy_of
 from deploykit.model.operators import QUANTIZERS
-from deploykit.system.aliases import Arrays, Numbers, Tell
+from deploykit.records import Arrays, Numbers, Record, Tell
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
 

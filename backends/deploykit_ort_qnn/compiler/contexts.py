@@ -11,7 +11,7 @@ from pathlib import Path
 from deploykit.errors import InputError
 from deploykit.model.load import load_model
 from deploykit.model.nodes import attribute
-from deploykit.system.aliases import Json
+from deploykit.records import Json
 from deploykit.system.folders import scratch
 from deploykit_ort_qnn.compiler.jobs import read_context
 from deploykit_qualcomm.carriers import carrier

@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.qnn_types import type_name
 

@@ -16,8 +16,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from deploykit.errors import ToolError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json, Tell
+from deploykit.records import Json, Record, Tell
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.specs import ToolchainSpec

@@ -22,9 +22,8 @@ from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.findings.records import Record
 from deploykit.packages.manifests import hash_file
-from deploykit.system.aliases import Arrays, Json, Tell, silent
+from deploykit.records import Arrays, Json, Record, Tell, silent
 from deploykit.system.files import with_folder
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left

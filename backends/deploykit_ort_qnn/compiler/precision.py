@@ -17,8 +17,7 @@ import onnx
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from deploykit.records import Json, Record
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.compiler.dlc import DLC, compare_dlc, read_dlc
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic

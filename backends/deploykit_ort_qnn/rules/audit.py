@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Severity
-from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
+from deploykit.records import Record
 
 __all__ = ["BACKWARD", "BEYOND", "COUNT_RULES", "OFTEN", "RULES", "Counted"]
 

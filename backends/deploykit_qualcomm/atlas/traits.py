@@ -14,7 +14,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, ops
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.parameters import stored_behind_pairs
-from deploykit.system.aliases import Json
+from deploykit.records import Json
 from deploykit_qualcomm.atlas.stored import traits_of_values
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
-from deploykit.findings.records import Record
+from deploykit.records import Record
 from deploykit.tables.sources import NotedRow, SourcedRow, sourced_file
 from deploykit_qualcomm.tables import DATA
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Severity
-from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.operators import LARGEST_FLOAT16, Trait, has, ops
+from deploykit.records import Record
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized, rewrite_advice
 

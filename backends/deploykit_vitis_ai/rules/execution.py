@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
+from deploykit.records import Record
 
 __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 

@@ -22,13 +22,11 @@ from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, exit_status
-from deploykit.findings.records import Record
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
-from deploykit.system.aliases import Arrays, Json, Numbers
+from deploykit.records import Arrays, Json, Numbers, Record, plain, published
 from deploykit.system.files import regular_size
-from deploykit.system.published import plain, published
 
 __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
 __all__ += ["compare", "evaluate", "read_outputs"]

@@ -15,9 +15,8 @@ from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.measures import Doubles
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, JudgedNumber, KeptCount, Measure
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
-from deploykit.system.aliases import Arrays, Numbers
+from deploykit.records import Arrays, Numbers, Record
 
 __all__ = ["Detections", "background_class", "corners_of", "count_kept", "form_of", "judge_detections"]
 __all__ += ["overlaps", "read_both", "read_detections"]

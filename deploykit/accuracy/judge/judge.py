@@ -35,7 +35,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Session, run_chain
 from deploykit.encodings.cut import chain_models
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, channel_first
-from deploykit.system.aliases import Arrays, Numbers
+from deploykit.records import Arrays, Numbers
 
 __all__ = ["Judge", "judge_outputs"]
 

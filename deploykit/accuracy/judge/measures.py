@@ -14,8 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers, Record
 
 __all__ = ["Doubles", "Pair", "PairQuality", "Slices", "agreement", "among_five", "answers"]
 __all__ += ["cosine", "decisions_kept", "embeddings", "gain_error", "max_error"]

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from deploykit.accuracy.samples.arrays import read_arrays
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Arrays
+from deploykit.records import Arrays, Record
 from deploykit.system.processes import run
 
 __all__ = ["UserMetric", "user_metric"]

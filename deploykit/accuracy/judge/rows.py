@@ -13,9 +13,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from deploykit.accuracy.judge.measures import Doubles
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
-from deploykit.system.aliases import Arrays, Numbers
+from deploykit.records import Arrays, Numbers, Record
 
 __all__ = ["ChosenRows", "Matched", "match_contents"]
 

@@ -12,9 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Record, published
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Arrays
+from deploykit.records import Arrays, Record
 from deploykit.system.files import open_regular, unreadable
 
 if TYPE_CHECKING:

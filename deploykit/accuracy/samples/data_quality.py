@@ -31,7 +31,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.nodes import copy_of
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import stored_values
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers
 from deploykit.system.files import read_regular
 
 __all__ = ["LOOKED_AT", "MOST", "data_fit", "range_growth", "survey", "takes_pictures"]

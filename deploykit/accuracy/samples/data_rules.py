@@ -9,10 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from deploykit.findings import listed
-from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published
+from deploykit.records import Json, Published, Record
 
 __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.system.aliases import Json
+from deploykit.records import Json
 
 __all__ = ["MOST_PIXELS", "decoded"]
 

@@ -21,11 +21,10 @@ from msgspec import field
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.nodes import reached
 from deploykit.model.operators import INTEGER_RANGES, Trait, is_standard, ops
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers, Record
 
 __all__ = [
     "SETS",

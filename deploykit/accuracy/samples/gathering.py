@@ -38,12 +38,10 @@ from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, spr
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, UsageError
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.values import element_count
-from deploykit.system.aliases import Json, Numbers
-from deploykit.system.published import Published
+from deploykit.records import Json, Numbers, Published, Record
 
 if TYPE_CHECKING:
     from deploykit.accuracy.samples.calibration import Declaration

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
-from deploykit.findings.records import Record
+from deploykit.records import Published, Record
 from deploykit.system.files import open_regular, read_regular
-from deploykit.system.published import Published
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
-from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts
+from deploykit.records import Record
 
 if TYPE_CHECKING:
     import numpy as np

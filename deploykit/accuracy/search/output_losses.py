@@ -19,8 +19,7 @@ from deploykit.accuracy.judge.verdict import Context
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
 from deploykit.model.facts import GraphFacts
-from deploykit.system.aliases import Arrays, Numbers
-from deploykit.system.published import Published
+from deploykit.records import Arrays, Numbers, Published
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.metric import UserMetric

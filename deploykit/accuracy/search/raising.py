@@ -28,8 +28,7 @@ from deploykit.encodings.values import Affine, EncodingSet, Float
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
-from deploykit.system.aliases import Json, Tell, silent
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, Tell, published, silent
 
 __all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType", "fewest_wider"]
 

@@ -19,7 +19,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed, on_g
 from deploykit.encodings.values import Value
 from deploykit.model.values import byte_size
 from deploykit.model.weights import is_mapped, stored_values
-from deploykit.system.aliases import Arrays, Numbers
+from deploykit.records import Arrays, Numbers
 from deploykit.system.limits import memory_budget
 
 __all__ = ["Change", "PartialRuns"]

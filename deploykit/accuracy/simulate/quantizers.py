@@ -21,7 +21,7 @@ from deploykit.errors import InputError
 from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import named_tensors
 from deploykit.model.weights import element_type, is_mapped, numpy_type, stored_values
-from deploykit.system.aliases import Numbers
+from deploykit.records import Numbers
 
 __all__ = ["RAW", "Floats", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
 __all__ += ["quantizers_of", "spread_scale"]

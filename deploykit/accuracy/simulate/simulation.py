@@ -28,15 +28,13 @@ from deploykit.accuracy.simulate.quantizers import quantizers_of
 from deploykit.accuracy.simulate.sessions import Feed, Known, Session
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.findings.records import Record
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.operators import quantizes_at_run_time
 from deploykit.model.weights import lean_weights
+from deploykit.records import Json, Numbers, Published, Record, published
 from deploykit.rewrites.contract import load_transform
-from deploykit.system.aliases import Json, Numbers
-from deploykit.system.published import Published, published
 
 __all__ = [
     "Fidelity",

@@ -12,7 +12,7 @@ from msgspec import field
 
 from deploykit.answers.diagnosis.collecting import ErrorLine
 from deploykit.answers.diagnosis.trouble import SOURCE
-from deploykit.findings.records import Record
+from deploykit.records import Record
 from deploykit.tables.known_errors import Catalog, LineForm, Tool
 
 __all__ = ["Event", "codes_of", "compiled", "event_of", "level_of", "speaker"]

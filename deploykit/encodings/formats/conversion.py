@@ -18,8 +18,7 @@ from deploykit.encodings.place import Layout
 from deploykit.encodings.read import with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import UsageError
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published, published
+from deploykit.records import Json, Published, published
 
 __all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert", "writable_versions"]
 

@@ -12,8 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
-from deploykit.system.aliases import Json
-from deploykit.system.published import Published
+from deploykit.records import Json, Published
 
 __all__ = [
     "EntryChange",

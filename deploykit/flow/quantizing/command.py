@@ -26,10 +26,9 @@ from deploykit.flow.rules import RULES
 from deploykit.model.load import blaming, load_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
+from deploykit.records import Json, Published, Tell, plain, silent
 from deploykit.report.ladders import render_ladder
-from deploykit.system.aliases import Json, Tell, silent
 from deploykit.system.jobs import Steps
-from deploykit.system.published import Published, plain
 
 __all__ = ["Quantization", "quantize"]
 

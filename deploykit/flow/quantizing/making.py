@@ -44,7 +44,6 @@ from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings import Finding
-from deploykit.findings.records import Record
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
 from deploykit.flow.rules import QUANTIZED_RULES
 from deploykit.flow.samples import about_samples
@@ -53,11 +52,10 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, load_model
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
+from deploykit.records import Json, Published, Record, Tell
 from deploykit.rewrites.contract import load_transform
-from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
-from deploykit.system.published import Published
 from deploykit.system.store import cache_folder, is_off
 
 __all__ = ["Made", "Making", "Numbers", "divide", "measure", "read_held_out", "run_quantizer"]

@@ -17,7 +17,7 @@ from deploykit.errors import ToolError, UsageError
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.operators import Trait, has
-from deploykit.system.aliases import Tell
+from deploykit.records import Tell
 from deploykit.system.files import with_folder
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Values as JSON: every field of a dataclass under its own name; a class says itself where its shape differs.
+"""What values are here: records, which cannot be changed, the JSON that they are published as, names of common types.
 
 Only here are values made plain: a shape may hold others that are published, numbers that are not finite, tuples.
 """
@@ -6,15 +6,42 @@ Only here are values made plain: a shape may hold others that are published, num
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, dataclass_transform
 
-from deploykit.findings.records import Record
-from deploykit.system.aliases import Json
+from msgspec import Struct, StructMeta, field
 
-__all__ = ["Published", "finite", "plain", "published"]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Arrays", "Json", "Numbers", "Published", "Record", "Tell", "finite", "plain", "published", "silent"]
+
+Json: TypeAlias = Mapping[str, Any]
+"""What a JSON object holds, or an object that is to become one: a record, a manifest, options."""
+Numbers: TypeAlias = "npt.NDArray[Any]"
+"""An array of any type."""
+Arrays: TypeAlias = Mapping[str, Numbers]
+"""Arrays by name: what a model is fed, and what it gives."""
+Tell: TypeAlias = Callable[[str], None]
+"""Is told one line at a time."""
+
+
+def silent(*_told: object) -> None:
+    """A `Tell` where nobody listens."""
+
+
+class _RecordMeta(StructMeta):
+    """Says of every subclass what msgspec would have said by each of them."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> _RecordMeta:
+        return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, **options})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class Record(Struct, frozen=True, metaclass=_RecordMeta):
+    """A value of fields; ``kw_only=False`` where they are also given by place."""
 
 
 class Published(Record):
