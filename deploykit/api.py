@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from deploykit.accuracy.search.layer_losses import Sensitivity
     from deploykit.accuracy.search.locate import Located
     from deploykit.accuracy.simulate.simulation import Simulation
-    from deploykit.answers.capability_answers import CompatAnswer
+    from deploykit.answers.asking import CompatAnswer
     from deploykit.answers.diagnosis import Diagnosis
     from deploykit.answers.precision_advice import Advice
     from deploykit.backend.opinions import Audit
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import CheckLine
     from deploykit.devices.run import RunReport
+    from deploykit.encodings.files import PartReport
     from deploykit.encodings.lpbq_files import LpbqReport
-    from deploykit.encodings.split_files import PartReport
     from deploykit.findings import Finding
     from deploykit.fleet.on_devices import DeviceRun
     from deploykit.fleet.results import CellResult, Results, RunDifference
@@ -640,7 +640,7 @@ def split(
 
     Raises InputError for models that cannot be read or are not over the same weights.
     """
-    from deploykit.encodings.split_files import split_files
+    from deploykit.encodings.files import split_files
 
     paths = [Path(model) for model in models]
     with _blaming(*paths):

@@ -1,21 +1,42 @@
-"""The stage ``prepare``: drafts the whole model or every segment of a cut one; rules that look at values run here."""
+"""The stage ``prepare``: drafts the whole model, or each part of a cut one, a segment or what one context holds.
+
+Rules that look at values run here. No weight is read but to compare two files that say they hold the same ones.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 
+import numpy as np
 from msgspec.structs import replace
+from onnx import ModelProto
 
 from deploykit.backend.backend import SharedWork, Situation
-from deploykit.findings import Finding
+from deploykit.encodings.cut import CutPart, cut_alike, large_weights
+from deploykit.encodings.float_sets import predict_float_set
+from deploykit.encodings.values import Affine, EncodingSet, Lpbq
+from deploykit.errors import UsageError
+from deploykit.findings import Finding, listed
 from deploykit.flow.samples import largest_seen
+from deploykit.model.collect import collect_facts
+from deploykit.model.load import Model, load_model, wrap_proto
+from deploykit.model.values import byte_size
+from deploykit.model.weights import weight
 from deploykit.records import Record
 from deploykit_qnn_htp.commands import Paths, graph_name
-from deploykit_qnn_htp.cutting import crossing_findings, cut_graphs, segment_drafts, wants_contexts
-from deploykit_qnn_htp.draft import ConversionDraft, draft_of, float16_plan
+from deploykit_qnn_htp.draft import (
+    ConversionDraft,
+    Intent,
+    complete,
+    draft_of,
+    float16_plan,
+    load_routes,
+)
 from deploykit_qnn_htp.provider import ProviderPart, prepare_provider
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.selection import select_route
+from deploykit_qualcomm.devices import capability, has
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES
 from deploykit_qualcomm.rules.registries import CONVERTERS, run_lint
 
@@ -86,3 +107,187 @@ def _judged(draft: ConversionDraft, shared: SharedWork) -> ConversionDraft:
     halves = replace(float16_plan(draft), seen=partial(largest_seen, draft.situation, shared))
     findings = (*DRAFT_RULES.run(draft), *FLOAT16_RULES.run(halves), *run_lint(situation, CONVERTERS))
     return replace(draft, findings=findings)
+
+
+def wants_contexts(whole: ConversionDraft) -> bool:
+    """True where the model comes with a second graph, or is to be cut by size; UsageError for what excludes that."""
+    situation = whole.situation
+    also, parts = situation.request.adapter_options.get("also"), parts_wanted(whole)
+    if also is None and parts == 1:
+        return False
+    name = "--also" if also is not None else f"{parts} parts"
+    if situation.segments or situation.tail is not None:
+        raise UsageError(f"{name}: the model is cut already, to mix types", next="add --mixed fallback")
+    if also is not None and situation.rewritten:
+        why = "its first graph is rewritten, and the second one would no longer have the same weights"
+        raise UsageError("--also: not with rewriting", why=why, next="add --no-rewrite and the names that 'plan' gives")
+    if also is not None and not has("weight_sharing", situation.target.device):
+        why = f"{situation.target.device.name} ({whole.arch or 'no known architecture'}) is not known to share weights"
+        raise UsageError("--also: not on this device", why=why, next="package the graphs one by one")
+    return True
+
+
+def parts_wanted(whole: ConversionDraft) -> int:
+    """As many parts as asked for; else the fewest whose weights keep below what the chip's compiler takes."""
+    asked = whole.situation.request.adapter_options.get("parts")
+    if isinstance(asked, int):
+        return asked
+    limit = capability("graph_limit_kb", device=whole.situation.target.device)
+    if limit is None or not isinstance(limit.value, int):
+        return 1
+    return max(1, -(-sum(_sizes(whole).values()) // (limit.value << 10)))
+
+
+def cut_graphs(whole: ConversionDraft) -> list[tuple[str, int, ConversionDraft]]:
+    """The parts of every graph, context by context: its name there, its context's number, from 1 on, and its draft."""
+    drafts = [whole, *_second(whole)]
+    models = [draft.situation.model.proto for draft in drafts]
+    cut = cut_alike(models, parts_wanted(whole), _sizes(whole))
+    names = [graph_name(draft.situation.model.path) for draft in drafts]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--also: both graphs are called {names[0]}", next="rename one of the files")
+    shared = len(drafts) > 1
+    return [
+        (f"{name}_{number}", number, _draft_of(draft, part, shared))
+        for number, parts in enumerate(zip(*cut, strict=True), 1)
+        for name, draft, part in zip(names, drafts, parts, strict=True)
+    ]
+
+
+def _second(whole: ConversionDraft) -> Iterable[ConversionDraft]:
+    """The draft of the second graph, under the entries of the first one that it has."""
+    path = whole.situation.request.adapter_options.get("also")
+    if path is None:
+        return
+    model = load_model(path)
+    _check_same_weights(whole.situation.model, model)
+    facts = collect_facts(model)
+    encodings = whole.situation.encodings
+    if encodings is not None:
+        entries = {name: entry for name, entry in encodings.entries.items() if name in facts.tensors}
+        encodings = replace(encodings, entries=entries)
+    yield draft_of(replace(whole.situation, model=model, facts=facts, encodings=encodings))
+
+
+def _check_same_weights(first: Model, second: Model) -> None:
+    """UsageError where the graphs share no weight, or one of a name has other values."""
+    shared = large_weights(first.proto).keys() & large_weights(second.proto).keys()
+    if not shared:
+        why = f"{second.path.name} has no weight of a name that {first.path.name} has"
+        raise UsageError("--also: nothing to share", why=why, next="package the graphs one by one")
+    # Weights that lie at the same byte of the same file need not be read.
+    places = [
+        {claim.tensor: (file.path, claim.offset) for file in model.external for claim in file.claims}
+        for model in (first, second)
+    ]
+    other = []
+    for name in sorted(shared):
+        one, two = first.stored[name], second.stored[name]
+        where = [found.get(name) for found in places]
+        alike = (one.data_type, list(one.dims)) == (two.data_type, list(two.dims))
+        if not alike or (
+            (where[0] != where[1] or where[0] is None) and not np.array_equal(weight(first, name), weight(second, name))
+        ):
+            other.append(name)
+    if other:
+        raise UsageError(
+            f"--also: {len(other)} weights have the same name and other values: {listed(other)}",
+            next="export both graphs from one model, or package them one by one",
+        )
+
+
+def _sizes(whole: ConversionDraft) -> dict[str, int]:
+    """Bytes of every weight as it will be on the device: of its grid, or float16."""
+    situation = whole.situation
+    entries = {} if situation.encodings is None else situation.encodings.entries
+    sizes = {}
+    for name, elements in large_weights(situation.model.proto).items():
+        value = getattr(entries.get(name), "value", None)
+        stored = situation.model.stored[name]
+        width = 16 if situation.facts.tensors[name].is_float else 8 * byte_size(stored, name) / elements
+        bits = value.bits if isinstance(value, Affine | Lpbq) else width
+        sizes[name] = int(elements * bits) // 8
+    return sizes
+
+
+def _part_of(whole: ConversionDraft, model: ModelProto, encodings: EncodingSet | None) -> Situation:
+    """A part as if it were the model that was asked for, with entries that only the uncut graph lets follow.
+
+    A copy of an input that crosses a border has no entry of its own, and what it was copied from is elsewhere.
+    """
+    situation = whole.situation
+    made = wrap_proto(model, path=situation.model.path)
+    facts = collect_facts(made)
+    if encodings is not None:
+        known = {} if whole.completed is None else whole.completed.entries
+        entries = {name: entry for name, entry in {**known, **encodings.entries}.items() if name in facts.tensors}
+        encodings = replace(encodings, entries=entries, float_tensors=encodings.float_tensors & facts.tensors.keys())
+    request = replace(situation.request, calibration=None)
+    changed = replace(situation, request=request, model=made, facts=facts, encodings=encodings)
+    return replace(changed, rewritten=True, segments=())
+
+
+def _draft_of(whole: ConversionDraft, part: CutPart, shared: bool) -> ConversionDraft:
+    """The part, by a route that makes a DLC where several graphs come into one context."""
+    situation = _part_of(whole, part.model, whole.situation.encodings)
+    draft, request = replace(draft_of(situation), is_segment=True), situation.request
+    # A route that makes no DLC is refused, and none need be named.
+    named, rows = request.adapter_options.get("route"), load_routes().route
+    makes = {row.id: row.intents for row in rows if not (row.legacy or row.by_provider)}
+    if not shared or named in makes or (named is not None and named not in [row.id for row in rows]):
+        return draft
+    able = next((name for name, intents in makes.items() if draft.intent in intents), None)
+    if able is None:
+        raise UsageError(f"--also: no route makes a DLC of a model that is {draft.intent}", next="give encodings")
+    if named is not None:
+        what = f"--also: the route {named} makes no DLC, of which several fit into one context"
+        raise UsageError(what, next=f"--route {able}, or leave it out")
+    asked = replace(request, adapter_options={**request.adapter_options, "route": able})
+    return replace(draft, situation=replace(draft.situation, request=asked))
+
+
+def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
+    """One draft per segment, in the order in which they run. UsageError for options that contradict a cut."""
+    situation = whole.situation
+    options = situation.request.adapter_options
+    listing = [row.id for row in load_routes().route if row.input_list]
+    if options.get("input_list") is True or options.get("route") in listing:
+        raise UsageError(
+            "--input-list with a model that is cut into segments",
+            why="segments are converted with complete encodings or wholly in float, and nothing is calibrated",
+            next="leave it out, or choose another way with --mixed",
+        )
+    drafts = []
+    for segment in situation.segments:
+        part = _part_of(whole, segment.model, segment.encodings)
+        computed = (fact for fact in part.facts.tensors.values() if fact.is_float and not fact.is_weight)
+        if part.encodings is not None and not part.encodings.entries and not any(computed):
+            part = replace(part, encodings=None)  # shapes and indices only: there is nothing to quantize
+        floats = "fp32" if situation.request.precision == "fp32" else "fp16"
+        precision = None if part.encodings is not None else floats
+        draft = draft_of(replace(part, request=replace(part.request, precision=precision)))
+        # A quantized segment has no float set: what has no entry there is a gap, not an intent.
+        if draft.intent is Intent.MIXED and draft.source is not None and draft.before is not None:
+            completed = complete(draft.source, draft.situation, frozenset())
+            before = replace(draft.before, intended=frozenset())
+            after = predict_float_set(draft.situation.facts, completed)
+            draft = replace(draft, intent=Intent.INTEGER, completed=completed, before=before, after=after)
+        handed_in = tuple(name for name in segment.inputs if name not in situation.facts.inputs)
+        drafts.append(replace(draft, is_segment=True, handed_in=handed_in))
+    return tuple(drafts)
+
+
+def crossing_findings(whole: ConversionDraft, drafts: Sequence[ConversionDraft]) -> tuple[Finding, ...]:
+    """What only the uncut model shows: how the float set was found (QNN128), ranges from other segments (QNN127)."""
+    found = DRAFT_RULES["QNN128"].run(whole)
+    if whole.before is None:
+        return tuple(found)
+    floats = {
+        name
+        for draft in drafts
+        if draft.source is None
+        for name, fact in draft.situation.facts.tensors.items()
+        if fact.is_float and not fact.is_weight
+    }
+    wider = replace(whole.before, intended=whole.before.intended | floats)
+    return (*found, *FLOAT16_RULES.run(float16_plan(replace(whole, before=wider, intent=Intent.MIXED))))

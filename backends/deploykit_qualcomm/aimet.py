@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, WeightMethod
 from deploykit.backend.requests import bits_of
+from deploykit.backend.targets import Target
 from deploykit.errors import UsageError
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.devices import arch_of
-
-if TYPE_CHECKING:
-    from deploykit.backend.targets import Target
 
 __all__ = ["AIMET", "Aimet", "configuration", "encodings_version"]
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploykit.answers.asking import ask, ask_binary, compare, features
-from deploykit.answers.capability_answers import CompatAnswer
+from deploykit.answers.asking import CompatAnswer, ask, ask_binary, compare, features
 from deploykit.backend.backend import Request
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.frame import BranchingCommand, Command

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
+from onnx import AttributeProto, ModelProto, TensorProto, helper
 
 from deploykit.model.nodes import bodies, copy_of
 from deploykit.model.operators import QUANTIZERS, is_standard
 from deploykit.model.weights import point_outside
-
-if TYPE_CHECKING:
-    from onnx import AttributeProto, ModelProto, TensorProto
 
 __all__ = ["Emptied", "emptied"]
 
@@ -126,8 +124,6 @@ def _blank(attribute: AttributeProto) -> None:
 
 def _stub(made: Emptied, stored: TensorProto, read: set[tuple[str, int]]) -> None:
     """Put ones in the place of a stored value that is no structure; ``read`` is as which inputs it is read."""
-    from onnx import TensorProto, helper
-
     kind, name, shape = stored.data_type, stored.name, list(stored.dims)
     count, outside = prod(shape), stored.data_location == TensorProto.EXTERNAL
     small = kind in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL) and count <= _SMALL

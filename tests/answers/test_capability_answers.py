@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deploykit.answers.capability_answers import Query, answer, device_rows, differences, releases_between, search
+from deploykit.answers.asking import Query, answer, device_rows, differences, releases_between, search
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status

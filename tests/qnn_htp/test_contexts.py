@@ -109,7 +109,7 @@ def test_the_limit_of_the_chip_decides_how_many_parts_there_are(decoder: Path, m
         return Fact(value=22, source=known.source, confidence=known.confidence)  # the weights are 50 KiB
 
     assert contexts_of(decoder) == 1
-    monkeypatch.setattr("deploykit_qnn_htp.cutting.capability", small)
+    monkeypatch.setattr("deploykit_qnn_htp.prepare.capability", small)
     assert contexts_of(decoder) == 3
 
 
