@@ -10,6 +10,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from deploykit.tables.known_errors import Catalog, load_catalog
+from deploykit_qualcomm.devices import qualcomm_devices
+from deploykit_qualcomm.tables import tables
 
 __all__ = ["known_errors"]
 
@@ -20,6 +22,12 @@ _TYPE_NAME = re.compile(
     r"(?P<place>_TCM)?(?![a-z0-9])"
 )
 _DATA_TYPE = re.compile(r"\b0x(?P<kind>0|1|2|3|4)(?P<bits>08|16|32|64)\b")
+# A chip by its name or its number in QNN, an architecture by its number, a blob by its version.
+_CHIP = re.compile(
+    r"\b(?:(?P<chip>(?:SM|SA|SC|SXR|QCS|QCM|QRB)\d{4})\w{0,3}|arch with value (?P<arch>\d\d)"
+    r"|soc_?(?: |id )?model\W{1,4}(?P<model>\d{2,3})|blob v\D{0,20}(?P<blob>\d+\.\d+\.\d+))\b",
+    re.IGNORECASE,
+)
 _KINDS = ("signed integer", "unsigned integer", "float", "signed fixed point", "unsigned fixed point")
 _WORDS = {"uint": "unsigned", "int": "signed", "float": "float", "bfloat": "bfloat"}
 
@@ -27,7 +35,7 @@ _WORDS = {"uint": "unsigned", "int": "signed", "float": "float", "bfloat": "bflo
 @cache
 def known_errors() -> Catalog:
     """Every known error of Qualcomm's tools, the meaning of their codes, and the marks of their logs."""
-    return replace(load_catalog(sorted(_FOLDER.glob("*.toml"))), explain=(_explain_types,))
+    return replace(load_catalog(sorted(_FOLDER.glob("*.toml"))), explain=(_explain_types, _explain_chips))
 
 
 def _explain_types(line: str) -> Iterator[tuple[str, str]]:
@@ -46,3 +54,21 @@ def _explain_types(line: str) -> Iterator[tuple[str, str]]:
     if "datatype" in line.lower().replace(" ", ""):
         for match in _DATA_TYPE.finditer(line):
             yield match[0], f"{int(match['bits'])}-bit {_KINDS[int(match['kind'])]}"
+
+
+def _explain_chips(line: str) -> Iterator[tuple[str, str]]:
+    """What the tables of devices and wheels say of the chips, architectures and blobs that one line names.
+
+    >>> dict(_explain_chips("SoC model: 57"))
+    {'SoC model: 57': 'SM8650, Hexagon v75'}
+    """
+    for match in _CHIP.finditer(line):
+        kind = match.lastgroup or ""
+        found = [
+            f"{device.name}, Hexagon {device.fact('arch')}"
+            for device in qualcomm_devices()
+            if match[kind].lower()
+            == {"chip": device.id, "arch": str(device.fact("arch"))[1:]}.get(kind, str(device.fact("soc_model")))
+        ] or [f"of QAIRT {wheel.sdk}" for wheel in tables().wheels if wheel.blob == match[kind]]
+        if found:
+            yield match[0], "; ".join(found[-4:])

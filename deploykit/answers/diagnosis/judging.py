@@ -200,7 +200,9 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], 
     # Of which only warnings speak is no failure where nothing failed, nor of which details do where something did.
     levels = {level_of(hit.text, catalog.forms)[0] for hit in hits[:_MOST_CODES]}
     quiet = said == {"mild"} or levels == {"detail" if failing else "warning"}
-    quiet |= levels == {"detail"} and not any(trouble_of(hit.text) for hit in hits[:_MOST_CODES])
+    # Words that other causes have too, on a line that states no level, tell of no failure beside lines that do.
+    hushed = levels == {"detail"} or (failing and levels == {""} and said == {"general"})
+    quiet |= hushed and not any(trouble_of(hit.text) for hit in hits[:_MOST_CODES])
     weak = "match" not in said and "weak" in said and not tools.isdisjoint(row.tools)
     root = "follow-up"
     if "match" in said or weak or said == {"mild"}:

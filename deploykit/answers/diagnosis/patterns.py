@@ -116,7 +116,7 @@ def _compiled(text: str) -> re.Pattern[bytes]:
     source, end = "", 0
     for gap in _FIELD.finditer(text):
         source += re.escape(text[end : gap.start()].strip())
-        kept = r"\d[\d,.]*" if gap[2] else r"[^\n]*?"
+        kept = r"\d[\d,.]*" if gap[2] else r"[\w./:-]*\w" if gap.end() == len(text) else r"[^\n]*?"
         source += rf"\s*(?P<{gap[1]}>{kept})\s*" if gap[1] else r"[^\n]*?"
         end = gap.end()
     source += re.escape(text[end:].strip() if end else text)

@@ -55,7 +55,7 @@ SOURCE = re.compile(
     |(?:(?:\}\ *)?el(?:se\ )?if|if|while|for)\b.*(?:[:{]\s*$|;\ *then\b)|(?:\}\ *)?(?:except|catch)\b.*[:{]\s*$
     |(?:raise|throw)\ (?:std::)?[\w.]+\(|return\b.*;\s*$|assert\ .*,\ *f?["'].*["']\)?\s*$|RUN\ \S
     |[A-Za-z_][\w.]*(?<!Error)(?<!Exception)\(f?["'].*\);?\s*$|\w[\w.:>-]*(?:\(\w*\))?\ *<<\ *["'\w].*;\s*$
-    |\#\ .*[{\\]\s*$|\w+\.add_\w+\(|--?\w[\w-]*(?:[ ,=]\S+)*\s{2,}\S|\s{20}[A-Za-z(<"])""",
+    |\#\ .*[{\\]\s*$|\w+\.add_\w+\(|--?\w[\w-]*(?:[ ,=]\S+)*\s{2,}\S|\s{20}(?!\S+_ERROR_|Failed)[A-Za-z(<"])""",
     re.VERBOSE,
 )
 """A line of a program, a script or a list of options: what it might say, and nobody said."""
@@ -73,7 +73,8 @@ surely what happened.
 _HARMLESS = re.compile(
     r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|fail(?:ures?|ed)?|exceptions?|mismatch(?:es)?)\b
     |\b\d+\ (?:critical\ )?warnings?\b
-    |\b(?:(?:critical[- ])?warnings?|errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)\ ?(?:count\ ?)?[:=]\s*0\b
+    |\b(?:(?:critical[- ])?warnings?|errors?|failures?|failed|exceptions?|mismatch(?:es)?|err|fallbacks?)
+        \ *(?:count\ ?)?[:=]\s*0\b
         (?!x|\.\d)|(?:error|fail|exception)\w*["']\ ?:\ ?(?:0|false|null|none)\b
     |\b(?:error|err|status|return|exit)[ _](?:code|status)?\ ?[:=]?\ ?(?:0x0+|0)\b(?!\.\d)
     |\b(?:mean|max|maximum|min|average|avg|l1|l2|rms|mse|abs|absolute|relative|quantization|quantisation
