@@ -18,7 +18,7 @@ from deploykit.errors import DefectError
 from deploykit.model.nodes import copy_of, names_read, opset_of
 from deploykit.model.operators import is_standard, static_from
 from deploykit.model.shape_inference import Shape, infer
-from deploykit.model.values import dtype_name, named_tensors
+from deploykit.model.values import dtype_name, is_heavy, named_tensors
 from deploykit.model.weights import is_outside, stored_values
 from deploykit.records import Numbers
 from deploykit.system.store import Kept, made_once
@@ -224,8 +224,6 @@ class GraphView(GraphCopy):
 
 _VIEWS: list[tuple[bytes, GraphView]] = []
 _MOST_VIEWS = 6
-# Bytes of a model beyond which comparing it costs more than reading its nodes again.
-_LARGEST_VIEWED = 8 << 20
 
 
 def view_of(model: ModelProto) -> GraphView:
@@ -234,7 +232,7 @@ def view_of(model: ModelProto) -> GraphView:
     Twenty matchers look through one graph, one after the other. What a message holds may be changed by its owner at any
     time, so it is the bytes that tell whether the index still holds. Names that one asks for are no other's concern.
     """
-    if model.ByteSize() > _LARGEST_VIEWED:
+    if is_heavy(model):
         return GraphView(model, copy=False)
     content = model.SerializeToString()
     at = next((number for number, (_, view) in enumerate(_VIEWS) if view.model is model), None)

@@ -24,7 +24,7 @@ from onnx import (
 
 from deploykit.model.nodes import attribute, captured_names
 from deploykit.model.operators import CONTRIBUTED, is_standard
-from deploykit.model.values import dtype_name, element_count, is_external, nested_graphs
+from deploykit.model.values import dtype_name, element_count, is_external, is_heavy, nested_graphs
 from deploykit.records import Record
 from deploykit.system.limits import limited_memory
 
@@ -60,8 +60,6 @@ _SEEN: dict[bytes, Inferred] = {}
 _LEAST_MEMORY, _MEMORY_PER_BYTE = 512 << 20, 64
 # Names of graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again.
 _MOST_SEEN = 16
-# Bytes of a model up to which its own bytes name it as well: to write them takes less than to make the copy.
-_QUICKLY_NAMED = 8 << 20
 
 
 def infer(proto: ModelProto) -> Inferred:
@@ -69,7 +67,7 @@ def infer(proto: ModelProto) -> Inferred:
     whole = key = b""
     known: Inferred | None = None
     try:
-        whole = sha256(proto.SerializeToString()).digest() if proto.ByteSize() <= _QUICKLY_NAMED else b""
+        whole = b"" if is_heavy(proto) else sha256(proto.SerializeToString()).digest()
         known = _SEEN.get(whole)
         if known is None:
             lean = _without_weights(proto)

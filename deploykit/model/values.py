@@ -36,6 +36,7 @@ __all__ = [
     "dtype_name",
     "element_count",
     "is_external",
+    "is_heavy",
     "locate_external",
     "named_tensors",
     "nested_graphs",
@@ -44,6 +45,7 @@ __all__ = [
 
 _LARGEST = 1 << 62
 _MOST_DIMS = 64
+_MANY_ELEMENTS = 2 << 20  # 8 MB of floats
 
 # Which typed field holds the elements where raw_data does not, and how many entries one element takes.
 _FIELDS = {
@@ -189,6 +191,18 @@ def byte_size(tensor: TensorProto, where: str) -> int:
             next="upgrade onnx, if a newer version has that type",
         )
     return (count * BITS.get(name, 0) + 7) // 8
+
+
+def is_heavy(proto: ModelProto) -> bool:
+    """Whether initializers inside the model claim so much that its bytes take longer to write than to do without.
+
+    ``ByteSize`` is no way to tell: it writes all of them.
+    """
+    claimed = 0
+    for tensor in proto.graph.initializer:
+        if tensor.data_location != 1:  # TensorProto.EXTERNAL
+            claimed += math.prod(tensor.dims)
+    return claimed > _MANY_ELEMENTS
 
 
 def check_inline(tensor: TensorProto, where: str) -> None:

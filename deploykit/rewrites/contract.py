@@ -386,10 +386,10 @@ def regrid(
 
         def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
             assert encodings is not None
-            entries = dict(encodings.entries)
+            entries, graph = dict(encodings.entries), view_of(model)
             for site in matched.sites:
                 (tensor,) = site.tensors
-                for moved in [tensor] if alone else moved_to(view_of(model), encodings, tensor):
+                for moved in [tensor] if alone else moved_to(graph, encodings, tensor):
                     entries[moved] = replace(entries[moved], value=site.data)
             notes = (f"another grid for {', '.join(site.tensors[0] for site in matched.sites)}",)
             return Rewritten(model, replace(encodings, entries=entries), notes=notes)
