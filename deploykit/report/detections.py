@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
-from deploykit.accuracy.judge.detections import background_class, corners_of, form_of, overlaps, read_detections
+from deploykit.accuracy.judge.detections import (
+    background_class,
+    corners_of,
+    distinct,
+    form_of,
+    overlaps,
+    read_detections,
+)
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE
 from deploykit.records import Arrays, Json, Numbers, Record
 
@@ -181,16 +189,14 @@ def kept_boxes(
         width = height = largest = float(np.max(np.abs(feed[group.sizes]))) or 1.0
     unit = np.ones(4) if largest <= _FRACTIONS else np.array([width, height, width, height])
     placed = corners_of(np.asarray(rows.boxes / unit, np.float64), are_corners=corners)
-    kept: list[KeptBox] = []
-    for row in np.argsort(-rows.scores, kind="stable"):
-        if rows.scores[row] < WORKING_SCORE or len(kept) >= _MOST_BOXES:
-            break
-        left, top, right, bottom = (float(value) for value in placed[row])
-        score, label = float(rows.scores[row]), int(rows.labels[row])
-        box = KeptBox(left=left, top=top, right=right, bottom=bottom, score=score, label=label)
-        if label != nothing and all(other.label != label or other.overlap(box) < OVERLAP for other in kept):
-            kept.append(box)
-    return tuple(kept)
+    found = replace(rows, boxes=placed).best((rows.scores >= WORKING_SCORE) & (rows.labels != nothing))
+    left = distinct(found, are_corners=True).at(slice(_MOST_BOXES))
+    return tuple(
+        KeptBox(left=x, top=y, right=right, bottom=bottom, score=score, label=label)
+        for (x, y, right, bottom), score, label in zip(
+            left.boxes.tolist(), left.scores, left.labels.tolist(), strict=True
+        )
+    )
 
 
 def boxes_beside(one: Sequence[KeptBox], two: Sequence[KeptBox]) -> tuple[tuple[KeptBox | None, KeptBox | None], ...]:

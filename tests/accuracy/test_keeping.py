@@ -77,9 +77,9 @@ def _weighed(question: str) -> list[str]:
     rng = np.random.default_rng(0)
     corner = rng.uniform(0, 200, (1, 40, 2))
     one = {"boxes": np.concatenate([corner, corner + 100], 2), "scores": rng.uniform(0.3, 0.9, (1, 40, 3))}
-    exec(both, {}, one)
+    exec(both, {"np": np}, one)
     two = {name: value.copy() for name, value in one.items()}
-    exec(candidate, {}, two)
+    exec(candidate, {"np": np}, two)
     exec(sizes, {}, feed := dict[str, Any]())
     feeds = [{name: np.asarray(value) for name, value in feed.items()}] if feed else []
     return verdict_lines(judge_outputs(facts, Context(label="given"), [one], [two], feeds))

@@ -6,6 +6,7 @@ It measures; limits are looked up elsewhere. Boxes are corners, or centres and s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,10 @@ from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, Ju
 from deploykit.model.facts import GraphFacts
 from deploykit.records import Arrays, Numbers, Record
 
-__all__ = ["Detections", "background_class", "corners_of", "count_kept", "form_of", "judge_detections"]
+__all__ = ["Detections", "background_class", "corners_of", "count_kept", "distinct", "form_of", "judge_detections"]
 __all__ += ["overlaps", "read_both", "read_detections"]
+
+_Pairs: TypeAlias = "list[tuple[Detections, Detections]]"
 
 _BEST = 100  # so many of the highest scores are looked at where none reaches a working score
 _NORMALIZED = 1.5  # boxes that stay below it are fractions of the image; a little over 1 reaches across the border
@@ -29,6 +32,8 @@ _TIES = 0.05  # from so many near ties on (untrained weights) the plain count sa
 _FAR_APART, _FAR_LOG = 1e5, 10.0  # no box is as large as e to the 10th cells
 _LARGEST_LOG = 6.0  # e to the 6th are 400 cells of 8 pixels, more than any picture has
 _FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
+_REPEATED = 0.5  # a detector that looks at every cell gives each object several times, one with queries hardly ever
+_STRIDES = (8, 16, 32, 64)
 
 
 class Detections(Record):
@@ -43,7 +48,7 @@ class Detections(Record):
     margins: Doubles
     classes: int
 
-    def at(self, rows: Numbers) -> Detections:
+    def at(self, rows: Numbers | slice) -> Detections:
         """Some rows, in that order."""
         taken = {name: getattr(self, name)[rows] for name in ("boxes", "scores", "labels", "margins")}
         return replace(self, **taken)
@@ -79,13 +84,19 @@ def read_detections(group: DetectionSet, values: Arrays) -> Detections | None:
 
 
 def read_both(
-    group: DetectionSet, samples: Sequence[tuple[Arrays, Arrays]], *, in_order: bool, label: str
-) -> list[tuple[Detections, Detections]]:
+    group: DetectionSet,
+    samples: Sequence[tuple[Arrays, Arrays]],
+    *,
+    in_order: bool,
+    label: str,
+    sides: Sequence[int] = (),
+) -> _Pairs:
     """The rows of both sides of each sample; none where the shapes of any do not fit together.
 
     Boxes without an area in rows that mean the same on both sides (``in_order``) are taken for what a head gives before
     it is decoded: the place within a cell, and logarithms of sizes. On made-up inputs (``label``) they are not: a size
-    of the picture that nobody gave makes boxes without an area of decoded ones.
+    of the picture that nobody gave makes boxes without an area of decoded ones. ``sides`` are the picture's height and
+    width, which tell the cells.
     """
     read = [(read_detections(group, one), read_detections(group, two)) for one, two in samples]
     known = [(one, two) for one, two in read if one is not None and two is not None]
@@ -96,14 +107,32 @@ def read_both(
         return known
     # Offsets within a cell and logarithms of sizes are small; boxes in pixels of a network without sense are not.
     far = np.mean(np.concatenate([np.abs(side.boxes).ravel() for side in best]) > _LARGEST_LOG)
-    return known if far > _FLAT else [(_of_cells(one), _of_cells(two)) for one, two in known]
+    if far > _FLAT:
+        return known
+    cells = _cells(len(best and known[0][0].boxes), sides)
+    return [(_of_cells(one, cells), _of_cells(two, cells)) for one, two in known]
 
 
-def _of_cells(side: Detections) -> Detections:
-    """Centres and sizes in units of each row's own cell. Every row lies far from the others: it meets its own only."""
-    apart = np.arange(len(side.boxes))[:, None] * _FAR_APART
+def _cells(count: int, sides: Sequence[int]) -> Doubles:
+    """The place and the size of each row's cell in pixels, (n, 3), where maps of the usual strides have as many cells.
+
+    Elsewhere every row lies far from the others: it meets its own only.
+    """
+    every = list[Numbers]()
+    for stride in _STRIDES if sides else ():
+        down, right = (np.arange(-(-side // stride)) for side in sides)
+        every.append(stride * np.stack([*np.meshgrid(right, down), np.ones((down.size, right.size))], 2).reshape(-1, 3))
+        if sum(map(len, every)) == count:
+            return np.concatenate(every, dtype=np.float64)
+    apart = np.arange(count)[:, None] * _FAR_APART
+    return np.concatenate([apart, apart, np.ones((count, 1))], axis=1)
+
+
+def _of_cells(side: Detections, cells: Doubles) -> Detections:
+    """Centres and sizes of what was given in units of each row's own cell."""
     sizes = np.exp(np.clip(side.boxes[:, 2:], -_FAR_LOG, _FAR_LOG))
-    return replace(side, boxes=np.concatenate([side.boxes[:, :2] + apart, sizes], axis=1))
+    size = cells[:, 2:]
+    return replace(side, boxes=np.concatenate([side.boxes[:, :2] * size + cells[:, :2], sizes * size], axis=1))
 
 
 def _columns(piece: Piece, array: Numbers, width: int) -> Doubles | None:
@@ -169,15 +198,15 @@ def background_class(sides: Sequence[Detections], score: float) -> int:
     return -1
 
 
-def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount | None:
+def count_kept(pairs: _Pairs, *, alone: bool = False) -> KeptCount | None:
     """Count over samples, each as the reference's detections and the candidate's, as one does by hand.
 
     One to one, the same class, boxes that overlap; nothing is forgiven. None where boxes of the reference have no area,
     read either way: then their form is not known, and no model would keep its own. Boxes are corners where all counted
-    ones of the reference could be. Taken for corners by mistake they are distorted alike on both sides.
+    ones of the reference could be. Taken for corners by mistake they are distorted alike on both sides. ``alone``: of
+    boxes over one another the best ones.
     """
-    found = _used(pairs, WORKING_SCORE)
-    are_corners = form_of([one for one, _ in found])
+    found, are_corners = _used(pairs, WORKING_SCORE, alone=alone)
     if are_corners is None:
         return None
     return KeptCount(
@@ -187,14 +216,28 @@ def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount | No
     )
 
 
-def _used(pairs: Sequence[tuple[Detections, Detections]], least: float) -> list[tuple[Detections, Detections]]:
-    """What somebody would use of both sides, best first."""
+def _used(pairs: _Pairs, least: float, *, alone: bool) -> tuple[_Pairs, bool | None]:
+    """What somebody would use of both sides, best first, and the form of the reference's boxes."""
     nothing = background_class([one for one, _ in pairs], least)
 
     def used(side: Detections) -> Detections:
         return side.best((side.scores >= least) & (side.labels != nothing))
 
-    return [(used(one), used(two)) for one, two in pairs]
+    found = [(used(one), used(two)) for one, two in pairs]
+    form = form_of([one for one, _ in found])
+    if alone and form is not None:
+        found = [(distinct(one, are_corners=form), distinct(two, are_corners=form)) for one, two in found]
+    return found, form
+
+
+def distinct(side: Detections, *, are_corners: bool) -> Detections:
+    """Of rows that stand best first those that do not overlap a better one of their class."""
+    corners, kept = corners_of(side.boxes, are_corners=are_corners), list[int]()
+    repeats = (overlaps(corners, corners) >= OVERLAP) & (side.labels[:, None] == side.labels)
+    for row in range(len(corners)):
+        if not repeats[row, kept].any():
+            kept.append(row)
+    return side.at(np.asarray(kept, np.intp))
 
 
 def form_of(sides: Sequence[Detections]) -> bool | None:
@@ -233,23 +276,27 @@ def judge_detections(
     """The numbers of one set of detections, pooled over samples, and how many are kept, strictly counted.
 
     They are the share that is kept, near misses of the score and near ties of labels forgiven, and how far boxes (in
-    pixels) and scores of what is kept are off; of rows that mean the same on both sides, place by place.
+    pixels) and scores of what is kept are off; of rows that mean the same on both sides, place by place. Where such
+    rows give most objects several times, boxes over better ones are dropped on both sides, as whoever uses them does;
+    scores are those of what is left then.
     """
     name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
     in_order = not ChosenRows.of(facts).is_behind(group.boxes.output)
-    pairs = read_both(group, samples, in_order=in_order, label=context.label)
+    pairs = read_both(group, samples, in_order=in_order, label=context.label, sides=_picture(facts))
     if not pairs:
         return [context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")], None
-    count, numbers = count_kept(pairs), list[JudgedNumber]()
+    every, some = count_kept(pairs), count_kept(pairs, alone=True) if in_order else None
+    alone = every is not None and some is not None and sum(some.wanted) < (1 - _REPEATED) * sum(every.wanted)
+    count, numbers = some if alone else every, list[JudgedNumber]()
     # Where all scores lie below the working ones (untrained weights), the best rows stand for detections.
-    every = np.sort(np.concatenate([one.scores for one, _ in pairs]))[::-1]
-    top, least = float(every[0]) if every.size else 0.0, WORKING_SCORE
+    ranked = np.sort(np.concatenate([one.scores for one, _ in pairs]))[::-1]
+    top, least = float(ranked[0]) if ranked.size else 0.0, WORKING_SCORE
     if top < WORKING_SCORE:
-        least = float(every[min(_BEST * len(pairs), every.size) - 1]) if every.size else 0.0
+        least = float(ranked[min(_BEST * len(pairs), ranked.size) - 1]) if ranked.size else 0.0
     slack = context.limit(Measure.SCORE_ERROR).value * min(1.0, top / WORKING_SCORE)
-    sure, loose = _used(pairs, least + slack), _used(pairs, least - slack)
+    sure, _ = _used(pairs, least + slack, alone=alone)
+    loose, are_corners = _used(pairs, least - slack, alone=alone)
     both = [(one, two) for (one, _), (_, two) in zip(sure, loose, strict=True)]
-    are_corners = form_of([one for one, _ in loose])
     wanted, made = (sum(pair[at].scores.size for pair in sure) for at in (0, 1))
     if are_corners is not None:
         partners = [_partners(one, two, are_corners, slack) for one, two in both]
@@ -263,24 +310,26 @@ def judge_detections(
         if count is not None and any(count.wanted):
             kept = sum(count.kept)
             words = f"{kept} of {sum(count.wanted)} detections kept at score {WORKING_SCORE:.3g}"
-            words += f", {sum(count.made) - kept} new"
+            words += f"{' once overlapping boxes are dropped' * alone}, {sum(count.made) - kept} new"
             if count.share < value - _TIES:
                 words = f"{1 - lost / max(wanted, 1):.1%} of the detections kept, {new} new, near ties forgiven"
         if wanted + made:
             numbers.append(context.number(name, kind, Measure.KEPT, value, items=max(wanted, made), words=words))
+    same = both
     if in_order and all(one.scores.size == two.scores.size for one, two in pairs):
-        both = [(one.at(one.scores >= least), two.at(one.scores >= least)) for one, two in pairs]
+        same = [(one.at(one.scores >= least), two.at(one.scores >= least)) for one, two in pairs]
     elif are_corners is None:
         return numbers, count
     sizes = [_image_side(group, one.boxes, feeds[at] if feeds else {}, facts) for at, (one, _) in enumerate(pairs)]
-    off = [np.abs(one.boxes - two.boxes).mean(axis=1) * size[1] for (one, two), size in zip(both, sizes, strict=True)]
-    apart = [np.abs(one.scores - two.scores) for one, two in both]
+    off = [np.abs(one.boxes - two.boxes).mean(axis=1) * size[1] for (one, two), size in zip(same, sizes, strict=True)]
+    apart = [np.abs(one.scores - two.scores) for one, two in (both if alone else same)]
     if sum(map(len, off)):
         height = max(min(1.0, top / WORKING_SCORE), 1e-9)
-        boxes, scores = (float(np.concatenate(found).mean()) for found in (off, apart))
+        boxes, scores = (float(np.concatenate(found).sum()) / max(sum(map(len, found)), 1) for found in (off, apart))
         limit = context.limit(Measure.BOX_ERROR, side=sizes[-1][0])
         numbers.append(context.number(name, kind, Measure.BOX_ERROR, boxes, limit=limit))
-        numbers.append(context.number(name, kind, Measure.SCORE_ERROR, scores / height))
+        keys = ("alone",) if alone else ()
+        numbers.append(context.number(name, kind, Measure.SCORE_ERROR, scores / height, *keys))
     return numbers, count
 
 
@@ -289,10 +338,15 @@ def _image_side(group: DetectionSet, boxes: Numbers, feed: Arrays, facts: GraphF
 
     ``boxes`` are the reference's. It is the size that the graph multiplies by, else the input's height and width.
     """
-    shapes = [shape for name in facts.inputs if len(shape := facts.static_shape(name) or ()) == 4]
-    planes = [max(shape[-2:]) for shape in shapes if shape[1] <= 4] or [max(shape[1:3]) for shape in shapes]
-    side, largest = float(max(planes, default=640)), float(np.abs(boxes).max(initial=0.0))
+    side, largest = float(max(_picture(facts), default=640)), float(np.abs(boxes).max(initial=0.0))
     if group.sizes in feed:
         largest = float(np.abs(feed[group.sizes]).max(initial=0.0))
         side = largest if largest > _NORMALIZED else side
     return side, 1.0 if largest > _NORMALIZED else side
+
+
+def _picture(facts: GraphFacts) -> tuple[int, ...]:
+    """Height and width of the largest picture among the inputs, () without any."""
+    shapes = [shape for name in facts.inputs if len(shape := facts.static_shape(name) or ()) == 4]
+    planes = [shape[-2:] for shape in shapes if shape[1] <= 4] or [shape[1:3] for shape in shapes]
+    return max(planes, key=max, default=())

@@ -42,6 +42,8 @@ __all__ = ["Judge", "judge_outputs"]
 # Noise of a tenth of the signal: a single decision that differs is no sign of anything then.
 _CLEAN_DB = 20.0
 _UNVARIED = "not judged: no signal, the reference hardly varies"
+# Of a sum of shares: rounded to 8 bits each.
+_NEARLY = 0.02
 # Of a value: four steps of a grid of 8 bits that reaches from zero to it.
 _ALIKE = 1 / 64
 # Tasks with a measure of their own: there decibels are told, and decide only that a sample is not broken.
@@ -197,6 +199,11 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     if piece.kind is OutputKind.LABELS:
         yield from _of_task(number, piece, pairs)
         return
+    if piece.kind in (OutputKind.SCORES, OutputKind.LOGITS) and all(_are_shares(one) for one, _ in pairs):
+        # However they were made: by a Softmax, an average of several, or a division by their sum.
+        axis = pairs[0][0].ndim - 1 if piece.class_axis is None else piece.class_axis
+        task = Task.CLASSES if piece.task is Task.DECISIONS or piece.kind is OutputKind.LOGITS else piece.task
+        piece = replace(piece, kind=OutputKind.SCORES, class_axis=axis, task=task)
     db, tolerance = measures.overall_db(pairs), PROBABILITY_TOLERANCE * (piece.kind is OutputKind.SCORES)
     values, error = np.concatenate([one.ravel() for one, _ in pairs]), max(starmap(measures.max_error, pairs))
     # Scores that all say no to every sample, as a wake word that nobody speaks, show nothing of a yes.
@@ -236,6 +243,12 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
         amounts = any(n.limit.measure is Measure.ERROR for n in measured)
         alike = amounts and np.std(values, dtype=np.float64) < _ALIKE * np.abs(values).max()
         yield replace(lost, note=f"{_UNVARIED}, and the values differ") if alike and lost.passes is False else lost
+
+
+def _are_shares(values: Numbers) -> bool:
+    """True for rows of several numbers, none below zero, that add up to 1."""
+    rows = values.shape[-1:] > (1,) and values.ndim <= 3 and values.min(initial=0.0) >= 0
+    return bool(rows) and bool(np.abs(values.sum(-1, dtype=np.float64) - 1).max(initial=0.0) < _NEARLY)
 
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:

@@ -108,6 +108,8 @@ _BOX = 4
 _MOST_STEPS = 400
 # A head that gives one of fewer than so many characters or words is not told from any other projection.
 _LEAST_WORDS = 20
+_LEAST_FEATURES = 64
+_LAYERS = ops(Trait.LINEAR, Trait.INTEGER_LINEAR) | {"DynamicQuantizeLinear", "LogSoftmax"}
 _FEWEST_LETTERS = 11
 """Ten digits and a blank."""
 
@@ -204,7 +206,13 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     axis = next((axes[int(node.attributes.get("axis", default)) % len(axes)] for node, axes in made), None)
     if axis is None and kind is OutputKind.LOGITS:
         # A model that makes probabilities of one output does so of all that are classes.
-        axis = None if OutputKind.SCORES in [_kind_of(facts, name) for name in facts.outputs] else 1
+        beside = OutputKind.SCORES in [_kind_of(facts, name) for name in facts.outputs]
+        end, wide = None if beside else _no_logits(facts, output), shape[1] if isinstance(shape[1], int) else 0
+        # Vectors have 128, 192, 256, 512 numbers; a vocabulary may as well.
+        usual = wide > _LEAST_FEATURES and wide % _LEAST_FEATURES == 0 and not _reads_words(facts)
+        if not beside and (usual if end is None else wide >= _LEAST_FEATURES and not _is_layer(facts, end)):
+            return None, Task.EMBEDDING
+        axis = None if beside or end is not None else 1
     elif axis is None and rank == 3:
         # A projection onto many more values than it reads: logits of a vocabulary.
         words, maker = shape[2], facts.maker_behind(output, _WHOLE - {"Transpose"})
@@ -213,7 +221,7 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     if axis is not None:
         if rank == 3 and axis == 2:
             # Words in, words out: one token per place. From pictures and sound: texts, by CTC.
-            if any(facts.tensors[name].dtype in ("int32", "int64") for name in facts.inputs):
+            if _reads_words(facts):
                 return axis, Task.TOKENS
             few = isinstance(shape[2], int) and shape[2] < _FEWEST_LETTERS  # states of a signal, one for each step
             return axis, Task.CLASSES if few else Task.TEXT
@@ -229,6 +237,37 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     if rank == 4 and _gives_pixel_classes(facts, output, shape, pictures):
         return 1, Task.SEGMENTATION
     return None, Task.REGRESSION if kind in (OutputKind.OTHER, OutputKind.LOGITS) else Task.SIGNAL
+
+
+def _reads_words(facts: GraphFacts) -> bool:
+    return any(facts.tensors[name].dtype in ("int32", "int64") for name in facts.inputs)
+
+
+def _no_logits(facts: GraphFacts, tensor: str, *, averaged: bool = False) -> NodeFact | None:
+    """What shows that a row is no logits, which a linear layer gives, averaged over places or added up with others.
+
+    Features are an average of what an activation gives, a state, what a norm gives; None where nothing shows it. An
+    average over a Relu is logits where the layer before it gives fewer channels than it reads, or those of a data set.
+    """
+    node = facts.maker_behind(tensor, _MOVES - {"Clip"} | {"Cast"})
+    if node is None or node.op_type in _LAYERS:
+        return None
+    if has(node, Trait.AVERAGES):
+        return _no_logits(facts, node.inputs[0], averaged=True)
+    if has(node, Trait.CLAMPS) or has(node, Trait.RECTIFIES):
+        kernel = _weight_shape(facts, facts.producer_of(node.inputs[0]), "Conv")
+        made, read = ([dim for dim in part if isinstance(dim, int)] for part in (kernel[:1], kernel[1:2]))
+        known = made < read or any(made == [size] for row in limits().data_set for size in row.classes)
+        return _no_logits(facts, node.inputs[0], averaged=averaged) if known or not averaged else node
+    parts = [name for name in node.inputs if not facts.is_stored(name)] if has(node, Trait.COMBINES) else []
+    ends = [_no_logits(facts, name, averaged=averaged) for name in parts] or [node]
+    return next(filter(None, ends), None)
+
+
+def _is_layer(facts: GraphFacts, node: NodeFact) -> bool:
+    """True for a sum of products with stored weights: a small layer for each number, as many heads have."""
+    made = facts.producer_of(node.inputs[0], "Mul") if node.op_type == "ReduceSum" else None
+    return made is not None and any(map(facts.is_stored, made.inputs))
 
 
 def _without_bias(facts: GraphFacts, node: NodeFact | None) -> NodeFact | None:

@@ -396,9 +396,14 @@ class Verdict(Published):
 
     @property
     def is_short(self) -> bool:
-        """True where a number misses what is asked, or less than ``_MOST`` is kept and chance is not to blame."""
-        shares = (n for n in self.numbers if n.passes and n.limit.at_least and not n.limit.unit)
-        return bool(self.failures) or any(n.value < _MOST and not n.is_open for n in shares)
+        """True where a number misses what is asked, or less than ``_MOST`` is kept and chance is not to blame.
+
+        Of values as much is kept as their relative error leaves.
+        """
+        told = [n for n in self.numbers if n.passes and not n.limit.unit and not n.is_open]
+        kept = [n.value for n in told if n.limit.at_least]
+        kept += [1 - n.value for n in told if n.limit.measure is Measure.ERROR]
+        return bool(self.failures) or min(kept, default=1.0) < _MOST
 
     @property
     def failures(self) -> tuple[JudgedNumber, ...]:
