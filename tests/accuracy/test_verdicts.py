@@ -469,7 +469,7 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
         moved = [*(np.roll(sample, 1) for sample in sure[:flipped]), *sure[flipped:]]
         yield f"{flipped} of {items} decided otherwise", classes, sure, moved, {}
     shares = [[one / one.sum() for one in side] for side in (sure, [*sure[1:7], *sure[6:]])]
-    yield "rows that add up to 1, 6 of 100 decided otherwise", _one("Sigmoid", (1, 12)), *shares, {}
+    yield "rows that add up to 1, 6 of 100 decided otherwise", _one("Sigmoid", (1, 12)), shares[0], shares[1], {}
     # Classes that never lead are no measure of how clear a lead is.
     leads = [np.r_[np.roll([32, 31.5, *[30.5] * 10], n), np.zeros(94)][None].astype(np.float32) for n in range(40)]
     for name, beside, step in (("leads of a half", 31.5, 0.62), ("near ties", 31.97, 0.06)):

@@ -22,7 +22,7 @@ from deploykit.records import Arrays, Numbers, Record
 __all__ = ["Detections", "background_class", "corners_of", "count_kept", "distinct", "form_of", "judge_detections"]
 __all__ += ["overlaps", "read_both", "read_detections"]
 
-_Pairs: TypeAlias = "list[tuple[Detections, Detections]]"
+_Pairs: TypeAlias = "Sequence[tuple[Detections, Detections]]"
 
 _BEST = 100  # so many of the highest scores are looked at where none reaches a working score
 _NORMALIZED = 1.5  # boxes that stay below it are fractions of the image; a little over 1 reaches across the border
