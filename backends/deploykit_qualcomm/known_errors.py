@@ -18,7 +18,7 @@ __all__ = ["known_errors"]
 _FOLDER = Path(__file__).parent / "data" / "known_errors"
 # The letters after TCM belong to the C++ symbol that the log prints, not to the type.
 _TYPE_NAME = re.compile(
-    r"(?P<how>Plain|Quant|Q)(?P<kind>U?[Ii]nt|BFloat|Float)(?P<bits>\d+)?(?P<tiled>Crouton)?(?:_(?P<rank>\d)D)?"
+    r"(?:(?P<how>Plain|Quant|Q)(?P<kind>U?[Ii]nt|BFloat|Float)|F(?=16Crouton))(?P<bits>\d+)?(?P<tiled>Crouton)?(?:_(?P<rank>\d)D)?"
     r"(?P<place>_TCM)?(?![a-z0-9])"
 )
 _DATA_TYPE = re.compile(r"\b0x(?P<kind>0|1|2|3|4)(?P<bits>08|16|32|64)\b")
@@ -45,8 +45,8 @@ def _explain_types(line: str) -> Iterator[tuple[str, str]]:
     {'QuantUint16_5D_TCM': '16-bit unsigned quantized, rank-5 layout, in TCM'}
     """
     for match in _TYPE_NAME.finditer(line):
-        word = _WORDS[match["kind"].lower()]
-        quantized = word if match["how"] == "Plain" else f"{word} quantized"
+        word = _WORDS[(match["kind"] or "float").lower()]
+        quantized = word if match["how"] in ("Plain", None) else f"{word} quantized"
         bits = match["bits"] or ("32" if word == "float" else "")
         more = {"rank": f"rank-{match['rank']} layout", "tiled": "tiled layout", "place": "in TCM"}
         said = (text for part, text in more.items() if match[part])

@@ -142,7 +142,7 @@ def test_what_a_cause_says_uses_only_what_its_wordings_keep() -> None:
         return {name for text in texts for name in re.findall(r"\{([a-z_]+)\}", text)}
 
     def kept(row: KnownError) -> set[str]:
-        return {name for text in row.patterns for name in re.findall(r"\{(\w+)(?::n)?\}", text)} | {"parts"}
+        return {name for text in row.patterns for name in re.findall(r"\{(\w+)(?::n)?\}", text)} | {"parts", "code"}
 
     assert [row.id for row in EVERY.errors if not asked(row.cause, row.workaround) <= kept(row)] == []
 

@@ -21,7 +21,7 @@ Level = Literal["error", "warning", "note", "detail", ""]
 """``detail`` is what only a verbose log holds."""
 
 _CODE = re.compile(
-    r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturns?|\bcode|\bexit"
+    r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturn(?:s|ed)?|\brc|\bcode|\bexit"
     r"|(?<![\w.])(?=(?:0x8000[0-9a-f]{4}|0xc0[0-9a-f]{6}|-[12]\d{9})(?![\w.])))"
     r"[\s:=(\[]{0,4}(?:code )?(0x[0-9a-fA-F]{2,8}|-?\d{2,10})\b",
     re.IGNORECASE,

@@ -34,6 +34,8 @@ _WELL = re.compile(  # what a run says that did its job
     r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|PASS(?:ED)?|\d passed|(?:saved|written) (?:to|at|in))\b"
     r"|\b(?:completed?|finished|Done)\W*$"
 )
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[1-9]\d*")
+_LET_GO = re.compile(r"\b(?:[Ff]ailed|[Uu]nable) to (?:close|free|release|destroy|unmap|unload|disconnect)\b")
 _MOST_CODES = 20
 _MOST_PARSED = 60  # lines of trouble, from either end, that are parsed into events, which takes milliseconds a line
 _NO_ROW_SAYS_WHY = "by what the line itself says; rows have words of this log, and none says why"
@@ -181,7 +183,8 @@ def _went_on(seen: Collected, forms: Iterable[LineForm]) -> bool:
 
 
 def _failed(text: str, forms: Iterable[LineForm]) -> bool:
-    return trouble_of(text) == "failure" and level_of(text, forms)[0] != "warning"
+    """A failure to give back what is done with comes when the work is done."""
+    return trouble_of(text) == "failure" and level_of(text, forms)[0] != "warning" and not _LET_GO.search(text)
 
 
 def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, tools: Iterable[str] = ()) -> Diagnosis:
@@ -209,9 +212,9 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], 
         root = row.root
     elif "general" in said:
         root = "symptom"
-    fields = defaultdict(lambda: "…", {"parts": "several", "code": "not given", **sighting.fields})
-    meaning = catalog.code(int(fields["code"])) if fields["code"].isdecimal() else None
-    if meaning:
+    codes = [*sighting.fields.get("code", "").split(), *(text for hit in hits for _, text in codes_of(hit.text))]
+    fields = defaultdict(lambda: "…", {"parts": "several", **sighting.fields, "code": next(iter(codes), "not given")})
+    if _NUMBER.fullmatch(fields["code"]) and (meaning := catalog.code(int(fields["code"], 0))):
         fields["code"] += f", {meaning.meaning}"
     size, limit = (int("0" + re.sub(r"\D", "", fields[key])) for key in ("size", "limit"))
     if size > limit > 0:
