@@ -17,6 +17,7 @@ from deploykit.answers.diagnosis.trouble import FAILURES, LEVELS, trouble_of
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.findings import Confidence, Severity
 from deploykit.tables.known_errors import Catalog, CodeMeaning, FailureKind, KnownError, Tool
+from sums import flat
 from told import check_file
 
 WORDS = {"source": ("s",), "confidence": Confidence.INFERRED}
@@ -66,7 +67,12 @@ PRESS = Catalog(
         Tool(id="loader", marks=("loader 2.0",)),
     ),
 )
+VAGUE, PLAIN = (
+    KnownError(id=name, cause="c", workaround="w", general=(words,), **SAID)
+    for name, words in (("vague", "it broke"), ("plain", "it broke in two"))
+)
 CATALOGS = {
+    "vague": Catalog(errors=(VAGUE, PLAIN, replace(LIMIT, id="limit"))),
     "mill": BOTH,
     "foreign": Catalog(forms=EVERY.forms, tools=(replace(MILL, foreign=True),), kinds=(LOOKUP,)),
     "press": PRESS,
@@ -89,6 +95,7 @@ def answer(catalog: Catalog, question: str) -> list[str]:
         lines.append(f"{row.severity} {row.id}{because}, {cause.count} from line {cause.first_line}{follows}")
         if catalog is not EVERY:  # whose words may be mended any day
             lines += [f"  {row.cause}", f"  {row.workaround}", f"  {cause.fields}"]
+    lines += [f"said: {flat(one.to_json())}" for one in found.events if catalog is not EVERY]
     for name in ("unknown", "doubts", "finished"):
         lines += [f"{name}: line {one.line}" for one in getattr(found, name)]
     lines += [f"{name}: {' of '.join(f'{value:g}' for value in values)}" for name, values in found.numbers.items()]

@@ -67,6 +67,10 @@ def options(line: str) -> Iterator[str]:
         usual = "3" if one.type.name.startswith(("int", "float")) else [*getattr(one.type, "choices", ["m.onnx"])][-1]
         value = "" if one.is_flag else FORMS.get(str(one.name), usual)
         yield f"{max(names, key=len)} {value}".strip()
+        step = 1 if one.type.name.startswith("int") else 0.01
+        ends = ((getattr(one.type, "min", None), -step), (getattr(one.type, "max", None), step))
+        at = (f"{each:.8g}" for end, beyond in ends if end is not None for each in (end, end + beyond))
+        yield from (f"{max(names, key=len)} {each}" for each in at)
 
 
 def answer(line: str) -> Iterator[str]:

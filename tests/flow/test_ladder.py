@@ -147,6 +147,7 @@ def test_the_story_of_each_ladder() -> None:
         # Layers are raised of the best that came out; what makes it worse is not gone on from.
         ({**WEIGHTS, "w8a16+SeqMSE": 27.0, "w8a16+AdaRound": 28.0}, both | {"raised_db": 35.0}),
         ({**WEIGHTS, "w8a16+SeqMSE": 20.0, "w8a16+AdaRound": 15.0}, both | {"raised_db": 35.0}),
+        ({**WEIGHTS, **{f"w8a16+{method}": WEIGHTS["w8a16"] for method in BOTH.methods}}, both),
         ({**WEIGHTS, "w8a16+AdaRound": 33.0}, both | {"missing": ("w8a16+SeqMSE",)}),
         ({**WEIGHTS, **none}, both | {"missing": (*none,)}),
         # None is begun once the time is up.

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from msgspec.structs import fields, replace
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system.processes import ProgramEnd
 from deploykit_ort_qnn.compiler import jobs as module
+from deploykit_ort_qnn.compiler import worker as child
 from deploykit_ort_qnn.compiler.graphs import parse_graph, parse_schematic
 from deploykit_ort_qnn.compiler.hosts import Work
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both, known_work, write_dlc
@@ -149,6 +150,27 @@ def test_a_dead_worker_is_an_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     outcome = compile_model(job)
     assert outcome.status == "crashed" and "SIGSEGV" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("  no form of it\nat node 3\n"), "no form of it"),
+        (RuntimeError(" \n"), "RuntimeError"),
+        (child.NotOnProviderError("the first is CPU\nand there is no other"), "not on the NPU: the first is CPU"),
+    ],
+)
+def test_what_is_told_of_an_error_is_its_first_line(
+    error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(request: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setitem(child._ACTIONS, "dlc", (fail, Exception))
+    (tmp_path / "asked").write_text('{"action": "dlc"}')
+    assert child.main([str(tmp_path / "asked"), str(tmp_path / "said")]) == 0
+    said = json.loads((tmp_path / "said").read_text())
+    assert said["ok"] is False and said["error"].splitlines()[0] == told
 
 
 def test_a_model_that_cannot_run_is_a_tool_error(tmp_path: Path) -> None:

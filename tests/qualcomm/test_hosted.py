@@ -58,7 +58,7 @@ def test_failures_and_crashes_are_told_and_counted() -> None:
 def test_refused_nodes_carry_the_reason() -> None:
     standalone = (
         "Validation FAILED for 1 nodes in NodeUnit (DequantizeLinear) :\n\tOperator type: DequantizeLinear "
-        "Node name: c Node index: 2\n\tREASON : simple_op_builder.cc:84 onnxruntime::qnn::X::Check "
+        "Node name: c Node index: 120\n\tREASON : simple_op_builder.cc:84 onnxruntime::qnn::X::Check "
         "no standalone DQ per channel\n"
     )
     log = [

@@ -16,7 +16,13 @@ from onnx import shape_inference
 
 from deploykit.accuracy.samples import arrays
 from deploykit.accuracy.samples.arrays import read_arrays, read_headers, write_arrays
-from deploykit.accuracy.samples.calibration import Declaration, parse_declarations, places_in, read_places
+from deploykit.accuracy.samples.calibration import (
+    Declaration,
+    load_calibration,
+    parse_declarations,
+    places_in,
+    read_places,
+)
 from deploykit.accuracy.samples.domains import (
     SETS,
     VARIED,
@@ -34,6 +40,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
 from deploykit.model.collect import facts_of
+from deploykit.system.files import with_folder
 from text_models import text_model
 from told import check_file
 
@@ -213,6 +220,24 @@ def _samples(question: str) -> list[str]:
 
 def test_how_many_samples_are_in_a_file() -> None:
     check_file(HERE / "files.told", _samples)
+
+
+def _folder(question: str) -> list[str]:
+    """What a folder of such files is taken for; ``NAME=TEXT`` has a content."""
+    with TemporaryDirectory() as folder:
+        for name, _, text in (one.partition("=") for one in question.split("; ")):
+            with_folder(Path(folder, name)).write_text(text.replace(", ", "\n"))
+        try:
+            found = load_calibration(Path(folder), (InputSpec(name="x", dtype="float32", shape=(1, 3, 8, 9)),))
+        except (InputError, UsageError) as error:
+            return str(error).replace(f"{folder}/", "").replace(folder, "it").splitlines()
+    told = {"recipe": found.recipe, "sound": found.sound, "unused": found.unused}
+    told |= {"labels": {path.name: label for path, label in found.labels.items()}}
+    return [f"{found.kind}: {[path.name for path in found.files]}", *(f"  {k}: {v}" for k, v in told.items() if v)]
+
+
+def test_what_a_folder_is_taken_for() -> None:
+    check_file(HERE / "folders.told", _folder)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
