@@ -231,7 +231,7 @@ def _folder(question: str) -> list[str]:
             found = load_calibration(Path(folder), (InputSpec(name="x", dtype="float32", shape=(1, 3, 8, 9)),))
         except (InputError, UsageError) as error:
             return str(error).replace(f"{folder}/", "").replace(folder, "it").splitlines()
-    told = {"recipe": found.recipe, "sound": found.sound, "unused": found.unused}
+    told: dict[str, Any] = {"recipe": found.recipe, "sound": found.sound, "unused": found.unused}
     told |= {"labels": {path.name: label for path, label in found.labels.items()}}
     return [f"{found.kind}: {[path.name for path in found.files]}", *(f"  {k}: {v}" for k, v in told.items() if v)]
 
