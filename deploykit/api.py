@@ -11,10 +11,8 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from msgspec.structs import replace
-
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
-from deploykit.records import Json, Tell, silent
+from deploykit.records import Json, Tell, replace, silent
 from deploykit.system.limits import limited_time, memory_budget, with_memory
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from deploykit.devices.run import RunReport
     from deploykit.encodings.files import PartReport
     from deploykit.encodings.lpbq_files import LpbqReport
-    from deploykit.findings import Finding
+    from deploykit.findings import Findings
     from deploykit.fleet.on_devices import DeviceRun
     from deploykit.fleet.results import CellResult, Results, RunDifference
     from deploykit.fleet.scouting import Scouted
@@ -135,7 +133,7 @@ def plan(model: AnyPath, *, target: str, progress: Tell | None = None, **request
     return make_plan(make_request(model, target, **request), progress=progress or silent)
 
 
-def check(model: AnyPath, *, target: str, **request: Unpack[RequestOptions]) -> tuple[Finding, ...]:
+def check(model: AnyPath, *, target: str, **request: Unpack[RequestOptions]) -> Findings:
     """Only the findings of a plan; arguments and what it raises as for ``package``."""
     from deploykit.flow.pipeline import check as find
 

@@ -6,30 +6,75 @@ Only here are values made plain: a shape may hold others that are published, num
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
 from msgspec import Struct, StructMeta, field
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Arrays", "Json", "Numbers", "Published", "Record", "Tell", "finite", "plain", "published", "silent"]
+__all__ = [
+    "Arrays",
+    "Doubles",
+    "Feeds",
+    "Interval",
+    "Json",
+    "Names",
+    "Numbers",
+    "OpenShape",
+    "Published",
+    "Record",
+    "Shape",
+    "Tell",
+    "field",
+    "finite",
+    "grouped",
+    "plain",
+    "published",
+    "replace",
+    "silent",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 Json: TypeAlias = Mapping[str, Any]
 """What a JSON object holds, or an object that is to become one: a record, a manifest, options."""
 Numbers: TypeAlias = "npt.NDArray[Any]"
 """An array of any type."""
+Doubles: TypeAlias = "npt.NDArray[np.float64]"
+"""An array to compute with."""
 Arrays: TypeAlias = Mapping[str, Numbers]
 """Arrays by name: what a model is fed, and what it gives."""
+Feeds: TypeAlias = Sequence[Arrays]
+"""What a model is fed, sample by sample."""
+Names: TypeAlias = tuple[str, ...]
+"""Names of tensors, nodes, operators or whatever has one, in their order."""
+OpenShape: TypeAlias = tuple[int | str | None, ...] | None
+"""Sizes of a tensor, a name or None for one that is not known; None where not even their number is."""
+Shape: TypeAlias = tuple[int, ...]
+"""The sizes of a tensor, every one known."""
+Interval: TypeAlias = tuple[float, float]
+"""The least and the greatest of some values."""
 Tell: TypeAlias = Callable[[str], None]
 """Is told one line at a time."""
 
 
 def silent(*_told: object) -> None:
     """A `Tell` where nobody listens."""
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, keys and values in the order in which they come."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 class _RecordMeta(StructMeta):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.records import Json, Tell
+from deploykit.records import Json, Names, Tell
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
         return compilers_for(device, sdk)
 
-    def releases_here(self) -> tuple[str, ...]:
+    def releases_here(self) -> Names:
         """The wheel that is installed, and those of toolchains that are ready."""
         from deploykit_ort_qnn.bench.opinions import wheels_here
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.records import Record
+from deploykit.records import Record, grouped
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit_ort_qnn.provider_keys import load_options
 from deploykit_qualcomm.atlas.rows import atlas_rows, costs, where_it_holds
@@ -125,9 +125,7 @@ def operator_rows(cells: Iterable[KernelCell] | None = None) -> Iterator[CompatR
     """A row per operator, state and release, in the order of the operators."""
     ordered = sorted(recorded() if cells is None else cells, key=lambda cell: cell.op)
     for op, found in groupby(ordered, key=lambda cell: cell.op):
-        columns: dict[str, list[KernelCell]] = {}
-        for cell in found:
-            columns.setdefault(cell.release, []).append(cell)
+        columns = grouped((cell.release, cell) for cell in found)
         for span in _spans(sorted(columns, key=_numbers)):
             if span.ran in columns:
                 yield from _rows(op, span, columns[span.ran])
@@ -147,11 +145,8 @@ def _spans(releases: Sequence[str]) -> Iterator[_Span]:
 
 
 def _rows(op: str, span: _Span, cells: Sequence[KernelCell]) -> Iterator[CompatRow]:
-    states: dict[str, list[KernelCell]] = {}
     builds = {wheel.sdk: wheel.build for wheel in tables().wheels}
-    for cell in cells:
-        states.setdefault(cell.state, []).append(cell)
-    for state, found in sorted(states.items()):
+    for state, found in sorted(grouped((cell.state, cell) for cell in cells).items()):
         spoken = f"{span.ran}: {_WORDS.get(state, state)} (observed, build {builds.get(span.ran, '?')})"
         inferred = "" if span.observed else "; for this release inferred from it"
         yield _kernels(

@@ -13,8 +13,6 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.latency import Estimate, chrome_trace
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE
 from deploykit.accuracy.samples.inputs import Label
@@ -29,7 +27,7 @@ from deploykit.errors import ToolError
 from deploykit.findings import Severity
 from deploykit.model.collect import facts_of
 from deploykit.packages.manifests import json_text
-from deploykit.records import Json, Tell
+from deploykit.records import Json, Tell, replace
 from deploykit.system.folders import scratch
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
 from deploykit.backend.backend import MixedSupport
 from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
 from deploykit.backend.targets import Target
 from deploykit.findings import Confidence, exit_status
-from deploykit.records import Json
+from deploykit.records import Json, Names, replace
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.prepare import ProviderDraft, wheel_for
@@ -44,7 +42,7 @@ GRAPHS = "artifacts/qnn_graph_*.json"
 """The graphs that compile.py leaves where the provider can write down what it hands to the compiler."""
 
 
-def steps(*, embed: bool, machines: str, beside: tuple[str, ...] = ()) -> tuple[Step, ...]:
+def steps(*, embed: bool, machines: str, beside: Names = ()) -> tuple[Step, ...]:
     """Compile on the host, run on the device; ``machines`` are the hosts that can execute the compiler, in words.
 
     ``beside`` are files that the compilation leaves beside the context.

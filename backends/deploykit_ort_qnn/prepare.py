@@ -9,17 +9,15 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.latency import read_time
 from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.options import MAX_TIME
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
-from deploykit.findings import Finding
+from deploykit.findings import Finding, Findings
 from deploykit.model.load import wrap_proto
 from deploykit.model.nodes import copy_of, label
 from deploykit.model.weights import load_weights
-from deploykit.records import Json, Record
+from deploykit.records import Json, Record, replace
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.carriers import Carried, forms_of
@@ -61,7 +59,7 @@ class ProviderDraft(Record):
     chosen: Chosen
     prepared: ProviderModel | None
     options: Json
-    lint: tuple[Finding, ...]
+    lint: Findings
     cleared: frozenset[str]
     max_time_us: float
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit.records import Record
+from deploykit.records import Names, Record
 from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [
@@ -46,8 +46,8 @@ class Option(SourcedRow):
     values: tuple[str, ...] = ()
     range: tuple[int, ...] = ()
     managed: bool = False
-    set_for: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
+    set_for: Names = ()
+    excludes: Names = ()
 
 
 class Entry(SourcedRow):
@@ -88,7 +88,7 @@ class Chosen(Record):
     compile: Mapping[str, str]
     run: Mapping[str, str]
     entries: Mapping[str, str]
-    unchecked: tuple[str, ...]
+    unchecked: Names
 
     @property
     def allows_cpu(self) -> bool:

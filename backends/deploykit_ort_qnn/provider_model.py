@@ -18,7 +18,7 @@ from deploykit.encodings.new_grids import symmetric_blocks
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import EncodingSet, Float8
 from deploykit.model.graph import view_of
-from deploykit.records import Json, Published, Record
+from deploykit.records import Json, Names, Published, Record
 from deploykit.rewrites.contract import Transform, load_transform
 from deploykit_ort_qnn.forms.blocks import block_losses, blocks_to_matmul
 from deploykit_ort_qnn.forms.kernel_grids import (
@@ -64,7 +64,7 @@ class PreparationStep(Published):
 
     id: str
     why: str
-    names: tuple[str, ...]
+    names: Names
     losses: Mapping[str, LpbqLoss] = {}
 
     def as_published(self) -> Json:
@@ -89,9 +89,9 @@ class ProviderModel(Record):
     stored: Mapping[str, str]
     activations: frozenset[str]
     skipped: Mapping[str, str]
-    refusals: tuple[str, ...]
+    refusals: Names
     float8: tuple[str, ...]
-    narrowed: tuple[str, ...]
+    narrowed: Names
 
 
 def provider_model(

@@ -8,7 +8,6 @@ from enum import StrEnum
 from functools import cache, cached_property, partial
 from pathlib import Path
 
-from msgspec.structs import replace
 from packaging.version import Version
 
 from deploykit.backend.backend import Situation
@@ -18,9 +17,9 @@ from deploykit.encodings.float_sets import FloatPrediction, predict_float_set
 from deploykit.encodings.formats.conversion import writable_versions
 from deploykit.encodings.values import Affine, EncodingSet, Float
 from deploykit.errors import UsageError
-from deploykit.findings import Finding
+from deploykit.findings import Findings
 from deploykit.model.collect import constant_value
-from deploykit.records import Record
+from deploykit.records import Names, Record, replace
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import SourcedRow
@@ -165,9 +164,9 @@ class ConversionDraft(Record, dict=True):
     widths: tuple[int, int]
     input_list_wanted: bool | None
     is_segment: bool = False
-    handed_in: tuple[str, ...] = ()
+    handed_in: Names = ()
     carried: Carried | None
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
 
     @cached_property
     def sdk(self) -> SdkTable:
@@ -186,7 +185,7 @@ class ConversionDraft(Record, dict=True):
         return self.before.intended if self.before is not None else frozenset()
 
     @cached_property
-    def gaps(self) -> tuple[str, ...]:
+    def gaps(self) -> Names:
         """Tensors without an entry after completion that are not meant to be float, in the order of the names."""
         return () if self.after is None else tuple(sorted(self.after.predicted - self.float_set))
 

@@ -16,7 +16,7 @@ from deploykit.encodings.formats.conversion import Conversion, convert
 from deploykit.encodings.place import layouts
 from deploykit.encodings.values import Encoding, Float
 from deploykit.errors import UsageError
-from deploykit.findings import Finding, each_once, exit_status
+from deploykit.findings import Findings, each_once, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
 from deploykit_qnn_htp.configs import build_configs, parse_settings
 from deploykit_qnn_htp.draft import FLOAT_KINDS, ConversionDraft, RouteCandidate
@@ -38,7 +38,7 @@ class ConversionPart(DraftedPart, dict=True):
         return self.selection.candidate
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> Findings:
         """About the draft, the graph and the routes; where no converter runs, nothing of what only those do."""
         if self.provider is not None:
             return (*self.provider.decision.findings, *self.selection.findings)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.backend.backend import SharedWork, Situation
@@ -17,13 +16,13 @@ from deploykit.encodings.cut import CutPart, cut_alike, large_weights
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import UsageError
-from deploykit.findings import Finding, listed
+from deploykit.findings import Findings, listed
 from deploykit.flow.samples import largest_seen
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import Model, load_model, wrap_proto
 from deploykit.model.values import byte_size
 from deploykit.model.weights import weight
-from deploykit.records import Record
+from deploykit.records import Record, replace
 from deploykit_qnn_htp.commands import Paths, graph_name
 from deploykit_qnn_htp.draft import (
     ConversionDraft,
@@ -63,7 +62,7 @@ class PreparedConversions(Record):
 
     whole: ConversionDraft
     parts: tuple[DraftedPart, ...]
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
 
 
 def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
@@ -277,7 +276,7 @@ def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
     return tuple(drafts)
 
 
-def crossing_findings(whole: ConversionDraft, drafts: Sequence[ConversionDraft]) -> tuple[Finding, ...]:
+def crossing_findings(whole: ConversionDraft, drafts: Sequence[ConversionDraft]) -> Findings:
     """What only the uncut model shows: how the float set was found (QNN128), ranges from other segments (QNN127)."""
     found = DRAFT_RULES["QNN128"].run(whole)
     if whole.before is None:

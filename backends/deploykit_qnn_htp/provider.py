@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from deploykit.backend.backend import (
     Aids,
     AnyBackend,
@@ -25,7 +23,7 @@ from deploykit.backend.plans import Plan, Step
 from deploykit.backend.plugins import load_backend, own_options
 from deploykit.backend.targets import Target
 from deploykit.errors import DeploykitError
-from deploykit.records import Json, Record
+from deploykit.records import Json, Record, replace
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import Carried, carrier_for, judge_loading
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec.structs import replace
-
 from deploykit.backend.backend import MixedSupport
 from deploykit.backend.plans import Alternative, Plan, Rejected
 from deploykit.backend.targets import Target
 from deploykit.errors import UsageError
-from deploykit.findings import Confidence, Finding
-from deploykit.records import Json, Record
+from deploykit.findings import Confidence, Finding, Findings
+from deploykit.records import Json, Record, replace
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import (
     ConversionDraft,
@@ -40,7 +38,7 @@ class Selection(Record):
 
     candidate: RouteCandidate | None
     rejected: tuple[Rejected, ...]
-    findings: tuple[Finding, ...]
+    findings: Findings
 
     def without(self, plan: Plan[Any]) -> Selection:
         """No candidate any more: whose route it is has rejected it in a plan of its own."""
@@ -54,7 +52,7 @@ def select_route(draft: ConversionDraft) -> Selection:
     """The first candidate without an unhandled error, the ones rejected before it, and what was found about them."""
     rejected: list[Rejected] = []
     blockers: list[Finding] = []
-    first: tuple[Finding, ...] = ()
+    first: Findings = ()
     for row in _candidates(draft):
         candidate = RouteCandidate(draft=draft, route=row)
         found = _judged(candidate)
@@ -86,7 +84,7 @@ def alternatives(draft: ConversionDraft, seen: Iterable[str]) -> tuple[Alternati
     )
 
 
-def _judged(candidate: RouteCandidate) -> tuple[Finding, ...]:
+def _judged(candidate: RouteCandidate) -> Findings:
     """What stands against a route, and beside it."""
     found = routes.RULES.run(candidate)
     carried = candidate.draft.carried

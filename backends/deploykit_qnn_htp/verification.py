@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from deploykit.backend.backend import Check, Verification
-from deploykit.records import Json
+from deploykit.records import Json, replace
 from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.draft import load_routes
 from deploykit_qnn_htp.provider import verify_provider

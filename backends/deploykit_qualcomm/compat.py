@@ -13,6 +13,7 @@ from itertools import pairwise, zip_longest
 from typing import Any, TypeVar
 
 from deploykit.findings import Confidence
+from deploykit.records import Names
 from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, compat_row
 from deploykit.tables.sources import SourcedRow
 from deploykit_qualcomm.tables import FAMILY, MACHINES, Tables, Wheel, row_key, tables
@@ -31,7 +32,7 @@ class MissingEncoding(SourcedRow):
     """What becomes of a tensor without an encoding, for one tool and one choice of options."""
 
     id: str
-    tools: tuple[str, ...]
+    tools: Names
     quantizer: str
     input_list: str
     float_fallback: str
@@ -58,7 +59,7 @@ class OpChange(SourcedRow):
     """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
 
     op: str
-    onnx: tuple[str, ...]
+    onnx: Names
     since: str
     text: str
 

@@ -12,14 +12,13 @@ import re
 from collections.abc import Iterable
 from typing import Literal, NoReturn
 
-from msgspec.structs import replace
 from packaging.version import Version
 
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import UnknownTargetError
-from deploykit.findings import Confidence, Finding, Severity
+from deploykit.findings import Confidence, Findings, Severity
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record
+from deploykit.records import Record, replace
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.devices import arch_of, capability, lacks, qualcomm_device
@@ -305,7 +304,7 @@ _PLAIN = re.compile(r"v?\d+(\.\d+){1,3}", re.ASCII)
 
 def resolve_sdk(
     request: str | None, *, uses_tools: bool = True, source: Tables | None = None
-) -> tuple[SdkTable, tuple[Finding, ...]]:
+) -> tuple[SdkTable, Findings]:
     """The table for a version as typed, with findings where the two differ; None asks for the newest.
 
     ``uses_tools`` is False for a backend that runs none of the SDK's tools: then releases that were met only inside

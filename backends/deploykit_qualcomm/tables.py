@@ -11,12 +11,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, Record, replace
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure
@@ -56,7 +55,7 @@ class SdkFile(SourcedRow):
     sdk: str
     version: str
     extends: str
-    builds: tuple[str, ...]
+    builds: Names
     month: str = ""
     stamp: str = ""
     carrier: str = ""
@@ -207,13 +206,13 @@ class Tables:
         self._stated: dict[str, dict[Any, Feature]] = {}
 
     @cached_property
-    def versions(self) -> tuple[str, ...]:
+    def versions(self) -> Names:
         """Every release that has a file, oldest first, with or without rows."""
         stems = [path.stem for path in (self.data / "sdks").glob("*.toml")]
         return tuple(sorted(stems, key=_parsed))
 
     @cached_property
-    def with_rows(self) -> tuple[str, ...]:
+    def with_rows(self) -> Names:
         """The releases that have tool tables, oldest first."""
         return tuple(version for version in self.versions if self.file(version).extends)
 

@@ -11,7 +11,7 @@ from deploykit.backend.backend import Request, Situation
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
 from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, Record
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.tables import FormatRow, Fp16Way, Product, Release, product_of, rows
@@ -39,17 +39,17 @@ def route_row(form: str) -> FormatRow | None:
     return next((row for row in rows(FormatRow) if row.format == form), None)
 
 
-def quark_formats() -> tuple[str, ...]:
+def quark_formats() -> Names:
     """The formats that Quark makes."""
     return tuple(row.format for row in rows(FormatRow) if row.maker == "quark")
 
 
-def meant_by(name: str) -> tuple[str, ...]:
+def meant_by(name: str) -> Names:
     """The formats that a name can mean, best first; the name itself where it is a format, or nothing known."""
     return tuple(row.format for row in rows(FormatRow) if name in row.asked_as) or (name,)
 
 
-def ladder(offered: Collection[str]) -> tuple[str, ...]:
+def ladder(offered: Collection[str]) -> Names:
     """The formats to try one after the other where nobody says which: those that a device has, cheapest first."""
     rungs = sorted((row for row in rows(FormatRow) if row.rung and row.format in offered), key=lambda row: row.rung)
     return tuple(row.format for row in rungs)
@@ -58,7 +58,7 @@ def ladder(offered: Collection[str]) -> tuple[str, ...]:
 class FloatPart(Record):
     """Nodes by name, in graph order, what they are in words, and the analysis they come from, if any."""
 
-    names: tuple[str, ...]
+    names: Names
     words: str
     found: PostProcessing | None = None
 
@@ -111,7 +111,7 @@ class QuarkDraft(Record):
     toolchain: str
     random_data: bool
     found: FloatPart | None
-    ladder: tuple[str, ...]
+    ladder: Names
     goal: Goal | None
     hold_out: bool
     keep_float16: bool

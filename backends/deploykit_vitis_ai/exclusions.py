@@ -14,7 +14,7 @@ from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
-from deploykit.records import Record
+from deploykit.records import Names, Record
 
 __all__ = ["GRAPH_INPUT", "Exclusions", "activation_types", "in_float16", "resolve_exclusions"]
 
@@ -26,8 +26,8 @@ GRAPH_INPUT = "the graph's inputs"
 class Subgraph(Record):
     """A subgraph as typed: the names of the nodes where it starts, and of those where it ends."""
 
-    starts: tuple[str, ...]
-    ends: tuple[str, ...]
+    starts: Names
+    ends: Names
 
     def __str__(self) -> str:
         return f"{','.join(self.starts)}:{','.join(self.ends)}"
@@ -48,13 +48,13 @@ class Region(Record):
     subgraph: Subgraph
     nodes: frozenset[int]
     leaks: tuple[Leak, ...]
-    unreached: tuple[str, ...]
+    unreached: Names
 
 
 class Exclusions(Record):
     """Everything the user wants in float. ``unknown`` maps a name that no node has to names that look like it."""
 
-    nodes: tuple[str, ...]
+    nodes: Names
     regions: tuple[Region, ...]
     unknown: tuple[tuple[str, tuple[str, ...]], ...]
     indices: frozenset[int]
@@ -62,7 +62,7 @@ class Exclusions(Record):
     def __bool__(self) -> bool:
         return bool(self.nodes or self.regions or self.unknown)
 
-    def names(self, facts: GraphFacts) -> tuple[str, ...]:
+    def names(self, facts: GraphFacts) -> Names:
         """The names of all excluded nodes in graph order, for ``nodes_to_exclude``; nameless ones are left out.
 
         Quark folds a BatchNormalization into the Conv before it and calls the result after the tensor between them
@@ -80,7 +80,7 @@ class Exclusions(Record):
         ]
         return tuple(dict.fromkeys((*own, *folded, *joined)))
 
-    def nameless(self, facts: GraphFacts) -> tuple[str, ...]:
+    def nameless(self, facts: GraphFacts) -> Names:
         """Excluded nodes that have no name and therefore cannot be told to Quark."""
         return tuple(facts.nodes[index].label for index in sorted(self.indices) if not facts.nodes[index].name)
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged
 from deploykit.backend.backend import Aids, Execution, Instead
@@ -18,8 +16,8 @@ from deploykit.backend.status import Correctness
 from deploykit.devices.profiles import origins_of
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
-from deploykit.findings import Finding
-from deploykit.records import Json, finite
+from deploykit.findings import Findings
+from deploykit.records import Json, finite, replace
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import QuarkDraft, ladder
@@ -139,7 +137,7 @@ def _right(draft: QuarkDraft, measured: Measured) -> Correctness | None:
     return replace(right, why=f"{right.why}; --precision {wider[0]} is wider, and is judged in the same way")
 
 
-def _quality_findings(details: QuarkPrepared, measured: Measured) -> tuple[Finding, ...]:
+def _quality_findings(details: QuarkPrepared, measured: Measured) -> Findings:
     """The rules of ``deploykit accuracy compare`` on the calibration samples: dead outputs are found at once."""
     if measured.comparison is None or measured.quality is None:
         return ()

@@ -10,7 +10,7 @@ from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.backend.backend import Situation
 from deploykit.errors import InputError, UsageError
-from deploykit.findings import Finding
+from deploykit.findings import Findings
 from deploykit.records import Record
 from deploykit_vitis_ai.draft import QuarkDraft, make_draft
 from deploykit_vitis_ai.rules import model, request
@@ -29,7 +29,7 @@ class QuarkPrepared(Record):
     calibration: Calibration | None = None
     survey: Survey | None = None
     files: tuple[tuple[str, Path], ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
 
 
 def prepare(situation: Situation) -> QuarkPrepared:

@@ -13,7 +13,6 @@ from itertools import chain
 from pathlib import Path
 
 import onnx
-from msgspec.structs import replace
 
 from deploykit.accuracy.judge.compare import ComparedOutputs, compare, read_outputs
 from deploykit.accuracy.judge.judge import judge_outputs
@@ -29,7 +28,7 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.weights import load_weights
-from deploykit.records import Arrays, Record, Tell
+from deploykit.records import Arrays, Record, Tell, replace
 from deploykit.system.environments import Environment
 from deploykit.system.folders import scratch
 from deploykit_vitis_ai import configs

@@ -7,11 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from msgspec import field
-
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.records import Json
+from deploykit.records import Json, Names, field
 from deploykit.tables.capabilities import ReleaseChange
 from deploykit.tables.devices import Device, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
@@ -77,7 +75,7 @@ class ToldFact(NotedRow):
     feature: str
     text: str
     tool: str = "quark"
-    products: tuple[str, ...] = ()
+    products: Names = ()
     words: tuple[str, ...] = ()
     status: str = ""
     sdk: str = ""
@@ -96,7 +94,7 @@ class ProviderOption(NotedRow):
     """One option of the execution provider, for the products it belongs to."""
 
     name: str
-    products: tuple[str, ...]
+    products: Names
     type: str
     values: tuple[str, ...] = ()
     default: str = ""
@@ -116,19 +114,19 @@ class VaimlKey(NotedRow):
     """One key of ``vaiml_config``; ``aliases`` are older spellings."""
 
     name: str
-    products: tuple[str, ...]
+    products: Names
     type: str
     values: tuple[str, ...] = ()
     default: str = ""
     mandatory: str = ""
-    aliases: tuple[str, ...] = ()
+    aliases: Names = ()
 
 
 class PrecisionRow(NotedRow):
     """One number format, and the products and devices that have it; what makes it stands in ``routes.toml``."""
 
     name: str
-    products: tuple[str, ...]
+    products: Names
     devices: str
     activation: str = ""
     weight: str = ""
@@ -176,7 +174,7 @@ class Operators(NotedRow):
     """Operators about which something holds in some number formats."""
 
     formats: tuple[str, ...]
-    operators: tuple[str, ...]
+    operators: Names
 
 
 def operators_in(table: Iterable[Operators], form: str) -> list[str]:

@@ -12,10 +12,9 @@ from itertools import groupby
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from deploykit.errors import UsageError
-from deploykit.records import Json, Published, Record, published
+from deploykit.records import Json, Published, Record, published, replace
 
 __all__ = [
     "Estimate",

@@ -10,12 +10,11 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.records import Json, Published, Record, published
+from deploykit.records import Json, Names, Published, Record, published, replace
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
 
@@ -108,8 +107,8 @@ def _query(
     if backend:
         load_backend(backend)  # raises where there is no such backend
     device = device_named(target) if target else None
-    archs: tuple[str, ...] | None = (arch,) if arch else None
-    backends: tuple[str, ...] | None = (backend,) if backend else None
+    archs: Names | None = (arch,) if arch else None
+    backends: Names | None = (backend,) if backend else None
     if device is not None:
         found = device.fact("arch")
         archs = archs or ((str(found),) if found is not None else ())
@@ -131,9 +130,9 @@ class Query(Record):
 
     words: tuple[str, ...]
     sdk: str
-    archs: tuple[str, ...] | None
+    archs: Names | None
     tool: str
-    backends: tuple[str, ...] | None
+    backends: Names | None
 
 
 class CompatAnswer(Published):

@@ -10,11 +10,9 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
-from deploykit.records import Json, Published, Record, published
+from deploykit.records import Json, Published, Record, published, replace
 from deploykit.tables.reading import read_json, read_toml, structure
 
 __all__ = ["KNOWN", "Advice", "Advised", "advise", "advise_on"]

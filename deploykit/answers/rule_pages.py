@@ -14,7 +14,7 @@ from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Answerer
 from deploykit.findings.rules import Registry, Rule
-from deploykit.records import Json, Published
+from deploykit.records import Json, Names, Published
 
 __all__ = ["RuleEntry", "all_rules", "find_rule", "reserved_codes", "rule_page"]
 
@@ -23,7 +23,7 @@ class RuleEntry(Published):
     """A rule with who applies it: ``every backend`` for the core's own rules, else the ids of the backends."""
 
     rule: Rule[Any]
-    backends: tuple[str, ...]
+    backends: Names
 
     def as_published(self) -> Json:
         """What ``deploykit explain`` prints."""

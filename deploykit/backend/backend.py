@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from msgspec import field
-
 from deploykit.backend.requests import Request
 from deploykit.backend.status import Compilation
 from deploykit.errors import InputError
-from deploykit.findings import Confidence, Finding
-from deploykit.records import Arrays, Json, Published, Record, Tell
+from deploykit.findings import Confidence, Finding, Findings
+from deploykit.records import Arrays, Json, Names, Published, Record, Tell, field
 from deploykit.system.store import Kept
 
 if TYPE_CHECKING:
@@ -146,10 +144,10 @@ class Instead(Record):
     request: Request
     how: str
     handles: Mapping[tuple[str, str], str] = {}
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
     right: Correctness | None = None
 
-    def over(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    def over(self, findings: Iterable[Finding]) -> Findings:
         """Of an execution's findings those that it gets over, as handled."""
         told = ((finding, self.handles.get(finding.about)) for finding in findings)
         return tuple(finding.with_handled(how or self.how) for finding, how in told if how or finding.blocks)
@@ -172,10 +170,10 @@ class Execution(Record):
     the compiler's own word about time, None where it has none.
     """
 
-    executed: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
+    executed: Names = ()
+    outputs: Names = ()
     record: Json = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
     compiled: Compilation = Compilation()
     right: Correctness | None = None
     instead: Instead | None = None
@@ -191,7 +189,7 @@ class Verification(Record):
     checks: tuple[Check, ...] = ()
     intended: Mapping[str, str] = {}
     actual: Mapping[str, str] = {}
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
 
 
 class Same:

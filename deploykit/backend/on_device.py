@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deploykit.records import Arrays, Published, Record
+from deploykit.records import Arrays, Names, Published, Record
 
 __all__ = ["LONGEST_RUN", "DeviceFile", "DeviceJob", "DeviceRequest", "DeviceResults", "MeasuredOperator"]
 __all__ += ["Measuring", "Place"]
@@ -79,7 +79,7 @@ class DeviceJob(Record):
 
     files: tuple[DeviceFile, ...]
     argv: tuple[str, ...]
-    results: tuple[str, ...]
+    results: Names
     optional: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     where: str = "device"

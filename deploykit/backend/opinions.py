@@ -9,11 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from msgspec import field
-from msgspec.structs import replace
-
-from deploykit.findings import Confidence, Finding, Severity
-from deploykit.records import Json, Published, Record, published
+from deploykit.findings import Confidence, Finding, Findings, Severity
+from deploykit.records import Json, Names, Published, Record, field, published, replace
 
 __all__ = ["Audit", "AuditedKernel", "Compiler", "Opinion", "OpinionState", "Opinions"]
 
@@ -81,7 +78,7 @@ class Opinions(Record):
         """True when some claim does not hold."""
         return any(opinion.state is OpinionState.REFUTED for opinion in self.opinions)
 
-    def applied(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    def applied(self, findings: Iterable[Finding]) -> Findings:
         """The findings as they are with these opinions; what was not asked about stays, and twice does no harm."""
         by_subject = {(opinion.code, opinion.subject): opinion for opinion in self.opinions}
         return tuple(
@@ -124,14 +121,14 @@ class AuditedKernel(Published):
     WITHOUT = ("nodes",)
 
     node: str
-    operators: tuple[str, ...]
+    operators: Names
     type: str
     place: str
     verdict: str
     count: int = 1
     why: str = ""
     measured: Json = field(default_factory=dict)
-    nodes: tuple[str, ...] = ()
+    nodes: Names = ()
     ways: tuple[str, ...] | None = None
     shown_by: str = ""
 
@@ -146,7 +143,7 @@ class Audit(Published):
     level: str
     by: str
     kernels: tuple[AuditedKernel, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
     known: int = 0
     """How many of them had been measured before."""
     left_out: int = 0

@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from msgspec import field
-
 from deploykit.backend.status import Correctness
-from deploykit.findings import Confidence, Finding, sort_findings
-from deploykit.records import Json, Published, published
+from deploykit.findings import Confidence, Findings, sort_findings
+from deploykit.records import Json, Names, Published, field, published
 
 __all__ = ["Alternative", "Plan", "PlannedPrecision", "Rejected", "Route", "Step"]
 
@@ -56,8 +54,8 @@ class Step(Published, kw_only=False):
     id: str
     tool: str
     argv: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
+    inputs: Names = ()
+    outputs: Names = ()
     where: str = "host"
     note: str = ""
 
@@ -115,7 +113,7 @@ class Plan(Published, Generic[D]):
     steps: tuple[Step, ...] = ()
     configs: Json = field(default_factory=dict)
     precision: PlannedPrecision = PlannedPrecision()
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
     candidates: tuple[Json, ...] = ()
     right: Correctness = Correctness()
     assumed: str = ""

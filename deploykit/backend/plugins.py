@@ -13,14 +13,12 @@ from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from deploykit.backend.backend import AnyBackend, Backend
 from deploykit.backend.options import OptionGiven, OptionSpec, check_options
 from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.backend.targets import find_device, nearest_names
 from deploykit.errors import ToolError, UnknownTargetError, UsageError
-from deploykit.records import Json
+from deploykit.records import Json, Names, replace
 
 if TYPE_CHECKING:
     from deploykit.tables.devices import Device
@@ -50,7 +48,7 @@ def _entry_points() -> dict[str, str]:
     return found
 
 
-def backend_ids() -> tuple[str, ...]:
+def backend_ids() -> Names:
     """The ids of the installed backends, sorted."""
     return tuple(sorted(_entry_points()))
 
@@ -89,7 +87,7 @@ def load_backends() -> tuple[AnyBackend, ...]:
 
 def all_options() -> dict[OptionSpec, tuple[str, ...]]:
     """The options of all backends, each once with the ids of those that have it, in the order of the backends."""
-    owners: dict[OptionSpec, tuple[str, ...]] = {}
+    owners: dict[OptionSpec, Names] = {}
     for backend in load_backends():
         for spec in backend.options():
             owners[spec] = (*owners.get(spec, ()), backend.id)

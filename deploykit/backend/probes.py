@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from msgspec import field
-
 from deploykit.errors import ToolError
-from deploykit.records import Json, Published, Record
+from deploykit.records import Json, Published, Record, field
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.store import user_home
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.backend.options import OptionSpec, OptionValue
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, Record
 
 if TYPE_CHECKING:
     from deploykit.backend.targets import Target
-    from deploykit.findings import Finding
+    from deploykit.findings import Findings
 
 __all__ = [
     "QuantizedModel",
@@ -50,7 +50,7 @@ class QuantizerJob(Record):
 
     script: Path
     settings: Json
-    rewrites: tuple[str, ...] = ()
+    rewrites: Names = ()
 
 
 class WeightMethod(Record):
@@ -99,4 +99,4 @@ class QuantizedModel(Record):
     model: Path
     calibration: Path
     record: Json
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()

@@ -11,11 +11,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
-from msgspec import field
-
 from deploykit.backend.options import ConfigKeys, OptionSpec, check_options
 from deploykit.errors import UsageError
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, Record, field
 
 __all__ = [
     "CORE_OPTIONS",
@@ -88,14 +86,14 @@ class Request(Record):
     metric: str | None = None
     references: Path | None = None
     mixed: str = "auto"
-    rewrite: tuple[str, ...] = ()
-    no_rewrite: tuple[str, ...] = ()
+    rewrite: Names = ()
+    no_rewrite: Names = ()
     compile: bool | None = None
     second_opinion: bool = True
     """Whether the compiler that is installed here is asked about a no that is not sure."""
-    inputs: tuple[str, ...] = ()
+    inputs: Names = ()
     """``NAME=VALUE``, ``NAME=LOW..HIGH`` or ``NAME=FILE.npy``: what inputs are fed with where numbers are judged."""
-    io: tuple[str, ...] = ()
+    io: Names = ()
     """``nhwc`` or ``NAME=nhwc``: inputs and outputs that the package has with the channels last."""
     keep_samples: bool = True
     """Whether the samples that the numbers were judged on become part of the package."""

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec.structs import replace
-
-from deploykit.records import Json, Published, Record
+from deploykit.records import Json, Published, Record, replace
 
 __all__ = [
     "Compilation",

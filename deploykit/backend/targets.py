@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from os.path import commonprefix
 
 from deploykit.errors import UnknownTargetError
-from deploykit.findings import Finding
+from deploykit.findings import Findings
 from deploykit.records import Json, Record
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
@@ -28,7 +28,7 @@ class Target(Record):
     backend: str
     requested: str
     sdk: SdkTable | None
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
 
     def sdk_json(self) -> Json:
         """The SDK in the published shape of a plan."""

@@ -12,7 +12,7 @@ from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.terminal import emit, findings_text, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
-from deploykit.records import Json
+from deploykit.records import Json, Names
 from deploykit.system.files import write_files
 
 __all__ = ["command", "show_text"]
@@ -33,7 +33,7 @@ _float_option = path("--float-tensors", "FILE", "Names of tensors meant to be fl
 @click.argument("names", nargs=-1)
 @_model_option
 @flag("--values", "With --json: every scale and zero point.")
-def show(file: Path, names: tuple[str, ...], model: Path | None, values: bool) -> None:
+def show(file: Path, names: Names, model: Path | None, values: bool) -> None:
     """Show what FILE says about every tensor, or about those named."""
     from deploykit.encodings.files import show_encodings
 

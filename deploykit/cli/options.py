@@ -20,6 +20,7 @@ from deploykit.backend.plugins import all_options, load_backend
 from deploykit.backend.requests import CORE_OPTIONS, make_request
 from deploykit.cli.frame import Command
 from deploykit.errors import UsageError
+from deploykit.records import Names
 
 __all__ = ["F", "RequestCommand", "SpecOption", "argument", "flag", "option", "options", "pair", "path", "request_from"]
 
@@ -68,7 +69,7 @@ _RARE = frozenset({"references", "no_rewrite", "samples", "options", "float_tens
 class SpecOption(click.Option):
     """The command-line form of one name; ``owners`` are the backends that have it, none for an option of the core."""
 
-    def __init__(self, specs: tuple[OptionSpec, ...], owners: tuple[str, ...] = ()) -> None:
+    def __init__(self, specs: tuple[OptionSpec, ...], owners: Names = ()) -> None:
         spec, self.owners = specs[0], owners
         metavar = spec.metavar or (f"[{'|'.join(spec.choices)}]" if spec.choices else spec.kind.upper())
 
@@ -151,7 +152,7 @@ class RequestCommand(Command):
         params = self.get_params(ctx)
         if backend == "all":
             _write(ctx, formatter, "Options", [param for param in params if not getattr(param, "owners", ())])
-        groups: dict[tuple[str, ...], list[click.Parameter]] = {}
+        groups: dict[Names, list[click.Parameter]] = {}
         for param in params:
             owners = getattr(param, "owners", ())
             if owners and backend in ("all", *owners):

@@ -9,7 +9,7 @@ import click
 
 from deploykit.cli.frame import settings
 from deploykit.cli.terminal import finding_lines, findings_text, plain, status_lines
-from deploykit.findings import Finding, Severity, group_findings
+from deploykit.findings import Findings, Severity, group_findings
 from deploykit.report.explaining import shipping
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
     return "\n".join([*lines, *said, *ending])
 
 
-def _asking(findings: tuple[Finding, ...], room: int, where: str) -> list[str]:
+def _asking(findings: Findings, room: int, where: str) -> list[str]:
     """What asks something of the reader, as far as there is room for it; the others are counted."""
     still_open, handled = group_findings(findings)
     lines: list[str] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, helper, save_model
 
 from deploykit.accuracy.judge.verdict import Thresholds
@@ -22,7 +21,7 @@ from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights, whole_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.rejudging import judge_of
-from deploykit.records import Arrays, Json, Tell
+from deploykit.records import Arrays, Json, Tell, replace
 from deploykit.system.folders import scratch
 
 __all__ = ["locate_on"]

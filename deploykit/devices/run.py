@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from msgspec.structs import fields, replace
+from msgspec.structs import fields
 
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.verdict import Verdict
@@ -33,7 +33,7 @@ from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.packages.rejudging import PackageJudge, judge_of
 from deploykit.packages.verifying import require_integrity
 from deploykit.packages.writing import clear_left
-from deploykit.records import Arrays, Json, Published, Tell
+from deploykit.records import Arrays, Json, Published, Tell, replace
 from deploykit.system.folders import holding, scratch
 
 __all__ = ["RunOptions", "RunReport", "run_package", "run_there"]

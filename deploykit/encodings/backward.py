@@ -17,9 +17,9 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, reached
 from deploykit.model.operators import FLOATS, INTEGER_RANGES, Trait, ops
-from deploykit.model.range_functions import Interval, hull, product, total
+from deploykit.model.range_functions import hull, product, total
 from deploykit.model.values import dtype_name
-from deploykit.records import Published, Record
+from deploykit.records import Interval, Names, Published, Record
 
 __all__ = [
     "TELLING",
@@ -86,7 +86,7 @@ class OpenTensor(Published):
     ALSO = ("ways_out",)
 
     tensor: str
-    inputs: tuple[str, ...]
+    inputs: Names
     why: str
 
     @property

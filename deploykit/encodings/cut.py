@@ -16,7 +16,7 @@ from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import bare, copy_of, names_read, reached
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.shape_inference import inferred_graph
-from deploykit.records import Record
+from deploykit.records import Names, Record
 
 __all__ = [
     "CutPart",
@@ -36,7 +36,7 @@ def infer_types(model: ModelProto) -> dict[str, ValueInfoProto]:
     return {item.name: item for item in (*graph.value_info, *graph.output, *graph.input)}
 
 
-def crossing_tensors(graph: GraphCopy, later: Collection[int]) -> tuple[str, ...]:
+def crossing_tensors(graph: GraphCopy, later: Collection[int]) -> Names:
     """Activations made outside the nodes at ``later`` positions and read by them, in order of reading."""
     inside = {name for index in later for name in graph.nodes[index].output} | graph.static()
     found: dict[str, None] = {}
@@ -140,15 +140,15 @@ class CutPart(Record):
     """One part of one graph: an ordinary model with the names of the whole; ``weights`` are the large ones it reads."""
 
     model: ModelProto
-    weights: tuple[str, ...]
+    weights: Names
 
     @property
-    def inputs(self) -> tuple[str, ...]:
+    def inputs(self) -> Names:
         """The names of its inputs."""
         return tuple(item.name for item in self.model.graph.input)
 
     @property
-    def outputs(self) -> tuple[str, ...]:
+    def outputs(self) -> Names:
         """The names of its outputs."""
         return tuple(item.name for item in self.model.graph.output)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import onnx
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.encodings.cut import CutPart, cut_alike, large_weights
@@ -28,14 +27,14 @@ from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
-from deploykit.findings import Finding, sort_findings
+from deploykit.findings import Findings, sort_findings
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, blaming, load_model, wrap_proto
 from deploykit.model.nodes import copy_of
 from deploykit.model.values import byte_size, is_external
 from deploykit.model.weights import copy_bytes, load_weights, point_outside
-from deploykit.records import Json, Published
+from deploykit.records import Json, Names, Published, replace
 from deploykit.system.files import unwritable
 from deploykit.system.folders import scratch, workspace
 
@@ -62,7 +61,7 @@ def _read(path: Path, model: Path | None) -> EncodingSet:
     return read_given(path) if model is None else read_placed(path, _facts_of(model))
 
 
-def show_encodings(path: Path, *, model: Path | None, names: tuple[str, ...], arrays: bool) -> Json:
+def show_encodings(path: Path, *, model: Path | None, names: Names, arrays: bool) -> Json:
     """What ``describe_encodings`` says, of all tensors or of those named; UsageError for a name without entry."""
     encodings = _read(path, model)
     unknown = [name for name in names if name not in encodings]
@@ -73,7 +72,7 @@ def show_encodings(path: Path, *, model: Path | None, names: tuple[str, ...], ar
     return describe_encodings(encodings, arrays=arrays)
 
 
-def check_encodings(path: Path, *, model: Path, float_tensors: Path | None) -> tuple[Finding, ...]:
+def check_encodings(path: Path, *, model: Path, float_tensors: Path | None) -> Findings:
     """The findings of all rules about encodings on their model, most severe first."""
     facts = _facts_of(model)
     encodings = read_placed(path, facts, float_tensors=float_tensors)
@@ -222,8 +221,8 @@ class PartReport(Published):
     model: Path
     encodings: Path | None
     weight_bytes: int
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
 
 
 def split_files(models: Sequence[Path], out: Path, *, parts: int, encodings: Path | None) -> tuple[PartReport, ...]:

@@ -19,7 +19,7 @@ from deploykit.model.nodes import reached
 from deploykit.model.operators import BIAS, ROLES, WEIGHT, Trait, data_outputs, has, ops
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import Fusion, fusions
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, Record, grouped
 
 __all__ = [
     "CoverageStatus",
@@ -37,7 +37,7 @@ __all__ = [
 _SCALES = frozenset({"Add", "Div", "Mul", "Sub"})
 
 
-def unscaled_rows(facts: GraphFacts) -> tuple[str, ...]:
+def unscaled_rows(facts: GraphFacts) -> Names:
     """Rows of features until each of them is scaled by a number of its own, and these numbers.
 
     No grid holds 0.001 beside 4,000, which is why the model scales them.
@@ -244,10 +244,8 @@ def _spread(
     facts: GraphFacts, seeds: Collection[str], *, blocked: Iterable[str], trait: Trait = Trait.CARRIES_GRID
 ) -> set[str]:
     """Everything that data movement connects with the seeds, not entering blocked tensors; linear in the graph."""
-    neighbours: dict[str, list[str]] = {}
-    for source, copy in _movement(facts, trait):
-        neighbours.setdefault(source, []).append(copy)
-        neighbours.setdefault(copy, []).append(source)
+    moved = _movement(facts, trait)
+    neighbours = grouped((*moved, *((copy, source) for source, copy in moved)))
     walls = set(blocked)
     return set(reached(seeds, lambda name: {*neighbours.get(name, ())} - walls))
 
@@ -387,7 +385,7 @@ def collect_coverage(facts: GraphFacts, encodings: EncodingSet) -> dict[str, Cov
     return {fact.name: status_of(fact) for fact in facts.tensors.values() if fact.consumers or fact.is_output}
 
 
-def missing_entries(facts: GraphFacts, encodings: EncodingSet) -> tuple[str, ...]:
+def missing_entries(facts: GraphFacts, encodings: EncodingSet) -> Names:
     """The tensors that should have an entry and have none."""
     found = collect_coverage(facts, encodings)
     return tuple(name for name, status in found.items() if status is CoverageStatus.MISSING)

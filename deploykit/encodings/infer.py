@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from msgspec.structs import replace
 from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.backward import (
@@ -30,8 +29,9 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.operators import RANGES, Trait, ops
-from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, SUMS, Interval, hull
+from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, SUMS, hull
 from deploykit.model.ranges import Arithmetic, stored_range
+from deploykit.records import Interval, replace
 
 __all__ = ["infer_entries"]
 

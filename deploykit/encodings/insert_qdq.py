@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, helper
 
 from deploykit.encodings.formats.differences import to_unsigned
@@ -22,7 +21,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, operand, opset_of, raise_opset
 from deploykit.model.operators import CONTRIBUTED, QUANTIZERS, Trait, has, ops, settings
 from deploykit.model.weights import element_type, numpy_type, stored_values
-from deploykit.records import Numbers, Record
+from deploykit.records import Numbers, Record, Shape, replace
 
 __all__ = ["Bias", "QdqModel", "QuantizedConstant", "dequantized", "insert_qdq", "quantize_constant"]
 
@@ -95,7 +94,7 @@ def dequantized(integers: Numbers, encoding: Affine | Lpbq | Float8) -> Numbers:
     return np.asarray((integers - zero) * scale, np.float32)
 
 
-def _whole_blocks(shape: tuple[int, ...], numbers: Array, encoding: Affine | Lpbq) -> Array:
+def _whole_blocks(shape: Shape, numbers: Array, encoding: Affine | Lpbq) -> Array:
     """Per block, ONNX wants the full length in every axis but the block one; encodings may have 1 there."""
     if encoding.block_size is None or encoding.block_axis is None:
         return numbers
@@ -115,7 +114,7 @@ def _steps(values: Numbers, grid: Numbers, shift: Any, bits: int) -> Numbers:
     return np.asarray(np.clip(np.nan_to_num(rounded, nan=0.0, posinf=top, neginf=0.0), 0, top), np.int64)
 
 
-def _full(shape: tuple[int, ...], numbers: Numbers, encoding: Affine | Lpbq | Float8) -> Numbers:
+def _full(shape: Shape, numbers: Numbers, encoding: Affine | Lpbq | Float8) -> Numbers:
     """Numbers of an encoding's granularity, broadcastable against the tensor."""
     if encoding.block_size is not None and encoding.block_axis is not None:
         return np.repeat(numbers, encoding.block_size, axis=encoding.block_axis)

@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq, on_axis
-from deploykit.records import Json, Numbers, Published, Record
+from deploykit.records import Json, Numbers, Published, Record, Shape, replace
 
 __all__ = [
     "BlockWeight",
@@ -61,7 +60,7 @@ class BlockWeight(Record, eq=False):
     """
 
     packed: Numbers
-    shape: tuple[int, ...]
+    shape: Shape
     scale: Numbers
     block_axis: int
     channel_axis: int

@@ -115,7 +115,19 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
             nodes.append(node)
         graph.set_nodes(nodes)
         graph.drop_unused(constants)
-        _write(work, target)
+        # External tensors are streamed into one new data file; the model follows when that is complete.
+        data, moved = folder / "data", False
+        try:
+            with data.open("wb") as sink:
+                for tensor in graph.model.graph.initializer:
+                    moved |= _move(work, tensor, sink, data_of(target).name)
+            body = folder / "model"
+            body.write_bytes(graph.model.SerializeToString())
+            if moved:
+                data.replace(data_of(target))
+            body.replace(target)
+        except OSError as error:
+            raise unwritable(target, error) from None
     return LpbqReport(weights=reports, output=target)
 
 
@@ -260,23 +272,6 @@ def _packed(work: _ModelWork, stored: TensorProto) -> Any:
         return np.asarray(stored.int32_data, np.int32).astype(np.uint8)
     path, claim = work.claims[stored.name]
     return np.memmap(path, np.uint8, "r", claim.offset, (claim.length,))
-
-
-def _write(work: _ModelWork, target: Path) -> None:
-    """External tensors are streamed into one new data file; the model follows when that is complete."""
-    data = work.scratch / "data"
-    moved = False
-    try:
-        with data.open("wb") as sink:
-            for tensor in work.graph.model.graph.initializer:
-                moved |= _move(work, tensor, sink, data_of(target).name)
-        body = work.scratch / "model"
-        body.write_bytes(work.graph.model.SerializeToString())
-        if moved:
-            data.replace(data_of(target))
-        body.replace(target)
-    except OSError as error:
-        raise unwritable(target, error) from None
 
 
 def _move(work: _ModelWork, tensor: TensorProto, sink: Any, location: str) -> bool:

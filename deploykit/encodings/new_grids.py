@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
-from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
-from deploykit.records import Numbers, Record
+from deploykit.records import Interval, Names, Numbers, Record, replace
 
 __all__ = [
     "GridKind",
@@ -109,7 +108,7 @@ def entry_for_range(name: str, encodings: EncodingSet, low: float, high: float) 
 _WIDE = 16
 
 
-def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tuple[EncodingSet, tuple[str, ...]]:
+def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tuple[EncodingSet, Names]:
     """The entries with wider ones for what these nodes compute with, and the names of those; weights stay.
 
     Nodes that only move values behind others that keep their grids keep them too: there is nothing to gain.
@@ -141,14 +140,14 @@ def with_wide_activations(encodings: EncodingSet) -> EncodingSet:
     return encodings.with_entries(wide) if wide else encodings
 
 
-def range_of(entry: Encoding | None) -> tuple[float, float] | None:
+def range_of(entry: Encoding | None) -> Interval | None:
     """What a per-tensor integer entry holds; None for every other one."""
     if entry is None or not isinstance(entry.value, Affine) or entry.value.granularity != "per-tensor":
         return None
     return entry.value.ends
 
 
-def symmetric_blocks(encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+def symmetric_blocks(encodings: EncodingSet) -> tuple[EncodingSet, Names]:
     """The encodings with every asymmetric 4-bit per-block grid as a symmetric 8-bit one, and the tensors' names.
 
     A 4-bit step minus its zero point lies in -15 .. 15, which fits int8 with the same scale and zero point 0: the same

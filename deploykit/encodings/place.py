@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from msgspec.structs import replace
-
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, on_axis
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
 from deploykit.model.parameters import parameter_uses
-from deploykit.model.ranges import Interval
-from deploykit.records import Record
+from deploykit.records import Interval, Record, Shape, replace
 from deploykit.system.store import made_once
 
 __all__ = [
@@ -32,7 +29,7 @@ __all__ = [
 ]
 
 
-def fit(value: Affine | Float8 | Lpbq, shape: tuple[int, ...], where: str) -> Affine | Float8 | Lpbq:
+def fit(value: Affine | Float8 | Lpbq, shape: Shape, where: str) -> Affine | Float8 | Lpbq:
     """A placed value with its axis counted from the front, its lengths checked.
 
     Raises InputError where an axis is out of range or a list is longer or shorter than its axis.
@@ -58,7 +55,7 @@ def fit(value: Affine | Float8 | Lpbq, shape: tuple[int, ...], where: str) -> Af
     return replace(value, axis=axis)
 
 
-def _misfit(what: str, shape: tuple[int, ...]) -> InputError:
+def _misfit(what: str, shape: Shape) -> InputError:
     """The error for a list that does not fit; a shape is written as people do: 16 x 3 x 3 x 3."""
     text = " x ".join(map(str, shape)) or "a scalar"
     return InputError(f"{what} {text}", next="is this the model that the encodings were made from?")
@@ -72,7 +69,7 @@ class Layout(Record):
     op for messages.
     """
 
-    shape: tuple[int, ...] | None
+    shape: Shape | None
     channel_axis: int | None
     block_axis: int | None
     is_param: bool
@@ -201,7 +198,7 @@ def _place_lpbq(value: Lpbq, layout: Layout, where: str) -> Lpbq:
     )
 
 
-def _blocks_shape(size: int | None, count: int, layout: Layout, where: str) -> tuple[int, ...] | None:
+def _blocks_shape(size: int | None, count: int, layout: Layout, where: str) -> Shape | None:
     """The shape of a list of ``count`` blockwise scales; None where no op settles the axes."""
     shape, channels, along = layout.shape or (), layout.channel_axis, layout.block_axis
     if channels is None or along is None or size is None:
@@ -217,7 +214,7 @@ def _blocks_shape(size: int | None, count: int, layout: Layout, where: str) -> t
     return tuple(lengths.get(axis, 1) for axis in range(len(shape)))
 
 
-def _ordered(flat: Array, shape: tuple[int, ...], layout: Layout) -> Array:
+def _ordered(flat: Array, shape: Shape, layout: Layout) -> Array:
     """The flat list of 1.0.0, which is transposed for rank-2 weights with the channels last."""
     if len(shape) == 2 and layout.channel_axis == 1:
         return flat.reshape(shape[::-1]).T

@@ -8,15 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.nodes import reached
 from deploykit.model.operators import QUANTIZERS, RANGES, ROLES, Trait, has, is_standard, ops
-from deploykit.records import Json, Published, Record, published
-
-if TYPE_CHECKING:
-    from deploykit.model.range_functions import Interval
+from deploykit.records import Interval, Json, Names, Published, Record, Shape, published
 
 __all__ = [
     "NETWORK_OPS",
@@ -101,8 +97,8 @@ class PostProcessing(Published):
 
     nodes: frozenset[int]
     heads: frozenset[int]
-    starts: tuple[str, ...]
-    ends: tuple[str, ...]
+    starts: Names
+    ends: Names
     hurts: tuple[Hurt, ...]
 
     @property
@@ -110,7 +106,7 @@ class PostProcessing(Published):
         """What happens in it, each once."""
         return tuple(harm for harm in Harm if any(hurt.harm is harm for hurt in self.hurts))
 
-    def tensors(self, facts: GraphFacts) -> tuple[str, ...]:
+    def tensors(self, facts: GraphFacts) -> Names:
         """What its nodes make, floats only, in graph order."""
         made = [name for index in sorted(self.nodes) for name in facts.nodes[index].outputs]
         return tuple(name for name in made if name and facts.tensors[name].is_float)
@@ -270,10 +266,10 @@ class Mixing(Record):
     concat: NodeFact
     axis: int
     parts: tuple[tuple[str, int, int], ...]
-    starts: tuple[str, ...]
-    ends: tuple[str, ...]
+    starts: Names
+    ends: Names
 
-    def part_of(self, start: int, stop: int) -> tuple[str, ...]:
+    def part_of(self, start: int, stop: int) -> Names:
         """The operands that fill at least one of the slices ``start`` to ``stop`` (excluded)."""
         return tuple(name for name, first, end in self.parts if first < stop and start < end)
 
@@ -283,7 +279,7 @@ class Mixing(Record):
         return f"{','.join(self.starts)}:{','.join(self.ends)}" if self.starts else ""
 
 
-def output_of_shape(facts: GraphFacts, name: str, shape: tuple[int, ...]) -> str | None:
+def output_of_shape(facts: GraphFacts, name: str, shape: Shape) -> str | None:
     """The graph output called ``name``, else the only one, else the only one of that shape."""
     if name in facts.outputs:
         return name

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from deploykit.encodings.formats import grids
@@ -28,7 +27,7 @@ from deploykit.model.patterns import PAIRS
 from deploykit.model.ranges import Arithmetic, graph_bounds
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import element_type, is_outside, stored_values
-from deploykit.records import Record
+from deploykit.records import Record, field, replace
 
 __all__ = [
     "DEQUANTIZE",

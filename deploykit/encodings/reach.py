@@ -10,16 +10,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from deploykit.encodings.place import encoded_bounds
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import view_of
 from deploykit.model.nodes import reached
 from deploykit.model.operators import LARGEST_FLOAT16, RANGES, Trait, has, ops
-from deploykit.model.ranges import ANYTHING, Interval, graph_bounds
-from deploykit.records import Record
+from deploykit.model.ranges import ANYTHING, graph_bounds
+from deploykit.records import Interval, Record, replace
 
 if TYPE_CHECKING:
     from deploykit.model.load import Model

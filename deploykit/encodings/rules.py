@@ -14,7 +14,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.operators import BIAS, LARGEST_FLOAT16, WEIGHT, Trait, has, ops
-from deploykit.records import Record
+from deploykit.records import Names, Record
 
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
@@ -45,14 +45,10 @@ class EncodingsOnGraph(Record, dict=True):
         return self.encodings.source or "the encodings"
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Every tensor that is spoken of: with an entry, or named as float."""
-        return tuple(dict.fromkeys((*self.encodings.entries, *sorted(self.encodings.float_tensors))))
-
-    @property
-    def strangers(self) -> tuple[str, ...]:
-        """Those of ``names`` that the graph does not have."""
-        return tuple(name for name in self.names if name not in self.facts.tensors)
+    def names(self) -> tuple[Names, Names]:
+        """Every tensor that is spoken of, with an entry or named as float; and those that the graph does not have."""
+        names = tuple(dict.fromkeys((*self.encodings.entries, *sorted(self.encodings.float_tensors))))
+        return names, tuple(name for name in names if name not in self.facts.tensors)
 
     def known(self) -> Iterator[Encoding]:
         """The entries of tensors that the graph has."""
@@ -72,7 +68,7 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Finds:
     or correct the names
     """
     # One finding for all of them, unless none fits at all.
-    names, strangers = context.names, context.strangers
+    names, strangers = context.names
     if not strangers or len(strangers) == len(names):
         return
     # The tensor whose name looks most like it; comparing with very many names would take too long.
@@ -104,8 +100,8 @@ def check_foreign_encodings(context: EncodingsOnGraph) -> Finds:
 
     Fix: use the model that was exported together with the encodings
     """
-    names = context.names
-    if names and len(context.strangers) == len(names):
+    names, strangers = context.names
+    if names and len(strangers) == len(names):
         yield Found(
             "encodings",
             context.source,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, helper
 
 from deploykit.encodings.cut import infer_types, part_of
@@ -19,7 +18,7 @@ from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.model.facts import GraphFacts, static_tensors, with_static
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import reached
-from deploykit.records import Record
+from deploykit.records import Names, Record, replace
 
 __all__ = ["Partition", "Segment", "SegmentCosts", "SegmentRange", "partition", "split_model", "whole_as_cut"]
 
@@ -41,8 +40,8 @@ class SegmentRange(Record):
 
     nodes: tuple[int, ...]
     is_float: bool
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
 
 
 class Partition(Record):
@@ -232,10 +231,10 @@ class Segment(Record):
     is_float: bool
     model: ModelProto
     encodings: EncodingSet | None
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[str, ...]
-    changed: tuple[str, ...]
+    inputs: Names
+    outputs: Names
+    nodes: Names
+    changed: Names
 
 
 def split_model(model: ModelProto, encodings: EncodingSet, cut: Partition) -> tuple[Segment, ...]:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec import field
-from msgspec.structs import replace
-
-from deploykit.records import Json, Numbers, Record
+from deploykit.records import Interval, Json, Numbers, Record, field, replace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,13 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Affine", "Array", "Encoding", "EncodingSet", "Float", "Float8", "Lpbq", "Value", "on_axis"]
 
 Array: TypeAlias = "npt.NDArray[np.float64]"
-
-
-def _array(value: Any) -> Array:
-    """An array of NumPy's scalar too; imported here because every listing of rules loads this module."""
-    import numpy as np
-
-    return np.asarray(value)
 
 
 def on_axis(numbers: Numbers, axis: int | None, rank: int) -> Numbers:
@@ -80,7 +70,7 @@ class Affine(Record, eq=False):
         return "per-tensor" if single else "per-channel"
 
     @property
-    def ends(self) -> tuple[float, float]:
+    def ends(self) -> Interval:
         """The least and the greatest real value of the whole grid."""
         if self.scale.size == self.zero_point.size == 1:
             scale, zero_point = self.scale.item(), self.zero_point.item()
@@ -90,12 +80,12 @@ class Affine(Record, eq=False):
     @property
     def minimum(self) -> Array:
         """The real value of the lowest integer, of the shape of ``scale``."""
-        return _array((self.lowest - self.zero_point) * self.scale)
+        return (self.lowest - self.zero_point) * self.scale
 
     @property
     def maximum(self) -> Array:
         """The real value of the highest integer, of the shape of ``scale``."""
-        return _array((self.highest - self.zero_point) * self.scale)
+        return (self.highest - self.zero_point) * self.scale
 
 
 class Lpbq(Record, eq=False):
@@ -127,7 +117,7 @@ class Lpbq(Record, eq=False):
     @property
     def scale(self) -> Array:
         """The effective scale per block: integer scale times channel scale."""
-        return _array(self.block_scale * self.channel_scale)
+        return self.block_scale * self.channel_scale
 
 
 class Float(Record, kw_only=False):

@@ -9,11 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
-from msgspec.structs import replace
-
-from deploykit.records import Record
+from deploykit.records import Names, Record, grouped, replace
 
 __all__ = [
     "Answerer",
@@ -21,6 +19,7 @@ __all__ = [
     "Confidence",
     "Finding",
     "FindingGroup",
+    "Findings",
     "Severity",
     "Subject",
     "SubjectKind",
@@ -164,20 +163,23 @@ def _in_json(value: Any) -> Any:
     return [_in_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+Findings: TypeAlias = tuple[Finding, ...]
+
+
+def sort_findings(findings: Iterable[Finding]) -> Findings:
     """Blocking errors first, then by severity, code and subject: the same order every time."""
     ordered = sorted(findings, key=lambda one: (*one.about, one.message, one.handled or ""))
     return tuple(sorted(ordered, key=lambda one: (not one.blocks, one.severity.rank)))
 
 
-def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, str], str]) -> tuple[Finding, ...]:
+def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, str], str]) -> Findings:
     """Findings of a plan, those marked as handled that running showed to be about nothing here."""
     return tuple(one.with_handled(settled[one.about]) if one.about in settled else one for one in findings)
 
 
-def each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def each_once(findings: Iterable[Finding]) -> Findings:
     """Of findings that say the same of the same thing the first, in their order."""
-    once: dict[tuple[str, ...], Finding] = {}
+    once: dict[Names, Finding] = {}
     for finding in findings:
         once.setdefault((*finding.about, finding.message), finding)
     return tuple(once.values())
@@ -192,7 +194,7 @@ def summarize(findings: Iterable[Finding]) -> dict[str, int]:
 class FindingGroup(Record):
     """Findings of one rule that are in the same state: all open, or all handled."""
 
-    findings: tuple[Finding, ...]
+    findings: Findings
 
     @property
     def first(self) -> Finding:
@@ -221,9 +223,7 @@ class FindingGroup(Record):
 
 def group_findings(findings: Iterable[Finding]) -> tuple[tuple[FindingGroup, ...], tuple[FindingGroup, ...]]:
     """The open findings by rule and severity, in the order of ``sort_findings``, and the handled ones likewise."""
-    groups: dict[tuple[str, bool, Severity], list[Finding]] = {}
-    for finding in sort_findings(findings):
-        groups.setdefault((finding.code, finding.handled is None, finding.severity), []).append(finding)
+    groups = grouped(((one.code, one.handled is None, one.severity), one) for one in sort_findings(findings))
     made = [(is_open, FindingGroup(findings=tuple(group))) for (_, is_open, _), group in groups.items()]
     return tuple(g for is_open, g in made if is_open), tuple(g for is_open, g in made if not is_open)
 

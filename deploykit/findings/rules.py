@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from msgspec import Struct
 
 from deploykit.errors import DefectError
-from deploykit.findings import Claim, Finding, Severity, Subject, SubjectKind
+from deploykit.findings import Claim, Finding, Findings, Severity, Subject, SubjectKind
 from deploykit.records import Record
 
 __all__ = ["Finds", "Found", "Registry", "Rule"]
@@ -158,7 +158,7 @@ class Registry(Generic[C]):
     def __getitem__(self, code: str) -> Rule[C]:
         return self._rules[code]
 
-    def run(self, context: C) -> tuple[Finding, ...]:
+    def run(self, context: C) -> Findings:
         """All findings of all rules for one context."""
         findings: list[Finding] = []
         for rule in self:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import convert, to_builtins
-from msgspec.structs import fields, replace
+from msgspec.structs import fields
 from packaging.requirements import Requirement
 
 from deploykit.backend.backend import Request
@@ -28,7 +28,7 @@ from deploykit.findings import listed
 from deploykit.fleet.description import Described, Included, Shared
 from deploykit.model.load import load_model
 from deploykit.packages.manifests import hash_file
-from deploykit.records import Json, Record
+from deploykit.records import Json, Record, replace
 from deploykit.system.files import paths_below, regular_size
 
 __all__ = [

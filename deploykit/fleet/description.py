@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from msgspec import field
-
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import InputError
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, Record, field
 from deploykit.tables.reading import read_toml, schema_of, structure
 
 __all__ = ["FILE_NAME", "Described", "Excluded", "Included", "Shared", "read_file", "schema"]
@@ -40,11 +38,11 @@ class Shared(Record):
     goal: str | None = None
     metric: str | None = None
     references: str | None = None
-    inputs: tuple[str, ...] | None = None
-    io: tuple[str, ...] | None = None
+    inputs: Names | None = None
+    io: Names | None = None
     mixed: Literal["auto", "fallback", "segments", "refuse"] | None = None
-    rewrite: tuple[str, ...] | None = None
-    no_rewrite: tuple[str, ...] | None = None
+    rewrite: Names | None = None
+    no_rewrite: Names | None = None
     compile: bool | None = None
     second_opinion: bool | None = None
     samples: bool | None = None
@@ -62,8 +60,8 @@ class TargetRow(Shared):
     """One device, under each of ``backends`` and ``sdks``; none named: the device's first, the newest."""
 
     device: str
-    backends: tuple[str, ...] = ()
-    sdks: tuple[str, ...] = ()
+    backends: Names = ()
+    sdks: Names = ()
 
 
 class Excluded(Record):
@@ -88,8 +86,8 @@ class Included(Shared):
 class Matrix(Record):
     """Which models meet which targets; empty: all."""
 
-    models: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
+    models: Names = ()
+    targets: Names = ()
     exclude: tuple[Excluded, ...] = ()
     include: tuple[Included, ...] = ()
 

@@ -8,9 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
-from msgspec import field
-from msgspec.structs import replace
-
 from deploykit.accuracy.latency import in_time
 from deploykit.devices.places import DeviceRow
 from deploykit.devices.run import RunOptions, run_package
@@ -18,7 +15,7 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.fleet.pages import junit_of
 from deploykit.fleet.results import CELLS, PACKAGE, Results, write_result
 from deploykit.packages.manifests import read_manifest
-from deploykit.records import Json, Published
+from deploykit.records import Json, Published, field, replace
 from deploykit.report.for_ci import JUnitCase
 from deploykit.system.files import write_files
 

@@ -19,12 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec.structs import replace
-
 from deploykit.errors import DefectError, DeploykitError, ToolError
 from deploykit.fleet.cells import Cell, request_from_json, request_to_json
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, finished, read_result, write_result
-from deploykit.records import Json
+from deploykit.records import Json, grouped, replace
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import json_object
 from deploykit.system.processes import run
@@ -51,10 +49,8 @@ def default_processes() -> int:
 
 def batches_of(cells: Iterable[tuple[Cell, str]]) -> tuple[Batch, ...]:
     """Cells whose requests differ in device, backend and SDK only, together; the order is kept."""
-    found: dict[str, list[tuple[Cell, str]]] = {}
-    for cell, key in cells:
-        same = replace(cell.request, target="", backend=None, sdk=None)
-        found.setdefault(json.dumps(request_to_json(same), sort_keys=True), []).append((cell, key))
+    alike = ((replace(cell.request, target="", backend=None, sdk=None), cell, key) for cell, key in cells)
+    found = grouped((json.dumps(request_to_json(same), sort_keys=True), (cell, key)) for same, cell, key in alike)
     return tuple(map(tuple, found.values()))
 
 

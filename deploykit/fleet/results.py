@@ -12,12 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from msgspec import ValidationError, convert, field
+from msgspec import ValidationError, convert
 
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError
 from deploykit.packages.manifests import MANIFEST, sealed
-from deploykit.records import Json, Published, published
+from deploykit.records import Json, Names, Published, field, published
 from deploykit.system.files import read_regular, write_files
 
 __all__ = [
@@ -130,8 +130,8 @@ class Results(Published):
     ``max_time_us`` is what each may take by its compiler's estimate, 0 for no limit; a cell without one is not held.
     """
 
-    models: tuple[str, ...]
-    targets: tuple[str, ...]
+    models: Names
+    targets: Names
     cells: tuple[CellResult, ...]
     kept: frozenset[str] = frozenset()
     not_run: tuple[str, ...]
@@ -231,7 +231,7 @@ class RunDifference(Published):
     """Two runs beside each other."""
 
     changes: tuple[CellChange, ...]
-    gone: tuple[str, ...]
+    gone: Names
     new: tuple[str, ...]
     same: int
 

@@ -7,15 +7,13 @@ types a target mixes with integers is asked of its backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
 import onnx
-from msgspec import field
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
@@ -28,7 +26,6 @@ from deploykit.accuracy.search.output_losses import Reaching
 from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType, fewest_wider
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
-from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Simulator, without_rounding
 from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import load_backends
@@ -39,7 +36,7 @@ from deploykit.encodings.new_grids import entry_for_range, range_of
 from deploykit.encodings.place import layouts
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
-from deploykit.findings import Finding, exit_status
+from deploykit.findings import Findings, exit_status
 from deploykit.flow.choose import ChosenWay, choose_way, run_of
 from deploykit.flow.ladder import Ladder, LadderRung, walk
 from deploykit.flow.plan import decide
@@ -52,9 +49,8 @@ from deploykit.flow.ways import WIDER_LAYERS
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
-from deploykit.model.ranges import Interval
 from deploykit.model.weights import lean_weights, load_weights
-from deploykit.records import Json, Published, Record, Tell, published, silent
+from deploykit.records import Feeds, Interval, Json, Published, Record, Tell, field, published, replace, silent
 
 __all__ = ["Mixed", "SimulatedLadder", "make_asked", "make_best", "mix_files", "simulated_ladder"]
 
@@ -67,7 +63,7 @@ MOST = 16
 class ModelOnSamples:
     """A float model, run once on the samples that its candidates are measured on."""
 
-    def __init__(self, model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed], reaching: Reaching) -> None:
+    def __init__(self, model: ModelProto, facts: GraphFacts, feeds: Feeds, reaching: Reaching) -> None:
         self.model, self.facts, self.feeds, self.reaching = model, facts, feeds, reaching
         self.exact = PartialRuns(model, feeds, wanted=reaching.shown)
         reaching.hold(feeds, self.exact.reference)
@@ -108,7 +104,7 @@ class SimulatedLadder(Published, eq=False):
     seen: int
     measured: int
     held_out: bool
-    findings: tuple[Finding, ...]
+    findings: Findings
 
     @property
     def exit_status(self) -> int:
@@ -179,7 +175,7 @@ def simulated_ladder(
             return replace(rung, missing=error.why or error.what)
         return timed(replace(rung, borders=0) if name == "fp16" else rung)
 
-    findings: tuple[Finding, ...] = ()
+    findings: Findings = ()
     if data is not None and made.label is Label.GIVEN:
         about = load_calibration(data, input_specs(facts))
         findings = about_samples(read, facts, about, made.feeds, available=made.available, gives_ranges=True)

@@ -10,13 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from msgspec import field
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
-from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
+from deploykit.accuracy.simulate.sessions import Known, Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator, fit_judge
 from deploykit.backend.backend import AnyBackend, MixedSupport, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
@@ -31,7 +29,7 @@ from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
-from deploykit.records import Arrays, Json, Record, Tell
+from deploykit.records import Arrays, Feeds, Json, Names, Record, Tell, field, replace
 from deploykit.rewrites.contract import load_transform
 
 __all__ = [
@@ -125,7 +123,7 @@ class ChosenWay(Record, kw_only=False):
         return correctness_of(beside, where="simulated", label=str(self.samples.label), count=self.samples.count)
 
     @property
-    def rewrites(self) -> tuple[str, ...]:
+    def rewrites(self) -> Names:
         """The names of the rewrites that the packaged model is made with."""
         if self.rewriting is not None:
             return self.rewriting.kept
@@ -468,7 +466,7 @@ def _db(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else ("no error" if value > 0 else "no signal")
 
 
-def run_of(chosen: ChosenWay, feeds: Sequence[Feed]) -> Sequence[Arrays]:
+def run_of(chosen: ChosenWay, feeds: Feeds) -> Sequence[Arrays]:
     """The outputs of a way that was chosen, for each sample."""
     situation, won = chosen.situation, chosen.explored.winner
     if situation.segments:

@@ -8,16 +8,15 @@ number of float32 roundings for each site, or within what roundings of its input
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
 from onnx import ModelProto, TensorProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.samples.gathering import Samples
-from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
+from deploykit.accuracy.simulate.sessions import Session, reference_outputs
 from deploykit.backend.backend import Backend, Same, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.encodings.backward import Evidence, InferredRange
@@ -26,7 +25,7 @@ from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import DeploykitError, InputError
-from deploykit.findings import Finding, Severity, SubjectKind
+from deploykit.findings import Finding, Findings, Severity, SubjectKind
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
@@ -34,7 +33,7 @@ from deploykit.model.nodes import opset_of
 from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights, whole_model
-from deploykit.records import Json, Published, Record, Tell, published
+from deploykit.records import Arrays, Feeds, Json, Names, Published, Record, Tell, published, replace
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
 
@@ -61,12 +60,12 @@ class JudgedSituation(Record, Generic[P, D]):
     """A situation, what the backend makes of it, and what the rules of the core (``core``) find in it."""
 
     situation: Situation
-    core: tuple[Finding, ...]
+    core: Findings
     prepared: P
     plan: Plan[D]
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> Findings:
         """Those of the core, then those of the backend."""
         return (*self.core, *self.plan.findings)
 
@@ -84,7 +83,7 @@ def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> J
     facts, encodings = situation.facts, situation.encodings
     # No device and no request is looked at: the same for every target.
     key = ("core findings", Same(facts), encodings)
-    found: tuple[Finding, ...] | None = shared.known(key)
+    found: Findings | None = shared.known(key)
     if found is None:
         found = GRAPH_RULES.run(facts)
         if encodings is not None:
@@ -133,9 +132,7 @@ def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWor
     return cured
 
 
-def _applied(
-    backend: Backend[P, D], before: Cured[P, D], names: tuple[str, ...], shared: SharedWork
-) -> Cured[P, D] | None:
+def _applied(backend: Backend[P, D], before: Cured[P, D], names: Names, shared: SharedWork) -> Cured[P, D] | None:
     """With these rewrites, proven and judged; None where nothing was changed, or nothing can be run to prove it."""
     situation = before.judged.situation
     key = ("does not run", Same(situation.model.proto))
@@ -186,7 +183,7 @@ def serialized_tail(tail: ModelProto | None, before: bytes | None) -> bytes | No
     return bytes(whole_model(whole).SerializeToString(deterministic=True))
 
 
-def _wrong(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _wrong(findings: Iterable[Finding]) -> Findings:
     """The errors and warnings that nothing handles."""
     return tuple(f for f in findings if f.severity is not Severity.INFO and f.handled is None)
 
@@ -265,10 +262,10 @@ class Rewriting(Record):
     open: frozenset[str] = frozenset()
     concluded: Mapping[str, InferredRange] = {}
     problem: InputError | None = None
-    outputs: Sequence[Feed] | None = None
+    outputs: Feeds | None = None
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def kept(self) -> Names:
         """The names of the transforms that changed something and passed their proof."""
         return tuple(step.name for step in self.steps if step.kept)
 
@@ -277,9 +274,9 @@ def rewrite(
     model: ModelProto,
     encodings: EncodingSet | None,
     names: Iterable[str],
-    feeds: Sequence[Feed],
+    feeds: Feeds,
     *,
-    outputs: Sequence[Feed] | None = None,
+    outputs: Feeds | None = None,
     before: Rewriting | None = None,
     problem: InputError | None = None,
     samples: Samples | None = None,
@@ -341,7 +338,7 @@ def rewrite(
     return replace(state, problem=problem, outputs=outputs)
 
 
-def _prove(made: Rewritten, before: Sequence[Feed], feeds: Sequence[Feed]) -> tuple[float, Sequence[Feed]]:
+def _prove(made: Rewritten, before: Feeds, feeds: Feeds) -> tuple[float, Feeds]:
     """The largest difference in roundings, and what the new model gives without its tail."""
     outputs = wholes = Session(made.model).runs(feeds)
     if made.tail is not None:
@@ -355,7 +352,7 @@ def _prove(made: Rewritten, before: Sequence[Feed], feeds: Sequence[Feed]) -> tu
 _OF_ITS_OWN = 4.0
 
 
-def _own_noise(model: ModelProto, before: Sequence[Feed], feeds: Sequence[Feed]) -> float:
+def _own_noise(model: ModelProto, before: Feeds, feeds: Feeds) -> float:
     """What the model itself makes of inputs that are off by one rounding of its own: a deep one makes hundreds of it.
 
     No more can be asked of steps inside of it. 0 for inputs that are not float.
@@ -395,7 +392,7 @@ def _gone_on(state: Rewriting, made: Rewritten, step: RewriteStep, samples: Samp
     )
 
 
-def difference_in_ulps(wanted: Feed, got: Feed) -> float:
+def difference_in_ulps(wanted: Arrays, got: Arrays) -> float:
     """The largest difference over all wanted outputs, relative to the rounding of each output's largest value.
 
     That of float32, or of the output's own type where it is coarser. Infinite where NaN and infinities do not lie in
@@ -461,7 +458,7 @@ def rewrite_quantized(
     return replace(made, model=quantized.model, encodings=None)
 
 
-def _loss(float_model: ModelProto, given: ModelProto, made: ModelProto, feeds: Sequence[Feed]) -> str:
+def _loss(float_model: ModelProto, given: ModelProto, made: ModelProto, feeds: Feeds) -> str:
     """Why the rewritten model is not as close to the float one as the given model is; "" where it is."""
     right, before, after = (Session(model) for model in (float_model, given, made))
     for feed in feeds:

@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
-from deploykit.records import Json, Published, Record, Tell, published, silent
+from deploykit.records import Json, Names, Published, Record, Tell, published, replace, silent
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
 
@@ -110,7 +108,7 @@ class LearnedStep(Published, eq=False):
     tried: tuple[TriedMethod, ...]
     candidate: LadderRung
     met: bool | None
-    left: tuple[str, ...]
+    left: Names
     """Methods that were not begun, since the time was up."""
 
     @property

@@ -7,13 +7,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import AnyBackend, Instead, Request, SharedWork, Situation
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plans import Plan
-from deploykit.findings import Finding
+from deploykit.findings import Findings
 from deploykit.flow.plan import Decision, decide
 from deploykit.flow.quantizing.step import quantized_situation, quantizes
 from deploykit.flow.read import read_situation, read_situations, resolve_target, turned
@@ -22,7 +20,7 @@ from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
-from deploykit.records import Record, Tell, silent
+from deploykit.records import Record, Tell, replace, silent
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
@@ -75,7 +73,7 @@ class PackageJob(Record):
             given = turned(given, self.shared)
             ran: RanPackage | None = None
             asked_by: Instead | None = None
-            avoided: tuple[Finding, ...] = ()
+            avoided: Findings = ()
             # What makes a tool end is gone around first, then what is wrong is made otherwise.
             for _ in range(3):
                 steps.begin(DECIDING)
@@ -158,7 +156,7 @@ def estimate(request: Request, *, progress: Tell = silent) -> Estimate | None:
         return make_package(asked, folder / "package", progress=progress).estimate
 
 
-def check(request: Request, *, progress: Tell = silent) -> tuple[Finding, ...]:
+def check(request: Request, *, progress: Tell = silent) -> Findings:
     """The findings of a plan, and those about kernels where the backend runs each by itself here."""
     with blaming(request.model):
         backend, decision = _decided(request, progress, AUDITING)

@@ -9,18 +9,17 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.backend import Backend, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends
-from deploykit.findings import Answerer, Confidence, Finding, Severity, each_once, sort_findings
+from deploykit.findings import Answerer, Confidence, Finding, Findings, Severity, each_once, sort_findings
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.cure import JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
-from deploykit.records import Record, Tell, silent
+from deploykit.records import Record, Tell, replace, silent
 
 if TYPE_CHECKING:
     from deploykit.backend.opinions import Compiler, Opinions
@@ -62,7 +61,7 @@ def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: T
     chosen = replace(chosen, situation=judged.situation, simplified=cured.steps)
     situation, decided = chosen.situation, judged.plan
     core = cured.judged.core
-    avoided: tuple[Finding, ...] = ()
+    avoided: Findings = ()
     won = chosen.explored.winner
     if situation.rewritten or situation.segments or (won is not None and won.end is not None):
         how = chosen.explains or "the graph is rewritten"
@@ -166,13 +165,13 @@ def _may_answer(compiler: Compiler, finding: Finding, *, own: bool) -> bool:
         return True
 
 
-def _settled(findings: Iterable[Finding], situation: Situation) -> tuple[Finding, ...]:
+def _settled(findings: Iterable[Finding], situation: Situation) -> Findings:
     """In order, with the compiler's word on them, each once: two stages may see the same thing, the first stands."""
     found = tuple(findings) if situation.opinions is None else situation.opinions.applied(findings)
     return sort_findings(each_once(found))
 
 
-def _avoided(before: Iterable[Finding], after: Iterable[Finding], how: str) -> tuple[Finding, ...]:
+def _avoided(before: Iterable[Finding], after: Iterable[Finding], how: str) -> Findings:
     """Errors and warnings of the model as it was given that the rewritten one no longer has."""
     left = {finding.about for finding in after}
     gone = [finding for finding in before if finding.about not in left]

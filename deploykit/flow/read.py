@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.samples.domains import arbitrary_values, generator
@@ -29,7 +28,7 @@ from deploykit.model.graph import view_of
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
-from deploykit.records import Numbers
+from deploykit.records import Numbers, Shape, replace
 
 __all__ = ["pin", "read_situation", "read_situations", "resolve_target", "turned"]
 
@@ -235,7 +234,7 @@ def _stated_choices(choices: Mapping[str, int], texts: tuple[str, ...]) -> tuple
     return stated, tuple(rest)
 
 
-def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: ModelProto) -> dict[str, tuple[int, ...]]:
+def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: ModelProto) -> dict[str, Shape]:
     """The shape of one sample by input, that of the first file; nothing where the data does not say."""
     if source is None:
         return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from packaging.version import Version
 
 from deploykit.accuracy.latency import Estimate
@@ -11,12 +10,12 @@ from deploykit.backend.options import ESTIMATE, KERNELS
 from deploykit.backend.plugins import load_backends
 from deploykit.backend.status import Compiled, PackageStatus
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.findings import Finding
+from deploykit.findings import Findings
 from deploykit.flow.pipeline import make_package
 from deploykit.flow.plan import plan_as_given
 from deploykit.flow.read import read_situation
 from deploykit.model.load import blaming
-from deploykit.records import Published, Tell
+from deploykit.records import Published, Tell, replace
 from deploykit.system.folders import scratch
 from deploykit.tables.capabilities import Status
 
@@ -32,7 +31,7 @@ class SdkTrial(Published):
     ALSO = ("ok", "state", "blocking", "open")
 
     sdk: str
-    findings: tuple[Finding, ...]
+    findings: Findings
 
     @property
     def blocking(self) -> tuple[str, ...]:

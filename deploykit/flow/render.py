@@ -9,20 +9,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.judge.kinds import DetectionSet, detection_sets
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Execution, PackageFile, Seen, TextFile
 from deploykit.backend.status import PackageStatus
 from deploykit.errors import DeploykitError
-from deploykit.findings import Finding
+from deploykit.findings import Findings
 from deploykit.flow.choose import run_of
 from deploykit.flow.plan import Decision
 from deploykit.model.facts import GraphChange
 from deploykit.model.weights import lean_weights
-from deploykit.records import Json
+from deploykit.records import Feeds, Json, Names, replace
 from deploykit.report.pages import render_readme, render_report
 
 if TYPE_CHECKING:
@@ -37,8 +35,8 @@ def documents(
     writer: PackageWriter,
     execution: Execution,
     status: PackageStatus,
-    findings: tuple[Finding, ...],
-    generated: tuple[str, ...],
+    findings: Findings,
+    generated: Names,
     templates: Path | None,
 ) -> Iterator[PackageFile]:
     """The pages for people, which tell what ran as well.
@@ -81,9 +79,7 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json
         return None
 
 
-def _after(
-    decision: Decision[Any, Any], execution: Execution, group: DetectionSet, feeds: Sequence[Feed]
-) -> Seen | None:
+def _after(decision: Decision[Any, Any], execution: Execution, group: DetectionSet, feeds: Feeds) -> Seen | None:
     """What ran the package; else its simulation, where it has encodings that say what to simulate."""
     seen = execution.seen
     if seen is not None and set(group.outputs) <= set(seen.outputs[0]):

@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
@@ -18,12 +16,12 @@ from deploykit.backend.backend import Aids, AnyBackend, Execution, Same, SharedW
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plugins import load_backends
 from deploykit.errors import DeploykitError, UsageError
-from deploykit.findings import Finding, settled_findings, sort_findings
+from deploykit.findings import Findings, settled_findings, sort_findings
 from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.weights import lean_weights
-from deploykit.records import Tell
+from deploykit.records import Tell, replace
 
 __all__ = ["auditor", "execute", "with_kernels"]
 
@@ -84,7 +82,7 @@ def auditor(asked: str | None) -> str:
     return asked or able[0]
 
 
-def with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Tell) -> tuple[Finding, ...]:
+def with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Tell) -> Findings:
     """The plan's findings, those that running kernels settled marked as handled, and what running them found."""
     request, findings = decision.given.request, decision.plan.findings
     level = str(request.adapter_options.get(KERNELS.name, "off"))

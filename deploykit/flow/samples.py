@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,17 +16,17 @@ from onnx import ModelProto, helper
 
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.requests import FLOATS
 from deploykit.encodings.backward import Evidence
 from deploykit.errors import DeploykitError, InputError
-from deploykit.findings import Finding, sort_findings
+from deploykit.findings import Findings, sort_findings
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model
 from deploykit.model.nodes import copy_of
-from deploykit.model.ranges import Interval
 from deploykit.model.weights import lean_weights, load_small_weights
+from deploykit.records import Feeds, Interval
 
 if TYPE_CHECKING:
     from deploykit.accuracy.samples.calibration import Calibration
@@ -70,7 +70,7 @@ def samples_of(situation: Situation, shared: SharedWork) -> Samples:
     return shared.keep(key, samples)
 
 
-def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Sequence[Feed]) -> dict[str, Interval]:
+def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Feeds) -> dict[str, Interval]:
     """The lowest and highest finite value of each tensor over all samples, in the float model."""
     wanted = tuple(names)
     ranges: dict[str, Interval] = {}
@@ -124,7 +124,7 @@ def evidence_of(model: ModelProto, samples: Samples) -> Evidence:
     return Evidence(inputs=inputs, declared=declared, observe=observe if inputs else None, words=words)
 
 
-def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
+def data_findings(given: Situation, shared: SharedWork) -> Findings:
     """About the samples of a request; nothing without any, and of a reader, which is not run here, nothing either."""
     given = given.unturned or given  # what tells a picture by its channels looks for them first
     source, model, facts = given.request.calibration, given.model, given.facts
@@ -135,7 +135,7 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
     from deploykit.accuracy.samples.images import can_decode
 
     key = ("data findings", Same(model.proto), given.encodings, source, given.request.precision)
-    known: tuple[Finding, ...] | None = shared.known(key)
+    known: Findings | None = shared.known(key)
     if known is not None:
         return known
     inputs = input_specs(facts)
@@ -143,7 +143,7 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
     if calibration.kind == "reader":
         return ()
     gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in (None, *FLOATS)
-    feeds: Sequence[Feed] = ()
+    feeds: Feeds = ()
     available = 0
     # Data that does not fit is told by the survey; an input that would have to be made up tells nothing.
     with suppress(InputError):
@@ -160,11 +160,11 @@ def about_samples(
     model: Model,
     facts: GraphFacts,
     calibration: Calibration,
-    feeds: Sequence[Feed],
+    feeds: Feeds,
     *,
     available: int,
     gives_ranges: bool,
-) -> tuple[Finding, ...]:
+) -> Findings:
     """The findings about data of which some ``feeds`` were read, none where it is not decoded here.
 
     With ``gives_ranges`` the data is what a quantizer takes its ranges from: then it is also asked whether there is

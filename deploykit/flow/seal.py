@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from msgspec.structs import replace
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.domains import encoded_range
@@ -18,7 +17,7 @@ from deploykit.backend.backend import BytesFile, Execution, Instead, SharedWork,
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.errors import DefectError, DeploykitError, InputError, PackageError
-from deploykit.findings import Finding, exit_status, settled_findings, sort_findings
+from deploykit.findings import Findings, exit_status, settled_findings, sort_findings
 from deploykit.flow.plan import Decision
 from deploykit.flow.render import documents
 from deploykit.flow.samples import samples_of
@@ -27,7 +26,7 @@ from deploykit.model.facts import changes_between
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
-from deploykit.records import Json, Published, Record, plain, published
+from deploykit.records import Json, Names, Published, Record, plain, published, replace
 
 __all__ = ["Output", "Packaged", "RanPackage", "seal"]
 
@@ -57,9 +56,9 @@ class Packaged(Published):
     package: Path | None
     manifest: Path | None
     digest: str = ""
-    executed: tuple[str, ...] = ()
-    generated: tuple[str, ...] = ()
-    findings: tuple[Finding, ...]
+    executed: Names = ()
+    generated: Names = ()
+    findings: Findings
     status: PackageStatus = PackageStatus()
     estimate: Estimate | None = None
 
@@ -86,10 +85,10 @@ class RanPackage(Record):
     writer: PackageWriter
     execution: Execution
     asked_by: Instead | None = None
-    avoided: tuple[Finding, ...] = ()
+    avoided: Findings = ()
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> Findings:
         """Those of plan and execution, what was avoided, and what there is to say of that."""
         settled = settled_findings(self.decision.plan.findings, self.execution.settled)
         said = () if self.asked_by is None else self.asked_by.findings

@@ -11,13 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
+from deploykit.accuracy.simulate.sessions import Known, Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, settled
 from deploykit.encodings.backward import Inference
 from deploykit.encodings.float_sets import FloatPrediction, find_borders, predict_float_set
@@ -33,7 +32,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.ranges import late_bounds
 from deploykit.model.shape_inference import infer
-from deploykit.records import Json, Numbers, Published, Record, published
+from deploykit.records import Feeds, Json, Names, Numbers, Published, Record, published, replace
 from deploykit.rewrites import SAFE_REWRITES
 from deploykit.rewrites.contract import load_transform
 
@@ -79,7 +78,7 @@ class Way(Published, kw_only=False):
     float16_tensors: int = 0
     borders: int = 0
     segments: int = 1
-    rewrites: tuple[str, ...] = ()
+    rewrites: Names = ()
     intrusion: int = 0
     confidence: Confidence = Confidence.INFERRED
     unavailable: str = ""
@@ -118,7 +117,7 @@ class Ground(Record, eq=False):
     samples: Samples
     judge: Judge | None
     reference: Verdict | None
-    feeds: Sequence[Feed]
+    feeds: Feeds
     prediction: FloatPrediction
     known: Known
     first: tuple[str, ...] = SAFE_REWRITES
@@ -210,7 +209,7 @@ class BuiltWay(Record, eq=False):
     verdict: Verdict | None = None
     inference: Inference | None = None
     end: PostProcessing | None = None
-    widened: tuple[str, ...] = ()
+    widened: Names = ()
 
 
 def _as_is(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
@@ -233,7 +232,7 @@ def _rewritten(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay | None:
 
 
 def _rewritten_further(
-    ground: Ground, built: Sequence[BuiltWay], *, identity: str, names: tuple[str, ...], intrusion: int
+    ground: Ground, built: Sequence[BuiltWay], *, identity: str, names: Names, intrusion: int
 ) -> BuiltWay | None:
     """A further integer way, on top of the first one where that changed something; None where nothing more changes."""
     base = next((item.rewriting for item in built if item.way.id == "rewrite"), None)
@@ -423,8 +422,8 @@ def prove_chain(
     cut: Partition,
     segments: tuple[Segment, ...],
     pieces: Sequence[Session],
-    feeds: Sequence[Feed],
-    known: Sequence[Feed] | None = None,
+    feeds: Feeds,
+    known: Feeds | None = None,
 ) -> ChainProof:
     """Compare the chain with the whole on every sample: bit for bit in float32, within a step where it is quantized.
 

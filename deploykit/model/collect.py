@@ -27,7 +27,7 @@ from deploykit.model.values import (
     stored_tensors,
 )
 from deploykit.model.weights import is_outside, weight
-from deploykit.records import Numbers
+from deploykit.records import Interval, Numbers, grouped
 from deploykit.system.store import made_once
 
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "plain", "read_of"]
@@ -131,7 +131,7 @@ def constant_value(model: Model, name: str, *, limit: int = 1024) -> Numbers | N
     return weight(model, name)
 
 
-def constant_range(model: Model, name: str) -> tuple[float, float] | None:
+def constant_range(model: Model, name: str) -> Interval | None:
     """The smallest and largest value of a stored tensor, infinities included and NaN left out.
 
     None where the tensor is computed, holds no numbers, or is empty. Reads exactly this tensor.
@@ -169,12 +169,8 @@ def plain(attribute: AttributeProto) -> Any:
 def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
     graph = model.proto.graph
     # The node that makes each tensor, and those that read it, subgraphs included, each once and in graph order.
-    producers: dict[str, int] = {}
-    consumers: dict[str, list[int]] = {}
-    for index, node in enumerate(graph.node):
-        producers.update((name, index) for name in node.output if name)
-        for name in names_read(node):
-            consumers.setdefault(name, []).append(index)
+    producers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    consumers = grouped((name, index) for index, node in enumerate(graph.node) for name in names_read(node))
     outputs = {item.name for item in graph.output}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     initializers = dict.fromkeys((*(tensor.name for tensor in graph.initializer), *sparse))

@@ -12,10 +12,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from msgspec.structs import replace
-
 from deploykit.model.operators import BITS, FLOATS, QUANTIZERS, Trait, has, quantizes_at_run_time, settings, static_from
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, OpenShape, Record, Shape, replace
 from deploykit.system.store import Kept, made_once
 
 __all__ = [
@@ -62,7 +60,7 @@ class TensorFact(Record):
     name: str
     role: TensorRole
     dtype: str
-    shape: tuple[int | str | None, ...] | None
+    shape: OpenShape
     producer: int | None = None
     consumers: tuple[int, ...] = ()
     is_output: bool = False
@@ -74,7 +72,7 @@ class TensorFact(Record):
         return None if self.shape is None else len(self.shape)
 
     @property
-    def static_shape(self) -> tuple[int, ...] | None:
+    def static_shape(self) -> Shape | None:
         """The shape where every dimension is a known number, else None."""
         known: Any = self.shape
         return known if known is not None and {*map(type, known)} <= {int} else None
@@ -100,8 +98,8 @@ class NodeFact(Record):
     name: str
     op_type: str
     domain: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
     attributes: Json
 
     @property
@@ -127,8 +125,8 @@ class GraphFacts(Record, Kept, dict=True):
     model_name: str
     producer: str
     opsets: Mapping[str, int]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
     nodes: tuple[NodeFact, ...]
     tensors: Mapping[str, TensorFact]
     weight_bytes: int
@@ -164,7 +162,7 @@ class GraphFacts(Record, Kept, dict=True):
         fact = self.tensors.get(tensor)
         return fact is not None and (fact.is_float or not fact.dtype)
 
-    def static_shape(self, tensor: str) -> tuple[int, ...] | None:
+    def static_shape(self, tensor: str) -> Shape | None:
         """The shape of a tensor where every dimension is a known number, else None."""
         return self.tensor(tensor).static_shape
 
@@ -316,11 +314,6 @@ class GraphChange(Record):
 
     def __str__(self) -> str:
         return in_words([node.op_type for node in self.before], [node.op_type for node in self.after])
-
-    @property
-    def where(self) -> str:
-        """What a person finds the place by: the first node of what was there, or of what came."""
-        return (self.before or self.after)[0].label
 
     def to_json(self) -> Json:
         """Types of operators before and after, and the names of what was there."""

@@ -17,10 +17,10 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from deploykit.errors import DefectError
 from deploykit.model.nodes import copy_of, names_read, opset_of
 from deploykit.model.operators import is_standard, static_from
-from deploykit.model.shape_inference import Shape, infer
+from deploykit.model.shape_inference import infer
 from deploykit.model.values import dtype_name, is_heavy, named_tensors
 from deploykit.model.weights import is_outside, stored_values
-from deploykit.records import Numbers
+from deploykit.records import Names, Numbers, OpenShape, grouped
 from deploykit.system.store import Kept, made_once
 
 __all__ = ["GraphCopy", "GraphView", "view_of"]
@@ -44,12 +44,8 @@ class GraphCopy(Kept):
         self.stored = named_tensors(self.model)
         self.outputs = {item.name for item in graph.output}
         self.inputs = {item.name for item in graph.input} - self.stored.keys()
-        self.makers: dict[str, NodeProto] = {}
-        self._readers: dict[str, list[NodeProto]] = {}
-        for node in graph.node:
-            for name in names_read(node):
-                self._readers.setdefault(name, []).append(node)
-            self.makers.update((name, node) for name in node.output if name)
+        self.makers = {name: node for node in graph.node for name in node.output if name}
+        self._readers = grouped((name, node) for node in graph.node for name in names_read(node))
         self._names: set[str] | None = None
         self._derived = {}
 
@@ -189,11 +185,11 @@ class GraphCopy(Kept):
 
     @property
     @made_once
-    def types(self) -> Mapping[str, tuple[str, Shape]]:
+    def types(self) -> Mapping[str, tuple[str, OpenShape]]:
         """Element type and shape of what is fed or computed, as far as onnx can infer them."""
         return infer(self.model).types
 
-    def type_of(self, name: str) -> tuple[str, Shape]:
+    def type_of(self, name: str) -> tuple[str, OpenShape]:
         """Element type and shape of any tensor, "" and None where they are not known; open sizes are no numbers."""
         tensor = self.stored.get(name)
         if tensor is not None:
@@ -204,7 +200,7 @@ class GraphCopy(Kept):
         """The element type of a tensor, "" where it is not known."""
         return self.type_of(name)[0]
 
-    def shape(self, name: str) -> Shape:
+    def shape(self, name: str) -> OpenShape:
         """The shape of a tensor with its open sizes, None where not even the rank is known."""
         return self.type_of(name)[1]
 
@@ -247,7 +243,7 @@ def view_of(model: ModelProto) -> GraphView:
     return copied(view)
 
 
-def _of_types(node: NodeProto | None, op_types: tuple[str, ...]) -> NodeProto | None:
+def _of_types(node: NodeProto | None, op_types: Names) -> NodeProto | None:
     """The node, if there is one and it is of one of the given standard types (any when none is given)."""
     fits = not op_types or (node is not None and node.op_type in op_types and is_standard(node))
     return node if fits else None

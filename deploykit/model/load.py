@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from deploykit.errors import DeploykitError, InputError
 from deploykit.model.checks import check_graph, sort_nodes
 from deploykit.model.values import (
@@ -25,7 +23,7 @@ from deploykit.model.values import (
     named_tensors,
     stored_tensors,
 )
-from deploykit.records import Record
+from deploykit.records import Record, replace
 from deploykit.system.files import read_regular, regular_size
 from deploykit.system.limits import limited_memory, one_patience
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError
 from deploykit.model.operators import CONTRIBUTED, DEFAULT_DOMAINS, Trait, is_standard, ops
+from deploykit.records import Names
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -96,12 +97,12 @@ def without_values(model: ModelProto, *more: str) -> ModelProto:
     return copy
 
 
-def names_read(node: NodeProto) -> tuple[str, ...]:
+def names_read(node: NodeProto) -> Names:
     """What a node reads, its bodies included, each once."""
     return tuple(dict.fromkeys(filter(None, (*node.input, *captured_names(node)))))
 
 
-def captured_names(node: NodeProto) -> tuple[str, ...]:
+def captured_names(node: NodeProto) -> Names:
     """The names that the bodies of a node read from the graphs around them, sorted."""
     if node.op_type not in _RUNNING and is_standard(node):
         return ()
@@ -165,7 +166,7 @@ def opset_of(model: ModelProto, domain: str = "") -> int:
     return max((entry.version for entry in model.opset_import if entry.domain in wanted), default=0)
 
 
-def changed_operators(model: ModelProto, version: int) -> tuple[str, ...]:
+def changed_operators(model: ModelProto, version: int) -> Names:
     """Operators in use whose meaning differs between the model's operator set and ``version``."""
     from onnx import defs
 

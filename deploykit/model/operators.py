@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from deploykit.records import Interval, Names
+
 __all__ = [
     "BIAS",
     "BITS",
@@ -200,7 +202,7 @@ def ops(*traits: Trait) -> frozenset[str]:
     return frozenset().union(*(_OPS[trait] for trait in traits))
 
 
-RANGES: Mapping[str, tuple[float, float]] = {
+RANGES: Mapping[str, Interval] = {
     "Cos": (-1.0, 1.0),
     "Erf": (-1.0, 1.0),
     "HardSigmoid": (0.0, 1.0),
@@ -263,7 +265,7 @@ _DATA_OUTPUTS: Mapping[str, int] = {
 }
 
 
-def data_outputs(node: OpNode, outputs: Sequence[str]) -> tuple[str, ...]:
+def data_outputs(node: OpNode, outputs: Sequence[str]) -> Names:
     """Those of a node's ``outputs`` that hold values of the kind it is given: no masks, places or sequences."""
     count = _DATA_OUTPUTS.get(node.op_type) if is_standard(node) else None
     return tuple(name for name in outputs[:count] if name)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.model.operators import QUANTIZERS, Trait, has, is_standard, ops
 from deploykit.model.parameters import bias_after_matmul, stored_behind
-from deploykit.records import Record
+from deploykit.records import Record, Shape
 from deploykit.system.store import made_once
 
 __all__ = [
@@ -319,7 +319,7 @@ runtimes match what is written out; no file with one was seen.
 """
 
 
-def repeated_before_norm(facts: GraphFacts) -> Iterator[tuple[NodeFact, str, tuple[int, ...], tuple[int, ...]]]:
+def repeated_before_norm(facts: GraphFacts) -> Iterator[tuple[NodeFact, str, Shape, Shape]]:
     """Every Add or Mul of static shape that a layer or RMS normalization reads, one operator or written out.
 
     With it the operand that it repeats, and from which shape to which. The operand has rows of its own for several

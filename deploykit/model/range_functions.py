@@ -12,16 +12,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from onnx import NodeProto
 
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, operand
 from deploykit.model.operators import FLOATS, INTEGER_RANGES, RANGES, Trait, ops
-from deploykit.model.shape_inference import Shape
 from deploykit.model.values import dtype_name, element_count
-from deploykit.records import Numbers
+from deploykit.records import Doubles, Interval, Numbers, OpenShape
 
 __all__ = [
     "ANYTHING",
@@ -30,7 +28,6 @@ __all__ = [
     "SUMS",
     "ZERO",
     "Case",
-    "Interval",
     "Rule",
     "both",
     "clip_bounds",
@@ -40,7 +37,6 @@ __all__ = [
     "total",
 ]
 
-Interval: TypeAlias = tuple[float, float]
 ANYTHING: Interval = (-math.inf, math.inf)
 ZERO: Interval = (0.0, 0.0)
 
@@ -77,7 +73,7 @@ class Case(Struct, frozen=True):
         """The bounds of all operands that are there."""
         return [self.bounds.get(name, ANYTHING) for name in self.node.input if name]
 
-    def shape(self, index: int) -> Shape:
+    def shape(self, index: int) -> OpenShape:
         """The shape of an operand."""
         return self.graph.shape(self.name(index))
 
@@ -424,18 +420,15 @@ SELECTIONS: Mapping[str, Rule] = {
 """Operators that move, select, join or count values and compute none."""
 
 
-_Array = npt.NDArray[np.float64]
-
-
-def _signed_sums(weights: _Array, axes: tuple[int, ...]) -> tuple[_Array, _Array]:
+def _signed_sums(weights: Doubles, axes: tuple[int, ...]) -> tuple[Doubles, Doubles]:
     """The sums of positive and of negative weights along some axes."""
     return np.maximum(weights, 0).sum(axis=axes), np.minimum(weights, 0).sum(axis=axes)
 
 
-def _weighted(positive: _Array, negative: _Array, offsets: _Array | float, values: Interval) -> Interval:
+def _weighted(positive: Doubles, negative: Doubles, offsets: Doubles | float, values: Interval) -> Interval:
     """The hull of sums whose weights add up to ``positive`` and ``negative``, element by element."""
 
-    def part(weights: _Array, end: float) -> _Array:
+    def part(weights: Doubles, end: float) -> Doubles:
         return np.where(weights == 0, 0.0, weights * end)
 
     low, high = values
@@ -445,12 +438,12 @@ def _weighted(positive: _Array, negative: _Array, offsets: _Array | float, value
     return (-math.inf if math.isnan(least) else least), (math.inf if math.isnan(most) else most)
 
 
-def _scaled(factors: _Array, offsets: _Array, values: Interval) -> Interval:
+def _scaled(factors: Doubles, offsets: Doubles, values: Interval) -> Interval:
     """The hull of ``factor * value + offset`` over paired factors and offsets."""
     return _weighted(np.maximum(factors, 0), np.minimum(factors, 0), offsets, values)
 
 
-def _with_bias(case: Case, positive: _Array, negative: _Array, values: Interval) -> Interval:
+def _with_bias(case: Case, positive: Doubles, negative: Doubles, values: Interval) -> Interval:
     """Weighted values plus operand 2: channel by channel where it is stored and fits, else by its bounds."""
     if not case.name(2):
         return _weighted(positive, negative, 0.0, values)

@@ -28,18 +28,17 @@ from deploykit.model.range_functions import (
     SUMS,
     ZERO,
     Case,
-    Interval,
     both,
     clip_bounds,
     hull,
     numbers_in,
 )
 from deploykit.model.values import dtype_name
+from deploykit.records import Interval
 
 __all__ = [
     "ANYTHING",
     "Arithmetic",
-    "Interval",
     "clip_bounds",
     "graph_bounds",
     "late_bounds",

@@ -10,7 +10,6 @@ import shlex
 from deploykit.findings import Answerer, Claim, Confidence, Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import (
-    DynamicDim,
     GraphFacts,
     NodeFact,
     TensorRole,
@@ -21,6 +20,7 @@ from deploykit.model.facts import (
     tensor_bytes,
 )
 from deploykit.model.operators import LAYERNORM_SINCE, Trait, has, is_standard
+from deploykit.records import grouped
 
 __all__ = ["RULES"]
 
@@ -44,10 +44,7 @@ def check_dynamic_input(facts: GraphFacts) -> Finds:
     Fix: state the sizes with --input NAME=SIZES, or give samples that have them (--calibration)
     """
     # One finding per input, with the option that fixes it.
-    by_input: dict[str, list[DynamicDim]] = {}
-    for dim in dynamic_inputs(facts):
-        by_input.setdefault(dim.tensor, []).append(dim)
-    for name, dims in by_input.items():
+    for name, dims in grouped((dim.tensor, dim) for dim in dynamic_inputs(facts)).items():
         shape, option = facts.tensors[name].shape, ""
         if shape is not None:
             # The dimensions that are known as they are, 1 for the first of several, the others by their names.

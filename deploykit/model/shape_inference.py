@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TypeAlias
 
 from onnx import (
     GraphProto,
@@ -25,12 +24,11 @@ from onnx import (
 from deploykit.model.nodes import attribute, captured_names
 from deploykit.model.operators import CONTRIBUTED, is_standard
 from deploykit.model.values import dtype_name, element_count, is_external, is_heavy, nested_graphs
-from deploykit.records import Record
+from deploykit.records import OpenShape, Record
 from deploykit.system.limits import limited_memory
 
-__all__ = ["Inferred", "Shape", "contradiction", "infer", "inferred_graph"]
+__all__ = ["Inferred", "contradiction", "infer", "inferred_graph"]
 
-Shape: TypeAlias = tuple[int | str | None, ...] | None
 
 # Elements up to which stored values go along: shapes may depend on integers, and on factors of Resize.
 _KEPT_INTEGERS, _KEPT_OTHERS = 1024, 64
@@ -50,7 +48,7 @@ class Inferred(Record):
     Runtime end the process.
     """
 
-    types: Mapping[str, tuple[str, Shape]]
+    types: Mapping[str, tuple[str, OpenShape]]
     problem: str
     negative: str
 
@@ -181,7 +179,7 @@ def _dims(proto: TypeProto) -> Iterator[TensorShapeProto.Dimension]:
     return iter(proto.tensor_type.shape.dim if proto.HasField("tensor_type") else ())
 
 
-def _type_of(proto: TypeProto, symbols: set[str]) -> tuple[str, Shape]:
+def _type_of(proto: TypeProto, symbols: set[str]) -> tuple[str, OpenShape]:
     """(dtype, shape) of a declared type; negative dimensions and other symbols count as unknown."""
     if not proto.HasField("tensor_type"):
         return "", None

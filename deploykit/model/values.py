@@ -12,12 +12,10 @@ from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
 from deploykit.errors import InputError
 from deploykit.model.nodes import bodies
 from deploykit.model.operators import BITS, is_standard
-from deploykit.records import Record
+from deploykit.records import Record, Shape, replace
 from deploykit.system.files import regular_size
 
 if TYPE_CHECKING:
@@ -224,7 +222,7 @@ def check_inline(tensor: TensorProto, where: str) -> None:
         )
 
 
-def _brief(dims: tuple[int, ...]) -> str:
+def _brief(dims: Shape) -> str:
     text = " x ".join(map(str, dims[:8])) or "(a scalar)"
     return text + (" x …" if len(dims) > 8 else "")
 

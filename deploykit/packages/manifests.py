@@ -19,10 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import field
 
 from deploykit.errors import DeploykitError, PackageError
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, Record, field
 from deploykit.system.files import copy_hashed, open_regular, paths_below, read_regular, unreadable
 
 __all__ = [
@@ -86,7 +85,7 @@ def hash_file(path: Path, *, size: int | None = None, follow: bool = True) -> tu
             raise unreadable(path, error) from None
 
 
-def list_files(package: Path, *, with_empty: bool = False) -> tuple[str, ...]:
+def list_files(package: Path, *, with_empty: bool = False) -> Names:
     """Every file of a package by its POSIX path, sorted; links are listed, not followed.
 
     The manifest and its signature are left out. A folder that cannot be looked into is listed with a slash at the end,
@@ -140,8 +139,8 @@ class _ManifestStep(Record):
     id: str
     tool: str
     argv: tuple[str, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
 
 
 class _File(Record):
@@ -165,9 +164,9 @@ class _Manifest(Record):
     inputs: list[Any] | None = None
     steps: tuple[_ManifestStep, ...] | None = None
     precision: dict[str, dict[str, str]] | None = None
-    executed: tuple[str, ...] = ()
-    generated: tuple[str, ...] = ()
-    float_tensors: tuple[str, ...] = ()
+    executed: Names = ()
+    generated: Names = ()
+    float_tensors: Names = ()
     record: Json | None = None
     status: Json | None = None
     runs: tuple[dict[str, Any], ...] = ()

@@ -18,7 +18,7 @@ from msgspec import Struct
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import listed
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed
-from deploykit.records import Json, Tell, silent
+from deploykit.records import Json, Names, Tell, silent
 from deploykit.system.files import read_regular, unwritable
 from deploykit.system.folders import GONE, abandoned, discard, exchange, workspace
 from deploykit.system.jobs import json_object
@@ -52,7 +52,7 @@ class SealedKind(Struct, frozen=True):
     file: str
     read: Callable[[Path], tuple[str, Mapping[str, str]]]
 
-    def strangers(self, folder: Path, *, contents: bool = True) -> tuple[str, ...]:
+    def strangers(self, folder: Path, *, contents: bool = True) -> Names:
         """What in a folder deploykit did not write, or was changed since, by its path; empty for a whole one.
 
         Without ``contents`` no file is read: names alone tell.

@@ -16,7 +16,7 @@ from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.verdict import Against, Context, Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, Samples, gather, read_expected
 from deploykit.accuracy.search.locate import ModelProbe, locate
-from deploykit.accuracy.simulate.sessions import Feed, Session, run_chain
+from deploykit.accuracy.simulate.sessions import Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, settled
 from deploykit.backend.backend import Check
 from deploykit.backend.status import Correctness, correctness_of
@@ -28,7 +28,7 @@ from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights
-from deploykit.records import Json, Record
+from deploykit.records import Arrays, Feeds, Json, Record
 
 __all__ = ["PackageJudge", "judge_of", "rejudge"]
 
@@ -57,14 +57,14 @@ class PackageJudge(Record, eq=False):
     whole: ModelProto
     facts: GraphFacts
     samples: Samples
-    feeds: Sequence[Feed]
-    compare: Callable[[Sequence[Feed]], Verdict]
+    feeds: Feeds
+    compare: Callable[[Feeds], Verdict]
     quantization: Verdict | None
     alone: EncodingSet | None
     verdict: Verdict | None
-    emulated: Sequence[Feed] | None
+    emulated: Feeds | None
 
-    def judged(self, outputs: Sequence[Feed]) -> Verdict:
+    def judged(self, outputs: Feeds) -> Verdict:
         """The verdict on the outputs of each sample, beside what the encodings as given lose."""
         verdict = settled(self.compare(outputs), self.samples.label)
         return verdict.beside(self.quantization or self.verdict)
@@ -76,7 +76,7 @@ class PackageJudge(Record, eq=False):
             return Correctness(why=f"the inputs are made up, {on}")
         return correctness_of(verdict, where=where, label=str(self.samples.label), count=len(self.samples.varied))
 
-    def finished(self, outputs: Sequence[Feed]) -> list[Feed]:
+    def finished(self, outputs: Feeds) -> list[Arrays]:
         """The outputs with those of the pieces that were not run elsewhere, which run here."""
         made = set(outputs[0]) if outputs else set()
         left = [piece for piece in self.pieces if not made.issuperset(item.name for item in piece.model.graph.output)]
@@ -115,13 +115,13 @@ def judge_of(
         if samples is None and recorded.is_file():
             samples = gather(whole, facts, recorded=recorded, encodings=encodings)
     samples = samples or gather(whole, facts, encodings=encodings)
-    feeds: Sequence[Feed] = samples.varied
+    feeds: Feeds = samples.varied
     lost, verdict = _recorded_loss(status), None
     alone = pieces[0].encodings if len(pieces) == 1 else None
     kept = package / EXPECTED_FILE
     expected = read_expected(kept, feeds) if kept.is_file() else {}
     reference, names = expected.get("float", []), {item.name for item in whole.graph.output}
-    compare: Callable[[Sequence[Feed]], Verdict]
+    compare: Callable[[Feeds], Verdict]
     if alone is not None and samples.may_judge:
         judge, verdict = fit_judge(whole, facts, alone, samples, thresholds)
         feeds, compare = judge.feeds, judge.compare

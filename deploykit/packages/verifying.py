@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from stat import S_ISGID, S_ISUID
 
-from msgspec.structs import replace
-
 from deploykit.backend.backend import Check, Verification
 from deploykit.backend.plugins import load_backend
 from deploykit.backend.status import PackageStatus, status_of
@@ -29,7 +27,7 @@ from deploykit.packages.manifests import (
     list_files,
     read_manifest,
 )
-from deploykit.records import Json, Published
+from deploykit.records import Json, Published, replace
 from deploykit.system.files import read_regular
 
 __all__ = ["VerifyReport", "require_integrity", "verify_integrity", "verify_package"]

@@ -21,7 +21,7 @@ from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.findings import Finding, group_findings
 from deploykit.model.facts import in_words
 from deploykit.packages.manifests import content_of, read_manifest
-from deploykit.records import Json, Published
+from deploykit.records import Json, Published, grouped
 
 __all__ = ["ON_A_DEVICE", "Explanation", "Word", "costs_by_output", "explain", "explained"]
 __all__ += ["samples_wanted", "shipping"]
@@ -267,10 +267,13 @@ def _tried(decision: Json) -> Iterator[str]:
 
 def _changed(decision: Json, findings: Sequence[Finding]) -> Iterator[str]:
     """Each kind of change once, with the number of its places, and what the rewritten model no longer has."""
-    places: dict[str, list[str]] = {}
-    for row in _rows(decision, "changes"):
-        words = in_words(*(list(map(str, _list(row.get(side)))) for side in ("before", "after")))
-        places.setdefault(words, []).append(str(next(iter(_list(row.get("nodes"))), "new")))
+    places = grouped(
+        (
+            in_words(*(list(map(str, _list(row.get(side)))) for side in ("before", "after"))),
+            str(next(iter(_list(row.get("nodes"))), "new")),
+        )
+        for row in _rows(decision, "changes")
+    )
     for words, nodes in places.items():
         more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
         yield f"{words}, at {len(nodes)} place{'s' if len(nodes) > 1 else ''} ({', '.join(nodes[:3])}{more})."

@@ -15,12 +15,10 @@ from typing import Any, Literal
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from msgspec.structs import replace
-
 from deploykit.errors import InputError, UsageError
-from deploykit.findings import Finding, Severity, SubjectKind, sort_findings
+from deploykit.findings import Finding, Findings, Severity, SubjectKind, sort_findings
 from deploykit.findings.rules import Rule
-from deploykit.records import Json, Record
+from deploykit.records import Json, Record, replace
 from deploykit.system.files import write_files
 from deploykit.tables.reading import read_json, structure
 
@@ -89,7 +87,7 @@ def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
     write_files({path: _baseline_text(findings)}, force=True)
 
 
-def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> tuple[Finding, ...]:
+def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> Findings:
     """The findings, those of the baseline marked as handled; what a plan handles keeps its own words."""
     accepted = {row.fingerprint for row in baseline.accepted}
     return tuple(
@@ -100,7 +98,7 @@ def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> tuple[Fin
     )
 
 
-def apply_severity_overrides(findings: Iterable[Finding], texts: Sequence[str]) -> tuple[Finding, ...]:
+def apply_severity_overrides(findings: Iterable[Finding], texts: Sequence[str]) -> Findings:
     """The findings with severities changed as typed: ``CODE=error|warning|info``, or ``off``, which leaves them out."""
     wanted: dict[str, Severity | None] = {}
     for text in texts:

@@ -14,9 +14,9 @@ from deploykit.backend.backend import Execution, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus
 from deploykit.encodings.float_sets import collect_coverage
-from deploykit.findings import Finding, group_findings, headline
+from deploykit.findings import Findings, group_findings, headline
 from deploykit.model.facts import GraphChange
-from deploykit.records import Json
+from deploykit.records import Json, Names, grouped
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, timeline
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
 from deploykit.report.rendering import render
@@ -39,9 +39,9 @@ def render_readme(
     plan: Plan[Any],
     model_name: str,
     execution: Execution,
-    generated: tuple[str, ...],
+    generated: Names,
     status: PackageStatus,
-    findings: tuple[Finding, ...],
+    findings: Findings,
     templates: Path | None,
 ) -> str:
     """How to build and run the package, and its findings in words."""
@@ -75,9 +75,9 @@ def render_report(
     situation: Situation,
     changes: Sequence[GraphChange],
     execution: Execution,
-    generated: tuple[str, ...],
+    generated: Names,
     status: PackageStatus,
-    findings: tuple[Finding, ...],
+    findings: Findings,
     files: Sequence[Json],
     templates: Path | None,
     detections: Json | None,
@@ -101,9 +101,7 @@ def render_report(
     estimate = execution.estimate
     times = () if estimate is None else estimate.operators
     whole = sum(item.share for item in times) or 1.0
-    places: dict[str, list[str]] = {}
-    for change in changes:
-        places.setdefault(str(change), []).append(change.where)
+    places = grouped((str(change), (change.before or change.after)[0].label) for change in changes)
     assumed = (plan.assumed.partition(",")[0], "" if plan.route is None else plan.route.id)
     still_open, handled = group_findings(findings)
     ladder: object = None

@@ -20,8 +20,8 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
-from deploykit.model.ranges import ANYTHING, Interval, clip_bounds, graph_bounds, late_bounds
-from deploykit.records import Numbers
+from deploykit.model.ranges import ANYTHING, clip_bounds, graph_bounds, late_bounds
+from deploykit.records import Interval, Numbers
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy.typing as npt
 from msgspec import Struct
-from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, helper
 
 from deploykit.encodings.place import keep_entries, share_entry
@@ -26,8 +25,8 @@ from deploykit.errors import UsageError
 from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, copy_of, label, operand, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
-from deploykit.model.ranges import Interval, graph_bounds
-from deploykit.records import Numbers, Published, Record
+from deploykit.model.ranges import graph_bounds
+from deploykit.records import Interval, Names, Numbers, Published, Record, Shape, replace
 
 __all__ = [
     "Match",
@@ -55,8 +54,8 @@ class Site(Record, kw_only=False):
     ``data`` is the rewrite's own, read back by its ``apply`` only.
     """
 
-    nodes: tuple[str, ...]
-    tensors: tuple[str, ...]
+    nodes: Names
+    tensors: Names
     why: str
     data: Any = None
 
@@ -64,7 +63,7 @@ class Site(Record, kw_only=False):
 class NearMiss(Published, kw_only=False):
     """A place that looks like a site but is none, and the reason: the rewrite would change the result there."""
 
-    nodes: tuple[str, ...]
+    nodes: Names
     reason: str
 
 
@@ -137,7 +136,7 @@ class ModelLook(GraphView):
         vars(self).update(vars(view_of(model)))  # one index for all who look through the model
         self.encodings = encodings
 
-    def sizes(self, name: str, *axes: int) -> tuple[int, ...]:
+    def sizes(self, name: str, *axes: int) -> Shape:
         """The sizes of all axes of a tensor, or of some; raises NoMatchError where one is open."""
         shape = self.shape(name)
         found = (None,) if shape is None else tuple(shape[axis] for axis in axes) if axes else shape
@@ -266,8 +265,8 @@ class Match(Struct, frozen=True):
     why: str
     write: Callable[[NodeSteps], None]
     output: str = ""
-    nodes: tuple[str, ...] = ()
-    tensors: tuple[str, ...] = ()
+    nodes: Names = ()
+    tensors: Names = ()
     opset: int = 0
 
 
@@ -432,7 +431,7 @@ def _known() -> Mapping[str, Transform]:
     return dict(sorted(found.items()))
 
 
-def transform_names() -> tuple[str, ...]:
+def transform_names() -> Names:
     """The names of all rewrites, sorted."""
     return tuple(_known())
 

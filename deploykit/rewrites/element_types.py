@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import EncodingSet
@@ -24,7 +23,7 @@ from deploykit.model.nodes import attribute, attributes, bodies, label, operand
 from deploykit.model.operators import CONTRIBUTED, Trait, data_outputs, has, is_standard, quantizes_at_run_time
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import stored_values
-from deploykit.records import Numbers
+from deploykit.records import Numbers, replace
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,

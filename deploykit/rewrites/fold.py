@@ -18,10 +18,9 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label, operand
 from deploykit.model.operators import BITS, QUANTIZERS, Trait, is_standard, ops
 from deploykit.model.running import CpuSession
-from deploykit.model.shape_inference import Shape
 from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_outside, taken_in
-from deploykit.records import Arrays, Numbers
+from deploykit.records import Arrays, Numbers, OpenShape, Shape
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform, rewritten
 
 __all__ = ["fold", "simplify"]
@@ -97,7 +96,7 @@ def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = 
     return found
 
 
-def _static(known: tuple[str, Shape] | None) -> tuple[int, ...] | None:
+def _static(known: tuple[str, OpenShape] | None) -> Shape | None:
     shape = None if known is None else known[1]
     sizes = tuple(dim for dim in shape or () if isinstance(dim, int))
     return None if shape is None or len(sizes) != len(shape) else sizes

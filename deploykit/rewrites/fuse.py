@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from msgspec.structs import replace
 from onnx import NodeProto
 
 from deploykit.encodings.new_grids import affine_per_channel
@@ -25,15 +23,14 @@ from deploykit.model.nodes import attribute, changed_operators, copy_of, label, 
 from deploykit.model.operators import CONTRIBUTED, LAYERNORM_SINCE, Trait, has
 from deploykit.model.patterns import find_blocks, written_layer_norms
 from deploykit.model.weights import element_type, stored_values
+from deploykit.records import Doubles, replace
 from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite, rewrite_graph
 
 __all__ = ["fold_batchnorm", "fuse_gelu", "fuse_hardswish", "fuse_layernorm"]
 
 
-_Floats = npt.NDArray[np.float64]
-
 # Where a function is looked at, and the index of 4.0, where a gated function is far from zero.
-_POINTS: _Floats = np.linspace(-6.0, 6.0, 241)
+_POINTS: Doubles = np.linspace(-6.0, 6.0, 241)
 _AT = 200
 # Of values, relative to the factor: constants of six digits pass, an approximation of the same function does not.
 _TOLERANCE = 1e-5
@@ -41,7 +38,7 @@ _TOLERANCE = 1e-5
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def _clip(node: NodeProto, x: _Floats, low: _Floats | None = None, high: _Floats | None = None) -> _Floats:
+def _clip(node: NodeProto, x: Doubles, low: Doubles | None = None, high: Doubles | None = None) -> Doubles:
     least = attribute(node, "min", -math.inf) if low is None else low
     most = attribute(node, "max", math.inf) if high is None else high
     return np.asarray(np.minimum(np.maximum(x, least), most))
@@ -64,7 +61,7 @@ _STEPS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _factor(graph: GraphCopy, nodes: Sequence[NodeProto], source: str, wanted: _Floats) -> float | None:
+def _factor(graph: GraphCopy, nodes: Sequence[NodeProto], source: str, wanted: Doubles) -> float | None:
     """The positive number that what the nodes make of ``source`` is of ``wanted``; None where it is something else."""
     known = {source: _POINTS}
     with np.errstate(all="ignore"):
@@ -79,7 +76,7 @@ def _factor(graph: GraphCopy, nodes: Sequence[NodeProto], source: str, wanted: _
 
 
 def _fused(
-    look: ModelLook, gate: NodeProto, op_type: str, values: _Floats, *, since: int, domain: str = "", **attributes: Any
+    look: ModelLook, gate: NodeProto, op_type: str, values: Doubles, *, since: int, domain: str = "", **attributes: Any
 ) -> Match:
     """The function around a gate: without a factor if there is one, else the shortest that has one.
 
@@ -131,7 +128,7 @@ def _fused(
 
 
 def _only_fused(
-    look: ModelLook, gate: NodeProto, op_type: str, values: _Floats, *, since: int, **attributes: Any
+    look: ModelLook, gate: NodeProto, op_type: str, values: Doubles, *, since: int, **attributes: Any
 ) -> Match | None:
     """As ``_fused`` for an operator that is everywhere: one that belongs to no such function is no near miss."""
     try:

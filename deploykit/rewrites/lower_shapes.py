@@ -11,7 +11,6 @@ from itertools import chain, permutations
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorShapeProto, ValueInfoProto, helper
 from onnxruntime import SessionOptions
 
@@ -25,8 +24,7 @@ from deploykit.model.operators import Trait, ops
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.model.pinning import pin_shapes
 from deploykit.model.running import CpuSession
-from deploykit.model.shape_inference import Shape
-from deploykit.records import Numbers
+from deploykit.records import Numbers, OpenShape, Shape, replace
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,
@@ -150,7 +148,7 @@ def reshape_behind(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"{node.output[0]} has more than {_MOST_AXES} dimensions", write)
 
 
-def _static(shape: Shape | None) -> tuple[int, ...] | None:
+def _static(shape: OpenShape) -> Shape | None:
     known = tuple(dim for dim in shape or () if isinstance(dim, int))
     return known if shape and len(known) == len(shape) and 0 not in known else None
 
@@ -421,9 +419,7 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
             yield NearMiss(nodes, f"the values of {operand} were not read")
             continue
 
-        def write(
-            to: NodeSteps, operand: str = operand, given: tuple[int, ...] = given, shape: tuple[int, ...] = shape
-        ) -> None:
+        def write(to: NodeSteps, operand: str = operand, given: Shape = given, shape: Shape = shape) -> None:
             to.gone = []
             value = to.graph.array(operand) if operand in to.graph.stored else None
             if value is not None:

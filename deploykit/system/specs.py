@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Confidence
-from deploykit.records import Record
+from deploykit.records import Names, Record
 
 __all__ = ["Need", "Stage", "ToolchainSpec", "select"]
 
@@ -40,7 +40,7 @@ class Stage(Record):
     lock_python: tuple[str, ...] = ()
     else_index: str = ""
     run: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
+    inputs: Names = ()
     note: str = ""
     hashes: tuple[str, ...] = ()
 

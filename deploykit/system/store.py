@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 
-from deploykit.records import Json, Published
+from deploykit.records import Json, Published, grouped
 
 __all__ = [
     "Kept",
@@ -260,9 +260,7 @@ class Room(Published):
 
 def rooms() -> tuple[Room, ...]:
     """Every kind of which something is kept."""
-    found: dict[str, list[int]] = {}
-    for _, size, path in _entries(cache_folder()):
-        found.setdefault(path.parent.name, []).append(size)
+    found = grouped((path.parent.name, size) for _, size, path in _entries(cache_folder()))
     return tuple(Room(kind=kind, entries=len(sizes), bytes=sum(sizes)) for kind, sizes in sorted(found.items()))
 
 

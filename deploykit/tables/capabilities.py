@@ -9,11 +9,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from msgspec import field
 from packaging.version import Version
 
 from deploykit.findings import Confidence
-from deploykit.records import Json, Published
+from deploykit.records import Json, Names, Published, field
 from deploykit.tables.sources import NotedRow, SourcedRow
 
 __all__ = [
@@ -67,7 +66,7 @@ class Flag(_Setting):
     flags: tuple[str, ...]
     meaning: str
     kind: Literal["switch", "value", "values"] = "value"
-    aliases: tuple[str, ...] = ()
+    aliases: Names = ()
     version_note: str = ""
     present_in: tuple[str, ...] = ()
     absent_in: tuple[str, ...] = ()
@@ -161,7 +160,7 @@ class SdkTable(SourcedRow):
     sdk: str
     version: str
     extends: str
-    builds: tuple[str, ...]
+    builds: Names
     flags: tuple[Flag, ...] = ()
     features: tuple[Feature, ...] = ()
     config_keys: tuple[ConfigKey, ...] = ()
@@ -184,7 +183,7 @@ class SdkTable(SourcedRow):
         row = self.flag(tool, spelling)
         return row is not None and row.status is Status.SUPPORTED
 
-    def tools(self) -> tuple[str, ...]:
+    def tools(self) -> Names:
         """The tools for which at least one flag is listed, in table order."""
         return tuple(dict.fromkeys(row.tool for row in self.flags))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.records import Json, Published, Record, published
+from deploykit.records import Json, Names, Published, Record, published
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import NO_SOURCES, write_out
 
@@ -42,9 +42,9 @@ class Device(Published):
     id: str
     name: str
     vendor: str
-    backends: tuple[str, ...]
+    backends: Names
     marketing: str = ""
-    aliases: tuple[str, ...] = ()
+    aliases: Names = ()
     facts: Mapping[str, Fact] = {}
     note: str = ""
 

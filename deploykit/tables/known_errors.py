@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import to_builtins
-from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
-from deploykit.records import Json, Record
+from deploykit.records import Json, Record, replace
 from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [

@@ -14,11 +14,11 @@ from onnx import shape_inference
 
 from deploykit.accuracy.search import locate as locate_module
 from deploykit.accuracy.search.locate import SESSIONS, Located, ModelProbe, locate, locate_files
-from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError, ToolError
 from deploykit.model.collect import facts_of
+from deploykit.records import Feeds
 from sample_models.detectors import UNREACHABLE
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
@@ -111,7 +111,7 @@ def test_a_run_that_fails_is_an_error_unless_its_time_is_over(
     left = [rounds]
 
     class Slow(ModelProbe):
-        def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Any:
+        def show_all(self, names: Sequence[str], feeds: Feeds) -> Any:
             left[0] -= 1
             if left[0] < 0:
                 monkeypatch.setattr(locate_module, "time_left", lambda: 9.0 if in_time else 0.0)

@@ -20,7 +20,7 @@ from deploykit.accuracy.simulate import sessions
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantizers_of
-from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
+from deploykit.accuracy.simulate.sessions import Session, reference_outputs
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -31,6 +31,7 @@ from deploykit.model import weights
 from deploykit.model.collect import facts_of
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import is_mapped, lean_weights, unmapped, whole_model
+from deploykit.records import Arrays
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 from text_models import text_model
@@ -166,7 +167,7 @@ DETR = DATA / "aimet" / "detr"
 class Case:
     """A model, what quantizes it, and samples."""
 
-    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Value], feeds: list[Feed]) -> None:
+    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Value], feeds: list[Arrays]) -> None:
         self.model, self.values, self.feeds = model, dict(values), feeds
         self.outputs = [item.name for item in model.graph.output]
 
@@ -188,7 +189,7 @@ class Case:
 @pytest.fixture(scope="module")
 def detr() -> Case:
     with np.load(DETR / "w8a8.io.npz") as stored:
-        feeds: list[Feed] = [
+        feeds: list[Arrays] = [
             {key.split(":", 1)[1]: stored[key] for key in stored.files if key.startswith(f"input.{index}:")}
             for index in (0, 1)
         ]
@@ -235,7 +236,7 @@ def test_bodies_and_sequences(size: int) -> None:
     """What a body reads from outside is read, and a sequence never crosses a border."""
     model = parser.parse_model(CONTROL)
     rng = np.random.default_rng(3)
-    feeds: list[Feed] = [{"x": rng.normal(size=(1, 6)).astype("f4"), "c": np.asarray(flag)} for flag in (True, False)]
+    feeds: list[Arrays] = [{"x": rng.normal(size=(1, 6)).astype("f4"), "c": np.asarray(flag)} for flag in (True, False)]
     grid, names = (
         affine_for_range(-2, 2, GridKind(bits=8, signed=False)),
         ["x", "a", "b", "d", "joined", "first", "y", "z", "w"],
@@ -361,7 +362,7 @@ def test_bodies_read_weights_of_the_graph_around_them(tmp_path: Path, room: int)
     model = parser.parse_model(BODIES)
     lean = _lean(model, tmp_path)
     assert {t.name for t in lean.graph.initializer if is_mapped(t)} >= {"w", "v"}
-    feeds: list[Feed] = [{"x": np.full((2, 4), n + 0.5, "f4"), "c": np.array(bool(n), np.bool_)} for n in range(2)]
+    feeds: list[Arrays] = [{"x": np.full((2, 4), n + 0.5, "f4"), "c": np.array(bool(n), np.bool_)} for n in range(2)]
     groups = Session(lean, room=room)
     assert groups.streams and _same(Session(model).runs(feeds), groups.runs(feeds))
 

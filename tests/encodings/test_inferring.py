@@ -14,7 +14,7 @@ from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model, wrap_proto
-from deploykit.model.range_functions import Interval
+from deploykit.records import Interval
 from tables import each_row
 from text_models import text_model
 

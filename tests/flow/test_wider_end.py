@@ -1,6 +1,5 @@
 """Ways for detectors: a wider end, anchors in floats, and detections that are kept."""
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from deploykit.accuracy.samples.gathering import InputSource, Samples, gather
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate import sessions
-from deploykit.accuracy.simulate.sessions import Feed, Known, Session
+from deploykit.accuracy.simulate.sessions import Known, Session
 from deploykit.accuracy.simulate.simulation import Simulator, simulate
 from deploykit.backend.backend import MixedSupport, Request
 from deploykit.encodings.formats.aimet import write_encodings
@@ -23,6 +22,7 @@ from deploykit.flow.pipeline import make_plan
 from deploykit.flow.ways import WIDER_END, BuiltWay, Ground
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
+from deploykit.records import Feeds
 from deploykit.rewrites import SAFE_REWRITES
 from sample_models.finished_detectors import DETECTORS, count_kept, scenes
 from sample_models.min_max import min_max_encodings
@@ -54,7 +54,7 @@ def kept(name: str, way: BuiltWay) -> float:
     return found / every
 
 
-def gives_what_is_known(way: BuiltWay, known: Known, feeds: Sequence[Feed]) -> bool:
+def gives_what_is_known(way: BuiltWay, known: Known, feeds: Feeds) -> bool:
     """Without a session for anything, bit for bit as the whole model gives it."""
     whole, again = Simulator(way.model, way.encodings).runs(feeds), Simulator(way.model, way.encodings, known=known)
     with patch.object(sessions, "CpuSession", side_effect=AssertionError("opened again")):

@@ -154,7 +154,7 @@ def test_the_places_where_two_graphs_differ(after: str, places: list[str]) -> No
     assert [str(place) for place in found] == places
     if len(places) == 2 and "Sigmoid" in places[0]:
         assert found[0].to_json() == {"before": ["Relu"], "after": ["Sigmoid"], "nodes": ["Relu -> b"]}
-        assert found[1].where == "Sin -> d"
+        assert found[1].before[0].label == "Sin -> d"
 
 
 def model(

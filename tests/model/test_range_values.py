@@ -15,7 +15,8 @@ import onnx.parser
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy
-from deploykit.model.ranges import Interval, graph_bounds
+from deploykit.model.ranges import graph_bounds
+from deploykit.records import Interval
 from tables import each_row
 
 STORED: dict[str, Any] = {

@@ -11,7 +11,6 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper, shape_inference
 
-from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.backend.backend import Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.insert_qdq import insert_qdq
@@ -22,6 +21,7 @@ from deploykit.flow.samples import observed_ranges
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit.model.patterns import fusions
+from deploykit.records import Arrays
 from tables import each_row
 from text_models import text_model
 
@@ -79,7 +79,7 @@ ACTIVATIONS = {
 }
 
 
-def feeds(model: ModelProto) -> list[Feed]:
+def feeds(model: ModelProto) -> list[Arrays]:
     shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
     return [{"x": np.random.default_rng(seed).normal(0, 1, shape).astype(np.float32)} for seed in range(4)]
 

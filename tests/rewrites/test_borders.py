@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.gathering import gather
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import UsageError
 from deploykit.model.collect import facts_of
+from deploykit.records import Arrays
 from deploykit.rewrites.borders import asked_borders, turn_borders
 from sample_models.feeds import random_feeds
 from tables import each_row
@@ -37,7 +38,7 @@ def last(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(value.transpose(0, 2, 3, 1))
 
 
-def moved(feed: Feed, names: frozenset[str]) -> dict[str, npt.NDArray[Any]]:
+def moved(feed: Arrays, names: frozenset[str]) -> dict[str, npt.NDArray[Any]]:
     return {name: last(value) if name in names else value for name, value in feed.items()}
 
 

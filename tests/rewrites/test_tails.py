@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.flow.cure import Rewriting, rewrite
+from deploykit.records import Arrays
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
@@ -16,7 +17,7 @@ from text_models import text_model
 CUTS = ("split-output", "scale-last", "cut-tail")
 
 
-def run_chain(sessions: Sequence[Session], feed: Feed) -> dict[str, Any]:
+def run_chain(sessions: Sequence[Session], feed: Arrays) -> dict[str, Any]:
     """Run models one after the other, each reading inputs and everything made before it."""
     values: dict[str, Any] = dict(feed)
     for session in sessions:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-from msgspec import Struct, field, to_builtins
-from msgspec.structs import asdict, replace
+from msgspec import Struct, to_builtins
+from msgspec.structs import asdict
 from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.qdq import extract_qdq
-from deploykit.records import Json, Record, Tell
+from deploykit.records import Json, Record, Tell, field, replace
 from deploykit.system.folders import scratch
 from deploykit.system.store import Store, code_digest, key_of
 from deploykit_ort_qnn.bench.kernels import Kernel, within_grids

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.backend.backend import Situation
@@ -22,7 +21,7 @@ from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
-from deploykit.records import Tell
+from deploykit.records import Tell, replace
 from deploykit_ort_qnn.bench.ask import Bench, bench_of, judged, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
 from deploykit_ort_qnn.bench.pieces import HOLDING, PAIR

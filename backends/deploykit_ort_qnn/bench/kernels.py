@@ -13,15 +13,13 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from msgspec import field
-from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label, operand
 from deploykit.model.ranges import ANYTHING, graph_bounds
-from deploykit.records import Arrays, Numbers, Record
+from deploykit.records import Arrays, Names, Numbers, Record, Shape, field, replace
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed, with_conversions
 from deploykit_ort_qnn.bench.together import Span, covering
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
@@ -58,8 +56,8 @@ class Kernel(Record):
     """
 
     key: str
-    nodes: tuple[str, ...]
-    operators: tuple[str, ...]
+    nodes: Names
+    operators: Names
     place: str
     type: str
     prefix: str
@@ -213,13 +211,13 @@ class _KernelGraph:
         uses = (use for one in carried for use in self.graph.uses(one))
         return any(positions.get(node.op_type) == at for node, at in uses)
 
-    def _shape(self, name: str) -> tuple[int, ...]:
+    def _shape(self, name: str) -> Shape:
         """Of what a tensor was before its pairs and conversions."""
         shape = self.graph.shape(self.graph.origin(name, (*PAIR, "Cast"))) or ()
         return tuple(size if isinstance(size, int) else 0 for size in shape)
 
 
-def _dims(value: ValueInfoProto) -> tuple[int, ...]:
+def _dims(value: ValueInfoProto) -> Shape:
     return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
 
 

@@ -18,7 +18,7 @@ from deploykit.encodings.values import on_axis
 from deploykit.errors import DeploykitError
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
-from deploykit.records import Numbers, Record
+from deploykit.records import Numbers, Record, Shape
 from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.bench.pieces import PAIR
 
@@ -80,7 +80,7 @@ class OperatorPlace:
         self.graph, self.node, self.result = graph, node, str(node.output[0])
         self._made: list[NodeProto] = []
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str) -> Shape:
         """The sizes of a tensor."""
         known = self.graph.shape(name)
         sizes = tuple(size for size in known or () if isinstance(size, int) and size > 0)

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
@@ -27,7 +26,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.load import load_model
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
-from deploykit.records import Json, Record, Tell
+from deploykit.records import Json, Names, Record, Tell, replace
 from deploykit.rewrites.contract import NoMatchError, load_transform, transform_names
 from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, TimedBench, answer_of, bench_of, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
@@ -71,7 +70,7 @@ _ABOUT = ("QNN320", "QNN321")
 class Repair(Record):
     """A way that is right for equal nodes whose kernel is not; how far off it is before and after, in words."""
 
-    nodes: tuple[str, ...]
+    nodes: Names
     operator: str
     way: str
     before: str
@@ -153,7 +152,7 @@ class _RepairCase(Record, eq=False):
     must stay so.
     """
 
-    nodes: tuple[str, ...]
+    nodes: Names
     operator: str
     worst: _Spot
     answer: KernelAnswer

@@ -17,13 +17,12 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
-from msgspec import field
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
 from deploykit.model.nodes import copy_of
 from deploykit.model.operators import QUANTIZERS
-from deploykit.records import Arrays, Numbers, Record, Tell
+from deploykit.records import Arrays, Numbers, Record, Shape, Tell, field
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
 
@@ -53,7 +52,7 @@ class Span(Record):
     high: float
 
 
-def covering(shape: tuple[int, ...], span: Span, seed: int, *, dense: int = 1, turned: bool = False) -> list[Numbers]:
+def covering(shape: Shape, span: Span, seed: int, *, dense: int = 1, turned: bool = False) -> list[Numbers]:
     """Float32 arrays: ``dense`` sorted ones, shuffled, one value everywhere, both ends, a spike, a bell in the middle.
 
     The sorted ones lie between each other; ``turned`` ones fall, so that two inputs do not rise together.

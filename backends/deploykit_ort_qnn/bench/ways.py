@@ -13,12 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from msgspec.structs import replace
 from onnx import TensorProto
 from onnx.defs import SchemaError, get_schema
 
 from deploykit.encodings.values import on_axis
-from deploykit.records import Numbers
+from deploykit.records import Numbers, replace
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.rewrites.lower_operators import PoolAxis, pool_windows
 from deploykit_ort_qnn.bench.place import OperatorPlace, PairGrid

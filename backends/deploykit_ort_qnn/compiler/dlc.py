@@ -22,7 +22,7 @@ from deploykit.errors import InputError
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.values import is_external
-from deploykit.records import Record
+from deploykit.records import Record, Shape
 from deploykit.system.files import open_regular
 from deploykit_qualcomm.qnn_types import TYPE_CODES, same_grid
 
@@ -48,7 +48,7 @@ class DlcTensor(Record):
 
     name: str
     dtype: str
-    dims: tuple[int, ...]
+    dims: Shape
     scales: tuple[float, ...]
     zero_points: tuple[int, ...]
     axis: int | None

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import onnx
-from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from deploykit.accuracy.judge.judge import judge_outputs
@@ -29,7 +28,7 @@ from deploykit.errors import InputError, ToolError
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS
-from deploykit.records import Arrays, Json, Record, Tell, finite, plain, silent
+from deploykit.records import Arrays, Json, Record, Tell, finite, plain, replace, silent
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from deploykit.errors import InputError
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, Record, Shape, grouped
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.qnn_types import type_name
 
@@ -51,7 +51,7 @@ class QnnTensor(msgspec.Struct, frozen=True, array_like=True):
 
     dtype: str
     role: str
-    dims: tuple[int, ...]
+    dims: Shape
     encoding: str = ""
     scale: float | None = None
     zero_point: int | None = None
@@ -68,8 +68,8 @@ class QnnNode(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     type: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
 
 
 class QnnGraph(Record, dict=True):
@@ -87,11 +87,7 @@ class QnnGraph(Record, dict=True):
     @cached_property
     def consumers(self) -> dict[str, list[QnnNode]]:
         """The nodes that read each tensor."""
-        found: dict[str, list[QnnNode]] = {}
-        for node in self.nodes:
-            for name in node.inputs:
-                found.setdefault(name, []).append(node)
-        return found
+        return grouped((name, node) for node in self.nodes for name in node.inputs)
 
 
 def read_graph(path: Path) -> QnnGraph:

@@ -18,12 +18,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.packages.manifests import hash_file
-from deploykit.records import Arrays, Json, Record, Tell, silent
+from deploykit.records import Arrays, Json, Record, Tell, replace, silent
 from deploykit.system.files import with_folder
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import onnx
-from msgspec.structs import replace
 
 from deploykit.errors import InputError
-from deploykit.records import Json, Record
+from deploykit.records import Json, Record, replace
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.compiler.dlc import DLC, compare_dlc, read_dlc
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic

@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from msgspec import field
-from msgspec.structs import replace
 from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import clip_bounds
-from deploykit.records import Record
+from deploykit.records import Names, Record, field, replace
 from deploykit.rewrites.constants import LEAST_LOG_RANGE
 from deploykit.rewrites.contract import ModelLook, Transform, regrid, shares_grid
 from deploykit_qualcomm.qnn_types import whole_step
@@ -61,9 +59,9 @@ class Conversions(Record):
 
     requantize: dict[tuple[str, int], Affine] = field(default_factory=dict)
     first: dict[str, Affine] = field(default_factory=dict)
-    widened: tuple[str, ...] = ()
-    int16: tuple[str, ...] = ()
-    narrowed: tuple[str, ...] = ()
+    widened: Names = ()
+    int16: Names = ()
+    narrowed: Names = ()
 
 
 def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul: bool) -> Conversions:

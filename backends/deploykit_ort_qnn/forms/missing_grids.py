@@ -24,6 +24,7 @@ from deploykit.model.nodes import operand
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import bias_after_matmul
 from deploykit.model.weights import element_type, stored_values
+from deploykit.records import Names
 from deploykit_ort_qnn.forms.blocks import value_grid
 from deploykit_ort_qnn.forms.kernel_grids import symmetric_int16
 
@@ -87,7 +88,7 @@ def _can_be_integer(facts: GraphFacts, encodings: EncodingSet, result: str, name
     return entry.value.bits > _NARROW or all(node is None or node.op_type not in _STATISTICS for node in makers)
 
 
-def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, Names]:
     """Constants of elementwise operators whose other sides are integers get the grid of their values.
 
     An int32 grid is one of a bias: the provider refuses it here. Where a product without a grid is added to a bias,
@@ -116,7 +117,7 @@ def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingS
     return replace(encodings, entries=entries), tuple(changed)
 
 
-def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, Names]:
     """The scale of a normalization must be uint8 or int16: the same grid as given, or that of its values."""
     stored, entries, changed = view_of(model).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
@@ -130,7 +131,7 @@ def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet,
     return replace(encodings, entries=entries), tuple(changed)
 
 
-def recurrent_biases(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+def recurrent_biases(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, Names]:
     """No 32-bit grid for the bias of a recurrent layer: the provider takes int32 only as the bias of a product.
 
     It computes these layers in float, and leaves the node that would read the integers to the CPU.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Severity
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record
+from deploykit.records import Record, replace
 
 __all__ = ["BACKWARD", "BEYOND", "COUNT_RULES", "OFTEN", "RULES", "Counted"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Json, Record
+from deploykit.records import Json, Names, Record
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import host_toolchain
 
@@ -344,7 +344,7 @@ class DlcScope(Record):
     why: str = ""
 
     @property
-    def wrong(self) -> tuple[str, ...]:
+    def wrong(self) -> Names:
         """The tensors with another type or grid than was meant."""
         return tuple(row.tensor for row in self.compared if not row.ok)
 

@@ -15,7 +15,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, ops
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.parameters import stored_behind_pairs
-from deploykit.records import Json
+from deploykit.records import Json, Shape
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 
 __all__ = ["RANGES", "Trait", "traits_of", "type_of"]
@@ -163,7 +163,7 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
             yield "second last", float(second[-1])
 
 
-def _windows(node: NodeFact, shape: tuple[int, ...]) -> Iterator[tuple[str, Trait]]:
+def _windows(node: NodeFact, shape: Shape) -> Iterator[tuple[str, Trait]]:
     """Of operators that slide: what the last window leaves over, and whether sides are padded alike."""
     kernel, sides = node.attributes.get("kernel_shape"), len(shape) - 2
     if not isinstance(kernel, list | tuple) or len(kernel) != sides:

@@ -21,7 +21,7 @@ from deploykit_qualcomm.atlas.rows import (
     where_it_holds,
 )
 from deploykit_qualcomm.atlas.traits import traits_of, type_of
-from deploykit_qualcomm.rules.views import Grids, SmallGraph
+from deploykit_qualcomm.rules.views import Grids, SmallGraph, sdk_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -87,9 +87,7 @@ def check_atlas(situation: Situation) -> Finds:
     Fix: audit the model, or write the operator in another way
     """
     # By operator, type and the row's condition; of several rows about a node the first.
-    target = situation.target
-    release = target.sdk.version if target.sdk is not None else target.requested
-    soc = target.device.fact("soc_model")
+    release, soc = sdk_of(situation).version, situation.target.device.fact("soc_model")
     found = situation.facts.once(("in the atlas", situation.encodings), lambda: tuple(predicted(situation)))
     for node, row in found:
         # Told is what this release's own series measured or ran alike, and by inference what a known mechanism does

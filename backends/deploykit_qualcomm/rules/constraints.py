@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from msgspec.structs import replace
-
 from deploykit.findings import Answerer, Claim, Finding, Severity
-from deploykit.records import Record
+from deploykit.records import Names, Record, replace
 from deploykit.tables.sources import NotedRow, SourcedRow, sourced_file
 from deploykit_qualcomm.tables import DATA
 
@@ -25,7 +23,7 @@ class HtpConstraint(NotedRow):
     id: str
     check: str
     severity: Severity
-    rules: tuple[str, ...]
+    rules: Names
     ep_limit: bool = False
     confidence_note: str = ""
     seen_with: str = ""

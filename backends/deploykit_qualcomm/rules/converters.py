@@ -8,17 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Set
 
-from msgspec import field
-from msgspec.structs import replace
-
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Severity
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.operators import LARGEST_FLOAT16, Trait, has, ops
-from deploykit.records import Record
+from deploykit.records import Interval, Record, field, replace
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized, rewrite_advice
+from deploykit_qualcomm.rules.views import (
+    at_node,
+    dynamic_matmuls,
+    grid_of,
+    listed,
+    nodes,
+    quantized,
+    rewrite_advice,
+    sdk_of,
+)
 
 __all__ = ["FLOAT16_RULES", "RULES", "Float16Plan"]
 
@@ -74,7 +80,7 @@ def check_narrow_log(situation: Situation) -> Finds:
     """
     # An error where it was seen, a warning for other releases, about which nothing is known.
     # For ONNX Runtime's provider the adapter's own rule speaks (ORT009), because it knows what it rewrites.
-    version = "" if situation.target.sdk is None else situation.target.sdk.version
+    version = sdk_of(situation).version
     seen = version.startswith(_LOG_SEEN_IN)
     for node in nodes(situation, "Log"):
         grid = grid_of(situation, node.outputs[0])
@@ -153,7 +159,7 @@ def check_range(plan: Float16Plan) -> Finds:
 
     facts = plan.situation.facts
 
-    def bounds(name: str) -> tuple[float, float] | None:
+    def bounds(name: str) -> Interval | None:
         size = math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
         return constant_range(plan.situation.model, name) if size <= _WORTH_READING else None
 

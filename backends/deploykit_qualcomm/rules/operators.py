@@ -10,14 +10,16 @@ from deploykit.findings.rules import Finds, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
+from deploykit.records import Names, grouped
 from deploykit.tables.capabilities import Status
-from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints, limit
+from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints, limit
 from deploykit_qualcomm.rules.views import (
     about_several,
     arch,
     at_node,
     nodes,
     quantized,
+    sdk_of,
 )
 
 __all__ = ["RULES"]
@@ -223,10 +225,8 @@ def check_refused(situation: Situation) -> Finds:
     Fix: replace the operator by supported ones before converting
     """
     # The operators and attribute values stand in the data file.
-    facts, rows = situation.facts, dict[str, list[Refused]]()
-    for row in constraints().refused:
-        if row.backend in ("", situation.target.backend):
-            rows.setdefault(row.op, []).append(row)
+    facts, backend = situation.facts, situation.target.backend
+    rows = grouped((row.op, row) for row in constraints().refused if row.backend in ("", backend))
     for node in nodes(situation, *rows):
         rank = facts.tensor(node.inputs[0]).rank
         types = [facts.tensor(name).dtype for name in node.inputs]
@@ -259,8 +259,7 @@ def check_negative_indices(situation: Situation) -> Finds:
     Fix: add the dimension's size to the index
     """
     # Stored index lists only; computed ones cannot be seen.
-    sdk = situation.target.sdk
-    if situation.target.backend == "ort-qnn" and sdk is not None and sdk.parsed.release >= _TRIED_WITH:
+    if situation.target.backend == "ort-qnn" and sdk_of(situation).parsed.release >= _TRIED_WITH:
         return
     for node in nodes(situation, "Gather", "GatherND", "GatherElements"):
         from deploykit.model.collect import constant_range
@@ -307,8 +306,8 @@ def check_grid_sample(situation: Situation) -> Finds:
     Fix: check it on the target first; export another mode than cubic, or rewrite it as Gather where it fails
     """
     # The mode of each node, and once for all of them what the release's table says.
-    sdk = situation.target.sdk
-    row = None if sdk is None else sdk.feature("gridsample", arch=arch(situation))
+    sdk = sdk_of(situation)
+    row = sdk.feature("gridsample", arch=arch(situation))
     status = Status.UNKNOWN if row is None else row.status
     others = []
     for node in nodes(situation, "GridSample"):
@@ -317,14 +316,16 @@ def check_grid_sample(situation: Situation) -> Finds:
         else:
             others.append(node)
     if others and status is not Status.SUPPORTED:
-        version = "" if sdk is None else f" on {sdk.version}"
         count = f"{len(others)} nodes, " if len(others) > 1 else ""
-        converter = None if sdk is None else sdk.feature("gridsample", tool=_CONVERTER, arch=arch(situation))
+        converter = sdk.feature("gridsample", tool=_CONVERTER, arch=arch(situation))
         converts = converter is not None and converter.tool and converter.status is Status.SUPPORTED
         sources = tuple(source for known in (row, converter) if known is not None for source in known.source)
         known = "; the converter takes it, whether the compiler does is not known" if converts else ""
         yield at_node(
-            others[0], f"{count}{status}{version}{known}", sources=tuple(dict.fromkeys(sources)), status=str(status)
+            others[0],
+            f"{count}{status} on {sdk.version}{known}",
+            sources=tuple(dict.fromkeys(sources)),
+            status=str(status),
         )
 
 
@@ -371,7 +372,7 @@ def hint_rms_norm(situation: Situation) -> Finds:
         yield about_several(labels, f"{len(labels)} RMS normalizations are written out")
 
 
-def _chain(facts: GraphFacts, node: NodeFact, op_types: tuple[str, ...]) -> NodeFact | None:
+def _chain(facts: GraphFacts, node: NodeFact, op_types: Names) -> NodeFact | None:
     """The last node of a chain of these types behind a node, Q/DQ pairs between them passed over."""
     for op_type in op_types:
         name = node.outputs[0]

@@ -11,7 +11,7 @@ from deploykit.findings import Severity
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.devices import qualcomm_devices
-from deploykit_qualcomm.rules.views import option
+from deploykit_qualcomm.rules.views import option, sdk_of
 
 __all__ = ["RULES", "about_option"]
 
@@ -47,8 +47,7 @@ def check_precision(situation: Situation) -> Finds:
     # From 2.35 on a warning, before that a hint.
     if option(situation, "precision") is None:
         return
-    sdk = situation.target.sdk
-    late = sdk is None or sdk.parsed.release >= (2, 35)
+    late = sdk_of(situation).parsed.release >= (2, 35)
     found = about_option("precision", "the graph option precision is deprecated since 2.35")
     yield found if late else Found(found.kind, found.name, found.message, severity=Severity.INFO)
 
@@ -107,15 +106,13 @@ def check_soc_id(situation: Situation) -> Finds:
     # An error where the release's table says so.
     if option(situation, "soc_id") is None:
         return
-    sdk = situation.target.sdk
-    status = Status.UNKNOWN if sdk is None else sdk.status("soc-id-key", tool=_GENERATOR)
-    gone = status is Status.UNSUPPORTED
-    version = "" if sdk is None else f" on {sdk.version}"
+    sdk = sdk_of(situation)
+    status = sdk.status("soc-id-key", tool=_GENERATOR)
     yield Found(
         "config-key",
         "soc_id",
-        f"soc_id is {status}{version}; soc_model is the spelling that all releases read",
-        severity=Severity.ERROR if gone else None,
+        f"soc_id is {status} on {sdk.version}; soc_model is the spelling that all releases read",
+        severity=Severity.ERROR if status is Status.UNSUPPORTED else None,
     )
 
 

@@ -16,7 +16,7 @@ from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import QUANTIZERS, Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
-from deploykit.records import Record
+from deploykit.records import Record, grouped
 from deploykit.system.store import made_once
 from deploykit.tables.reading import read_toml, structure
 
@@ -90,10 +90,8 @@ def check_published(situation: Situation) -> Finds:
     network = next((row for row in table.network if own in row.structure and chip in row.times), None)
     if network is None:
         return
-    told: dict[str, list[str]] = {}
-    for precision, times in network.times[chip].items():
-        for way, took in times.items():
-            told.setdefault(way, []).append(f"{took:g} ms in {precision}")
+    measured = network.times[chip].items()
+    told = grouped((way, f"{took:g} ms in {precision}") for precision, times in measured for way, took in times.items())
     ways = "; ".join(f"{', '.join(times)} {table.ways[way]}" for way, times in told.items())
     message = f"measured by others, wholly on the NPU: {ways}; this is {network.name}, operator by operator"
     yield Found(

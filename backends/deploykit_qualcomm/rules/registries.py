@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deploykit.backend.backend import Situation
-from deploykit.findings import Finding
+from deploykit.findings import Findings
 from deploykit.findings.rules import Registry
 from deploykit_qualcomm import carriers, resolving
 from deploykit_qualcomm.rules import (
@@ -60,7 +60,7 @@ RESERVED: Mapping[str, str] = {
 }
 
 
-def run_lint(situation: Situation, way_in: Iterable[Registry[Situation]]) -> tuple[Finding, ...]:
+def run_lint(situation: Situation, way_in: Iterable[Registry[Situation]]) -> Findings:
     """What the rules about the HTP and those about one way to it (``CONVERTERS``, ``PROVIDER``) find, by code."""
     found = [finding for registry in (*_HTP, *way_in) for finding in registry.run(situation)]
     return tuple(sorted(found, key=lambda finding: finding.code))

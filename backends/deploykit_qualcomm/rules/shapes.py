@@ -26,6 +26,7 @@ from deploykit_qualcomm.rules.views import (
     nodes,
     quantized,
     rewrite_advice,
+    sdk_of,
 )
 
 __all__ = ["RULES"]
@@ -63,8 +64,8 @@ def check_rank(situation: Situation) -> Finds:
     # Any tensor at all, constants included; an error where something works on it or the release refuses to move it.
     names = sorted(fact.name for fact in situation.facts.tensors.values() if (fact.rank or 0) > _MAX_RANK)
     if names:
-        moved, sdk = _only_moved(situation, set(names)), situation.target.sdk
-        one = sdk is not None and sdk.parsed.release >= _LEAVES_ONES and situation.target.backend == "ort-qnn"
+        moved = _only_moved(situation, set(names))
+        one = sdk_of(situation).parsed.release >= _LEAVES_ONES and situation.target.backend == "ort-qnn"
         one &= any(node.op_type == "DequantizeLinear" for node in situation.facts.nodes)
         one &= all((situation.facts.tensors[name].shape or ())[:1] == (1,) for name in names)
         told = ", all between reshapes and transposes, which some releases merge" if moved else ""
@@ -82,8 +83,7 @@ def _only_moved(situation: Situation, names: set[str]) -> bool:
 
     At its border there is nothing to merge them with: a lone Transpose of rank 6 is refused by 2.51.
     """
-    sdk = situation.target.sdk
-    if sdk is not None and sdk.parsed.release[:2] == _REFUSES_MOVES:
+    if sdk_of(situation).parsed.release[:2] == _REFUSES_MOVES:
         return False
     if names.intersection((*situation.facts.inputs, *situation.facts.outputs)):
         return False
@@ -138,13 +138,13 @@ def check_operands(situation: Situation) -> Finds:
     Fix: use a newer SDK, reduce the spatial size, or use another normalization
     """
     # Releases before the one with which it was seen to compile.
-    megabytes, sdk = situation.target.device.fact("vtcm_mb"), situation.target.sdk
+    megabytes = situation.target.device.fact("vtcm_mb")
     whole = {row.op: row for row in constraints().whole_operand}
     if not isinstance(megabytes, int):
         return
     for node in nodes(situation, *whole):
         row = whole[node.op_type]
-        if sdk is not None and sdk.parsed >= Version(row.before):
+        if sdk_of(situation).parsed >= Version(row.before):
             continue
         sizes = [byte_count(situation, name) for name in (*node.inputs[:1], *node.outputs[:1])]
         total = sum(size for size in sizes if size is not None)
@@ -286,9 +286,8 @@ def _enters_attention(facts: GraphFacts, name: str) -> bool:
 
 def _row(situation: Situation) -> Feature | None:
     """The word of the table about the tool that compiles for this backend: the report is about one, not about both."""
-    sdk = situation.target.sdk
     tool = _COMPILERS.get(situation.target.backend, "")
-    row = None if sdk is None else sdk.feature("vit-3d-linear", tool=tool, arch=arch(situation))
+    row = sdk_of(situation).feature("vit-3d-linear", tool=tool, arch=arch(situation))
     return row if row is not None and row.arch else None
 
 
@@ -309,8 +308,7 @@ def check_rank_3_linear(situation: Situation) -> Finds:
         return
     labels = [label for label, output in _linears(situation) if _is_integer(situation, output)]
     if labels:
-        version = "" if situation.target.sdk is None else situation.target.sdk.version
-        where = f"{arch(situation)} with {version}"
+        where = f"{arch(situation)} with {sdk_of(situation).version}"
         yield about_several(
             labels,
             f"{len(labels)} rank-3 linear layers enter attention, which is {row.status} on {where}",

@@ -17,6 +17,7 @@ from deploykit.model.load import Model
 from deploykit.model.operators import INTEGER_BITS, Trait, ops
 from deploykit.model.parameters import integer_type, quantizer_of, stored_behind_pairs
 from deploykit.records import Record
+from deploykit.tables.capabilities import SdkTable
 from deploykit_qualcomm.devices import arch_of
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "option",
     "quantized",
     "rewrite_advice",
+    "sdk_of",
 ]
 
 _MOST_SCALES = 65_536  # more are blocks, which are no grid per channel
@@ -148,6 +150,12 @@ def byte_count(situation: Situation, name: str) -> int | None:
     """The bytes of a tensor at its width on the HTP, None while a dimension is unknown."""
     shape = situation.facts.static_shape(name)
     return None if shape is None else math.prod(shape) * bits_of(situation, name) // 8
+
+
+def sdk_of(situation: Situation) -> SdkTable:
+    """The SDK table of the target."""
+    assert situation.target.sdk is not None  # every target of these backends has one
+    return situation.target.sdk
 
 
 def arch(situation: Situation) -> str:

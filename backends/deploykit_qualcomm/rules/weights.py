@@ -127,7 +127,7 @@ def check_per_channel(situation: Situation) -> Finds:
             continue
         middle = 0 if grid.signed else 1 << (grid.bits - 1)
         # Half a step off the middle is AIMET's symmetric grid over an even number of steps.
-        if bool((np.abs(grid.zero_point - middle) > 0.5).any()):
+        if (np.abs(grid.zero_point - middle) > 0.5).any():
             names.append(name)
     if names:
         yield about_encodings(situation, names, f"{len(names)} per-channel weights are not symmetric")
@@ -234,7 +234,7 @@ def check_signed_activations(situation: Situation) -> Finds:
         stored = situation.facts.is_stored(entry.name) or entry.name not in situation.facts.tensors
         if stored or not isinstance(entry.value, Affine) or not entry.value.signed:
             continue
-        if entry.value.symmetric is not True and bool((abs(entry.value.zero_point) > 0.5).any()):
+        if entry.value.symmetric is not True and (abs(entry.value.zero_point) > 0.5).any():
             names.append(entry.name)
     if names:
         yield about_encodings(situation, names, f"{len(names)} asymmetric activations are signed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record
+from deploykit.records import Names, Record
 
 __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 
@@ -19,7 +19,7 @@ class QuarkTrial(Record):
     outcome: str
     chosen: bool = False
     part: str = ""
-    nodes: tuple[str, ...] = ()
+    nodes: Names = ()
     of_nodes: float = 0.0
     of_values: float = 0.0
 

@@ -14,18 +14,18 @@ import numpy as np
 from msgspec import Struct
 
 from deploykit.accuracy.judge.judge import judge_outputs
-from deploykit.accuracy.judge.measures import Doubles, PairQuality, Slices, measure, runs_of
+from deploykit.accuracy.judge.measures import PairQuality, Slices, measure, runs_of
 from deploykit.accuracy.judge.rules import RULES, Judged
 from deploykit.accuracy.judge.verdict import Context, Thresholds, Verdict
 from deploykit.accuracy.samples.arrays import ARRAY_SUFFIXES, read_arrays
 from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
-from deploykit.findings import Finding, exit_status
+from deploykit.findings import Findings, exit_status
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
-from deploykit.records import Arrays, Json, Numbers, Record, plain, published
+from deploykit.records import Arrays, Doubles, Json, Names, Numbers, Record, Shape, plain, published
 from deploykit.system.files import regular_size
 
 __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
@@ -107,7 +107,7 @@ class OutputComparison(Struct, kw_only=True):
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     qualities: dict[str, PairQuality] = {}
     axes: list[Slices] = []
     finite: bool = True
@@ -160,7 +160,7 @@ class ComparedOutputs(Record):
     baseline: str
     candidate: str
     outputs: Mapping[str, OutputComparison]
-    missing: tuple[str, ...]
+    missing: Names
     extra: tuple[str, ...]
     mismatches: tuple[tuple[str, str], ...]
 
@@ -235,7 +235,7 @@ class Evaluation(Record):
     """The numbers and what they mean."""
 
     comparison: ComparedOutputs
-    findings: tuple[Finding, ...]
+    findings: Findings
     verdict: Verdict | None
 
     @property

@@ -10,14 +10,12 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
-from deploykit.accuracy.judge.measures import Doubles
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, JudgedNumber, KeptCount, Measure
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Arrays, Numbers, Record
+from deploykit.records import Arrays, Doubles, Numbers, Record, replace
 
 __all__ = ["Detections", "background_class", "corners_of", "count_kept", "distinct", "form_of", "judge_detections"]
 __all__ += ["overlaps", "read_both", "read_detections"]

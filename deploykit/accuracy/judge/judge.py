@@ -13,7 +13,6 @@ from itertools import starmap
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge import measures
@@ -31,11 +30,11 @@ from deploykit.accuracy.judge.verdict import (
     decide,
 )
 from deploykit.accuracy.samples.gathering import Samples
-from deploykit.accuracy.simulate.sessions import Feed, Session, run_chain
+from deploykit.accuracy.simulate.sessions import Session, run_chain
 from deploykit.encodings.cut import chain_models
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, channel_first
-from deploykit.records import Arrays, Numbers
+from deploykit.records import Arrays, Feeds, Numbers, replace
 
 __all__ = ["Judge", "judge_outputs"]
 
@@ -62,7 +61,7 @@ class Judge:
         self,
         model: ModelProto,
         facts: GraphFacts,
-        samples: Sequence[Feed] | Samples,
+        samples: Feeds | Samples,
         *,
         label: str = "arbitrary",
         reference: Sequence[Arrays] | None = None,
@@ -71,7 +70,7 @@ class Judge:
     ) -> None:
         whole = model if end is None else chain_models(model, end)
         self.names = tuple(item.name for item in whole.graph.output)
-        self.feeds: Sequence[Feed] = samples.varied if isinstance(samples, Samples) else samples
+        self.feeds: Feeds = samples.varied if isinstance(samples, Samples) else samples
         self._context = Context(samples.label if isinstance(samples, Samples) else label, **asked)
         self._facts = facts if end is None else replace(facts_of(whole), channel_last=facts.channel_last)
         self._end = None if end is None else Session(end)

@@ -11,13 +11,11 @@ from itertools import pairwise
 from math import prod
 from typing import TypeAlias
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.judge.verdict import limits
 from deploykit.encodings.post_processing import concat_parts
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, Trait, has, ops
-from deploykit.records import Record
+from deploykit.records import Record, replace
 
 __all__ = ["DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "pieces_of"]
 

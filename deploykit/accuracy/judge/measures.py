@@ -14,14 +14,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.records import Numbers, Record
+from deploykit.records import Doubles, Numbers, Record
 
-__all__ = ["Doubles", "Pair", "PairQuality", "Slices", "agreement", "among_five", "answers"]
+__all__ = ["Pair", "PairQuality", "Slices", "agreement", "among_five", "answers"]
 __all__ += ["cosine", "decisions_kept", "embeddings", "gain_error", "max_error"]
 __all__ += ["mean_overlap", "measure", "overall_db", "picture_db", "psnr_db", "relative_error", "runs_of"]
 __all__ += ["sqnr_db", "ssim", "texts_read", "worst_sample", "worst_slice"]
 
-Doubles: TypeAlias = npt.NDArray[np.float64]
 Pair: TypeAlias = tuple[Numbers, Numbers]
 
 # The constants of SSIM for images of 0..255, and its 11 by 11 window.

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from deploykit.accuracy.samples.arrays import read_arrays
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.records import Arrays, Record
+from deploykit.records import Arrays, Record, replace
 from deploykit.system.processes import run
 
 __all__ = ["UserMetric", "user_metric"]

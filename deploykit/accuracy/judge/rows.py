@@ -10,11 +10,9 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
-from deploykit.accuracy.judge.measures import Doubles
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Arrays, Numbers, Record
+from deploykit.records import Arrays, Doubles, Numbers, Record, replace
 
 __all__ = ["ChosenRows", "Matched", "match_contents"]
 

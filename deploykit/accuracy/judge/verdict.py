@@ -9,10 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from deploykit.errors import InputError
-from deploykit.records import Json, Published, Record, published
+from deploykit.records import Json, Published, Record, published, replace
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from deploykit.errors import InputError
-from deploykit.records import Arrays, Record
+from deploykit.records import Arrays, Record, Shape
 from deploykit.system.files import open_regular, unreadable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _ZIP = b"PK"
 class ArrayHeader(Record):
     """What a file says about one array before it is read; ``size`` is in bytes, ``start`` where they begin."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: np.dtype[Any]
     size: int
     start: int

@@ -42,7 +42,7 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import INTEGER_RANGES
-from deploykit.records import Record
+from deploykit.records import Names, Record, Shape
 from deploykit.system.files import paths_below, read_regular, regular_size
 
 __all__ = [
@@ -80,7 +80,7 @@ class Calibration(Record):
     kind: str
     origin: str
     files: tuple[Path, ...] = ()
-    unused: tuple[str, ...] = ()
+    unused: Names = ()
     recipe: ImageRecipe | None = None
     sound: SoundRecipe | None = None
     reader: str = ""
@@ -270,7 +270,7 @@ def _named(
     return tuple((spec, names[spec.name]) for spec in inputs if spec.name in names)
 
 
-def _together(file: Path, shapes: Mapping[InputSpec, tuple[int, ...]]) -> int:
+def _together(file: Path, shapes: Mapping[InputSpec, Shape]) -> int:
     """How many samples the arrays hold: as many as the longest; one that holds a single value is fed to all."""
     counts: dict[str, int] = {}
     for spec, shape in shapes.items():
@@ -286,7 +286,7 @@ def _together(file: Path, shapes: Mapping[InputSpec, tuple[int, ...]]) -> int:
     return several.pop() if several else min(1, len(counts))
 
 
-def _count(shape: tuple[int, ...], spec: InputSpec) -> int | None:
+def _count(shape: Shape, spec: InputSpec) -> int | None:
     """How many samples an array of this shape holds, in the layout that the input had or has; None for no such one."""
     if spec.given and (found := _count(shape, spec.as_given)) is not None:
         return found
@@ -332,7 +332,7 @@ def _typed(file: Path, array: Any, spec: InputSpec) -> Any:
     import numpy as np
 
     wanted = spec.numpy_type
-    if array.dtype.kind == "f" and bool(np.isnan(array).any()):
+    if array.dtype.kind == "f" and np.isnan(array).any():
         count = int(np.isnan(array).sum())
         raise InputError(
             f"{file}: {count} of {array.size} values for the input {spec.name} are NaN",

@@ -16,8 +16,6 @@ from statistics import median
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-from msgspec.structs import replace
 from onnx import ModelProto, ValueInfoProto, helper
 
 from deploykit.accuracy.samples.calibration import Calibration, places_in, read_places
@@ -25,13 +23,13 @@ from deploykit.accuracy.samples.data_rules import DataFit, FirstLayer, Preparati
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import InputSpec, spread
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.nodes import copy_of
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import stored_values
-from deploykit.records import Numbers
+from deploykit.records import Doubles, Feeds, Numbers, grouped, replace
 from deploykit.system.files import read_regular
 
 __all__ = ["LOOKED_AT", "MOST", "data_fit", "range_growth", "survey", "takes_pictures"]
@@ -50,7 +48,7 @@ _STEPS = 8  # nodes between an input and the layer that is looked for behind it
 # Mean and deviation of colours in 0..1, by which most published vision models were trained (torchvision).
 _IMAGENET = (np.asarray([0.485, 0.456, 0.406]), np.asarray([0.229, 0.224, 0.225]))
 
-_Run: TypeAlias = Callable[[Sequence[Numbers]], npt.NDArray[np.float64]]
+_Run: TypeAlias = Callable[[Sequence[Numbers]], Doubles]
 
 
 def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
@@ -127,9 +125,7 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
 
 
 def _groups(digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    by_digest: dict[str, list[str]] = {}
-    for name, digest in digests.items():
-        by_digest.setdefault(digest, []).append(name)
+    by_digest = grouped((digest, name) for name, digest in digests.items())
     return tuple(tuple(names) for names in by_digest.values() if len(names) > 1)
 
 
@@ -145,7 +141,7 @@ def _counts_frames(files: Sequence[Path]) -> bool:
     return len(numbers) == len(files) >= 8 and steps.count(1) >= 0.9 * len(steps)
 
 
-def range_growth(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) -> RangeGrowth | None:
+def range_growth(model: ModelProto, facts: GraphFacts, feeds: Feeds) -> RangeGrowth | None:
     """Halves of the samples against all of them, over the computed float tensors; None of fewer than four samples.
 
     The model is run with the two ends of each range as its only outputs, so memory is that of one run. The halves are
@@ -168,7 +164,7 @@ def range_growth(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) ->
     if not spans.size:
         return None
 
-    def widths(some: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def widths(some: Doubles) -> Doubles:
         return np.asarray(some[:, :, 1].max(axis=0) - some[:, :, 0].min(axis=0))
 
     places, wanted = np.arange(len(rows)), _COVERED * widths(spans)
@@ -189,7 +185,7 @@ def _first_float(facts: GraphFacts) -> tuple[str, int]:
     return name, int(shape[1]) if shape is not None and len(shape) == 4 and shape[1] in (1, 3) else 0
 
 
-def data_fit(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed], known: DataFit) -> DataFit:
+def data_fit(model: ModelProto, facts: GraphFacts, feeds: Feeds, known: DataFit) -> DataFit:
     """What is ``known``, and of a float model what a few samples tell about its first float input.
 
     The weights of a model that takes pictures are loaded. Raises InputError where its first layers do not run on them.
@@ -233,7 +229,7 @@ def data_fit(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed], known:
 def _preparation(
     chain: Sequence[NodeFact],
     graph: GraphPieces,
-    feeds: Sequence[Feed],
+    feeds: Feeds,
     name: str,
     changes: Mapping[str, list[Numbers]],
 ) -> Preparation | None:
@@ -279,7 +275,7 @@ def _changes(given: Sequence[Numbers], low: float, high: float, colours: int) ->
     return found
 
 
-def _runner(graph: GraphPieces, feeds: Sequence[Feed], name: str, output: str) -> _Run:
+def _runner(graph: GraphPieces, feeds: Feeds, name: str, output: str) -> _Run:
     """Gives what one tensor holds for other values of one input, as channels times the rest."""
     places, todo = set[int](), [output]
     while todo:
@@ -291,7 +287,7 @@ def _runner(graph: GraphPieces, feeds: Sequence[Feed], name: str, output: str) -
     session = Session(graph.model_of(sorted(places), [output], stored=graph.stored, types=types))
     others = [{key: value for key, value in feed.items() if key in session.inputs} for feed in feeds]
 
-    def run(values: Sequence[Numbers]) -> npt.NDArray[np.float64]:
+    def run(values: Sequence[Numbers]) -> Doubles:
         made = [session.run({**rest, name: v})[output] for rest, v in zip(others, values, strict=True)]
         return np.concatenate([np.moveaxis(v, 1, 0).reshape(v.shape[1], -1) for v in made], axis=1).astype(np.float64)
 

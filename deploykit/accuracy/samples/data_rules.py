@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from deploykit.findings import listed
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Json, Published, Record
+from deploykit.records import Json, Names, Published, Record
 
 __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
 
@@ -28,8 +28,8 @@ class Survey(Published):
     samples: int
     unusable: tuple[tuple[str, str], ...] = ()
     identical: tuple[tuple[str, ...], ...] = ()
-    constant: tuple[str, ...] = ()
-    not_finite: tuple[str, ...] = ()
+    constant: Names = ()
+    not_finite: Names = ()
     neighbours: float | None = None
     numbered_frames: bool = False
     labels: Mapping[str, int] = {}

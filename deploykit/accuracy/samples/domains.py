@@ -17,14 +17,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import field
-from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.nodes import reached
 from deploykit.model.operators import INTEGER_RANGES, Trait, is_standard, ops
-from deploykit.records import Numbers, Record
+from deploykit.records import Doubles, Interval, Numbers, Record, Shape, field, replace
 
 __all__ = [
     "SETS",
@@ -44,7 +42,6 @@ __all__ = [
 
 ReadConstant: TypeAlias = Callable[[str], "Numbers | None"]
 """The values of a stored tensor, or None for one that is computed or not read."""
-_Bounds: TypeAlias = tuple[float, float]
 
 # Ops whose first input (of Concat: every input) keeps its values.
 _MOVES = ops(Trait.REARRANGES) | {"Concat", "Pad", "ReduceMax", "ReduceMin"}
@@ -257,14 +254,14 @@ class _Readings(Record):
             else:
                 yield item
 
-    def _constant(self, name: str) -> _Bounds | None:
+    def _constant(self, name: str) -> Interval | None:
         """The smallest and largest value of a stored tensor."""
         values = self.read(name) if name else None
         if values is None or not values.size or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
             return None
         return float(values.min()), float(values.max())
 
-    def _beside(self, node: NodeFact, name: str) -> _Bounds | None:
+    def _beside(self, node: NodeFact, name: str) -> Interval | None:
         """The constant on the other side of a binary operator."""
         others = [given for given in node.inputs if given != name]
         return self._constant(others[0]) if len(others) == 1 else None
@@ -294,8 +291,8 @@ class _Readings(Record):
 class EncodedRange(Record, kw_only=False, eq=False):
     """Both ends, as arrays that broadcast to the input's shape, and where they are from, in words."""
 
-    low: npt.NDArray[np.float64]
-    high: npt.NDArray[np.float64]
+    low: Doubles
+    high: Doubles
     why: str
 
 
@@ -383,9 +380,9 @@ def generator(seed: int, name: str, number: int) -> np.random.Generator:
 
 def make_floats(
     point: ValuePoint,
-    low: npt.NDArray[np.float64],
-    high: npt.NDArray[np.float64],
-    shape: tuple[int, ...],
+    low: Doubles,
+    high: Doubles,
+    shape: Shape,
     dtype: np.dtype[Any],
     rng: np.random.Generator,
 ) -> Numbers:
@@ -412,13 +409,13 @@ def make_floats(
     return np.ascontiguousarray(made, dtype=dtype)
 
 
-def _sides(shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+def _sides(shape: Shape, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
     """One end or the other, each for half of the elements."""
     return np.asarray(rng.permutation(np.arange(math.prod(shape)) % 2 == 0).reshape(shape))
 
 
 def make_integers(
-    point: ValuePoint, low: int, high: int, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
+    point: ValuePoint, low: int, high: int, shape: Shape, dtype: np.dtype[Any], rng: np.random.Generator
 ) -> Numbers:
     """Integers from ``low`` to ``high``; uniform ones are every value in turn, evenly dense where there is no room."""
     match point:
@@ -450,7 +447,7 @@ def _whole(rng: np.random.Generator, low: int, high: int, size: int) -> Numbers:
     return np.asarray(rng.integers(low, high, size, dtype=wide, endpoint=True))
 
 
-def make_mask(point: ValuePoint, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> Numbers:
+def make_mask(point: ValuePoint, shape: Shape, dtype: np.dtype[Any], rng: np.random.Generator) -> Numbers:
     """Zeros and ones. Along a last axis of several positions the first is 1: what hides all of them is no input.
 
     Behind a causal mask the first position sees nothing but itself. Where values vary at least one is 0 as well, since
@@ -465,7 +462,7 @@ def make_mask(point: ValuePoint, shape: tuple[int, ...], dtype: np.dtype[Any], r
 
 
 def arbitrary_values(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], *, is_float: bool, low: int = 0
+    rng: np.random.Generator, shape: Shape, dtype: np.dtype[Any], *, is_float: bool, low: int = 0
 ) -> Numbers:
     """Standard normal floats; integers that are ``low`` or one more: something to run, and no ground for a verdict."""
     values = rng.standard_normal(shape) if is_float else rng.integers(low, low + 2, shape)

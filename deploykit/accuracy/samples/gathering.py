@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.lib import format as npy
 from onnx import ModelProto
 
@@ -35,13 +34,12 @@ from deploykit.accuracy.samples.domains import (
     make_mask,
 )
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, spread
-from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.values import element_count
-from deploykit.records import Json, Numbers, Published, Record
+from deploykit.records import Arrays, Json, Numbers, Published, Record, replace
 
 if TYPE_CHECKING:
     from deploykit.accuracy.samples.calibration import Declaration
@@ -92,7 +90,7 @@ class Samples(Published, kw_only=False, eq=False):
     something that was given was not used.
     """
 
-    feeds: tuple[Feed, ...]
+    feeds: tuple[Arrays, ...]
     of_inputs: Mapping[str, InputSource]
     points: tuple[ValuePoint, ...] = ()
     available: int = 0
@@ -110,7 +108,7 @@ class Samples(Published, kw_only=False, eq=False):
         return len(self.feeds)
 
     @property
-    def varied(self) -> tuple[Feed, ...]:
+    def varied(self) -> tuple[Arrays, ...]:
         """The samples without those that hold one value everywhere.
 
         Such a sample must give a finite result like any other. But a normalisation finds nothing in it except rounding
@@ -212,7 +210,7 @@ def _stored(
             places = places_of(data, inputs, optional=declared.keys())
             if not places:
                 raise InputError(f"{calibration}: holds no sample")
-            feeds: tuple[Feed, ...] = tuple(read_places(places[index] for index in spread(len(places), most)))
+            feeds: tuple[Arrays, ...] = tuple(read_places(places[index] for index in spread(len(places), most)))
             names = frozenset.intersection(*(frozenset(feed) for feed in feeds))
             for name in sorted(names & declared.keys()):
                 if not all(_agrees(declared[name], feed[name]) for feed in feeds):
@@ -365,7 +363,7 @@ def record(samples: Samples, *, keep: bool = True) -> tuple[Json, bytes | None]:
     return told, None if why_not else _packed(chosen)
 
 
-def _digest(feed: Feed) -> str:
+def _digest(feed: Arrays) -> str:
     digest = hashlib.sha256()
     for name in sorted(feed):
         value = feed[name]
@@ -374,7 +372,7 @@ def _digest(feed: Feed) -> str:
     return digest.hexdigest()
 
 
-def record_expected(feeds: Iterable[Feed], sides: Mapping[str, Iterable[Feed]], label: Label) -> bytes | None:
+def record_expected(feeds: Iterable[Arrays], sides: Mapping[str, Iterable[Arrays]], label: Label) -> bytes | None:
     """The outputs of each sample by who computed them, to be kept beside samples of this label; None where none are.
 
     The same outputs give the same bytes. ``read_expected`` finds them by the samples' values.
@@ -388,7 +386,7 @@ def record_expected(feeds: Iterable[Feed], sides: Mapping[str, Iterable[Feed]], 
     return _packed(rows) if sum(value.nbytes for row in rows for value in row.values()) <= _MOST_BYTES else None
 
 
-def read_expected(path: Path, feeds: Iterable[Feed]) -> dict[str, list[Feed]]:
+def read_expected(path: Path, feeds: Iterable[Arrays]) -> dict[str, list[Arrays]]:
     """What each side gave for these very samples, in their order; empty where one of them is not there.
 
     Raises InputError for a file that is none.
@@ -409,7 +407,7 @@ def read_expected(path: Path, feeds: Iterable[Feed]) -> dict[str, list[Feed]]:
     return {side: [row[side] for row in found] for side in sorted(sides)}
 
 
-def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Feed, ...]:
+def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Arrays, ...]:
     """The samples of a package, with the inputs that were kept; raises InputError for what does not fit the inputs."""
     from deploykit.accuracy.samples.calibration import places_in, read_places
 
@@ -421,7 +419,7 @@ def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Feed, ...]
     return feeds
 
 
-def _packed(feeds: Iterable[Feed]) -> bytes:
+def _packed(feeds: Iterable[Arrays]) -> bytes:
     """An .npz without times, and unpacked: what a packer makes of the same bytes depends on its version."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:

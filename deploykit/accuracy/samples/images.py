@@ -13,11 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec.structs import replace
-
 from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
-from deploykit.records import Published, Record
+from deploykit.records import Published, Record, Shape, replace
 from deploykit.system.files import open_regular, read_regular
 from deploykit.tables.reading import read_toml, structure
 
@@ -90,7 +88,7 @@ class ImageRecipe(Published):
             raise ValueError("mean and std have three values each, no std is 0")
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The shape of one sample, batch included."""
         planes = (3, self.height, self.width)
         return (1, self.height, self.width, 3) if self.layout == "NHWC" else (1, *planes)
@@ -251,7 +249,7 @@ def _opened(path: Path) -> Iterator[tuple[wave.Wave_read, int]]:
         yield sound, width
 
 
-def sound_shape(spec: InputSpec, length: int) -> tuple[int, ...] | None:
+def sound_shape(spec: InputSpec, length: int) -> Shape | None:
     """What an input takes of a sound: its one long axis is time, else the last open one; None where several are."""
     long = [axis for axis, dim in enumerate(spec.shape) if dim is not None and dim > 1]
     still_open = [axis for axis, dim in enumerate(spec.shape) if dim is None]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Record
+from deploykit.records import Record, Shape, replace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +28,7 @@ class InputSpec(Record):
     shape: tuple[int | None, ...]
     given: tuple[int | None, ...] = ()
 
-    def fits(self, shape: tuple[int, ...]) -> bool:
+    def fits(self, shape: Shape) -> bool:
         """True when an array of this shape can be fed."""
         return len(shape) == len(self.shape) and all(w in (None, s) for w, s in zip(self.shape, shape, strict=True))
 
@@ -40,7 +38,7 @@ class InputSpec(Record):
         return replace(self, shape=self.given, given=())
 
     @property
-    def made_shape(self) -> tuple[int, ...]:
+    def made_shape(self) -> Shape:
         """The shape of arrays that are made for it: unknown dimensions are 1."""
         return tuple(1 if dim is None else dim for dim in self.shape)
 

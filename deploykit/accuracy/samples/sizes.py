@@ -21,11 +21,10 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import quantizes_at_run_time
-from deploykit.records import Arrays, Record
+from deploykit.records import Arrays, Record, Shape
 
 __all__ = ["PinnedInput", "decide_sizes", "rows_meet", "runs_with", "split_shapes"]
 
-Shape: TypeAlias = tuple[int, ...]
 Runs: TypeAlias = Callable[[Mapping[str, Shape]], bool]
 
 _TYPED = "as typed"  # the reason of a size that --input gives

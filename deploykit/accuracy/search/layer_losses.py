@@ -26,11 +26,11 @@ from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated
 from deploykit.accuracy.simulate.simulation import QuestionOfFiles, read_question
 from deploykit.encodings.values import EncodingSet, Float, Value
 from deploykit.errors import UsageError
-from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphFacts
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
 from deploykit.model.patterns import NORMS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
-from deploykit.records import Json, Published, Record, Tell, published, silent
+from deploykit.records import Json, Names, Published, Record, Tell, grouped, published, silent
 from deploykit.system.store import Store, key_of
 
 __all__ = [
@@ -57,11 +57,11 @@ class Layer(Record):
 
     name: str
     op_type: str
-    weights: tuple[str, ...]
-    activations: tuple[str, ...]
+    weights: Names
+    activations: Names
 
     @property
-    def tensors(self) -> tuple[str, ...]:
+    def tensors(self) -> Names:
         """All of them, weights first."""
         return (*self.weights, *self.activations)
 
@@ -80,10 +80,8 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
         maker = next((maker for maker in makers if maker is not None and bias_after_matmul(facts, maker)), None)
         if maker is not None:
             heads[node.index] = maker.index
-    groups: dict[int, list[NodeFact]] = {}
-    for node in facts.nodes:
-        if node.op_type != "Constant":
-            groups.setdefault(heads.get(node.index, node.index), []).append(node)
+    computing = (node for node in facts.nodes if node.op_type != "Constant")
+    groups = grouped((heads.get(node.index, node.index), node) for node in computing)
     # A weight may reach its MatMul through Identity or Transpose; the use knows, the list of inputs does not.
     homes = {name: {use.node.index for use in uses} for name, uses in parameter_uses(facts).items()}
     outside = {name for name, fact in facts.tensors.items() if fact.producer is None or fact.is_weight}
@@ -121,7 +119,7 @@ class TensorLoss(Published):
     name: str
     kind: str
     dtype: str
-    layers: tuple[str, ...]
+    layers: Names
     own_db: float
     statistics: TensorStatistics | None
     alone: OutputLoss | None
@@ -361,10 +359,7 @@ class _Measurements:
 
     def tensor_losses(self) -> Iterator[TensorLoss]:
         """What is known of every tensor, in the order in which the graph meets them."""
-        homes: dict[str, list[str]] = {}
-        for layer in self.layers:
-            for name in layer.tensors:
-                homes.setdefault(name, []).append(layer.name)
+        homes = grouped((name, layer.name) for layer in self.layers for name in layer.tensors)
         for name in sorted(self._values, key=lambda name: self._exact.first_piece([name])):
             stored, value = self._exact.graph.stored.get(name), self._values[name]
             arrays = self._exact.before_quantizer(name) if stored is None else [stored_values(stored)]

@@ -17,7 +17,7 @@ from onnx import ModelProto
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantizers_of
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import read_question
 from deploykit.encodings.values import EncodingSet, Value
 from deploykit.errors import InputError, ToolError, UsageError
@@ -27,7 +27,7 @@ from deploykit.model.load import load_model
 from deploykit.model.nodes import reached
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, stored_values
-from deploykit.records import Arrays, Json, Numbers, Published, Record, published
+from deploykit.records import Arrays, Feeds, Interval, Json, Names, Numbers, Published, Record, published
 from deploykit.system.limits import time_left
 
 __all__ = ["SESSIONS", "Culprit", "Divergence", "Located", "ModelProbe", "TensorView"]
@@ -52,8 +52,8 @@ class TensorView(Published):
 
     name: str
     sqnr_db: float
-    left_range: tuple[float, float] = (math.nan, math.nan)
-    right_range: tuple[float, float] = (math.nan, math.nan)
+    left_range: Interval = (math.nan, math.nan)
+    right_range: Interval = (math.nan, math.nan)
     left_dtype: str = ""
     right_dtype: str = ""
     reordered: bool = False
@@ -108,7 +108,7 @@ class Located(Published):
     outputs: tuple[TensorView, ...]
     rounds: int
     compared: int
-    hidden: tuple[str, ...]
+    hidden: Names
     threshold_db: float
     exhausted: bool
 
@@ -128,7 +128,7 @@ class ModelProbe:
         self._values: Mapping[str, Value] = {} if encodings is None else quantizers_of(model, encodings)[0]
         self.tensors = frozenset(name for node in model.graph.node for name in node.output if name)
 
-    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Arrays]:
+    def show_all(self, names: Sequence[str], feeds: Feeds) -> Sequence[Arrays]:
         """The values of some tensors for each sample; of a model too large for memory each weight is read once."""
         session = Session(self._model, capture=names, values=self._values)
         return [{name: values[name] for name in names} for values in session.runs(feeds)]
@@ -144,7 +144,7 @@ def locate(
     facts: GraphFacts,
     left: ModelProbe,
     right: ModelProbe,
-    feeds: Sequence[Feed],
+    feeds: Feeds,
     *,
     threshold_db: float = 20.0,
     per_round: int = 48,
@@ -180,9 +180,7 @@ def locate(
 class _SeenTensors:
     """What both sides can show (``order``: by place), what was seen of it (``views``), and in how many rounds."""
 
-    def __init__(
-        self, facts: GraphFacts, sides: tuple[ModelProbe, ModelProbe], feeds: Sequence[Feed], rounds: int
-    ) -> None:
+    def __init__(self, facts: GraphFacts, sides: tuple[ModelProbe, ModelProbe], feeds: Feeds, rounds: int) -> None:
         self._facts, self._sides, self._feeds, self._most_rounds = facts, sides, feeds, rounds
         self._rows, self._static = ChosenRows(facts), static_tensors(facts)
         known = {n: t for n, t in facts.tensors.items() if not t.is_weight and (t.is_float or not t.dtype)}

@@ -19,11 +19,10 @@ from deploykit.accuracy.judge.verdict import Context
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Arrays, Numbers, Published
+from deploykit.records import Arrays, Feeds, Numbers, Published
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.metric import UserMetric
-    from deploykit.accuracy.simulate.sessions import Feed
 
 __all__ = ["OutputLoss", "OutputLosses", "Reaching"]
 
@@ -89,11 +88,11 @@ class Reaching:
         self._facts, self._context = facts, Context(label)
         self._metric = metric
         self.shown = self._losses.shown
-        self._feeds: Sequence[Feed] = ()
+        self._feeds: Feeds = ()
         self._reference: Sequence[Arrays] = ()
         self._of_reference = math.nan
 
-    def hold(self, feeds: Sequence[Feed], reference: Sequence[Arrays]) -> None:
+    def hold(self, feeds: Feeds, reference: Sequence[Arrays]) -> None:
         """Take the samples and what the float model gives for them; the user's measure is taken of that, too."""
         self._feeds, self._reference = feeds, reference
         self._losses.hold(reference)

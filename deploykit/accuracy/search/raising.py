@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.samples.inputs import spread
@@ -20,7 +19,7 @@ from deploykit.accuracy.search.layer_losses import Layer, LayerLoss, worst_first
 from deploykit.accuracy.search.output_losses import Reaching
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, ModelCost
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders, float_nodes
 from deploykit.encodings.new_grids import widened
@@ -28,7 +27,7 @@ from deploykit.encodings.values import Affine, EncodingSet, Float
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
-from deploykit.records import Json, Published, Tell, published, silent
+from deploykit.records import Feeds, Json, Names, Published, Tell, published, replace, silent
 
 __all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType", "fewest_wider"]
 
@@ -47,8 +46,8 @@ class RaiseTrial(Published):
 
     wide: str
     count: int
-    layers: tuple[str, ...]
-    tensors: tuple[str, ...]
+    layers: Names
+    tensors: Names
     reached: Reached
     met: bool
     cost: ModelCost
@@ -101,7 +100,7 @@ class Raiser(Struct, dict=True):
     facts: GraphFacts
     made: EncodingSet
     order: Sequence[Layer]
-    feeds: Sequence[Feed]
+    feeds: Feeds
     reaching: Reaching
     costs: CostModel
     tell: Tell = silent
@@ -124,7 +123,7 @@ class Raiser(Struct, dict=True):
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (low, middle) if self.trial(wide, middle, goal).met else (middle, high)
-        known = self._trials(wide)
+        known = tuple(sorted((t for t in self._known.values() if t.wide == wide), key=lambda trial: trial.count))
         met = [trial for trial in known if trial.met]
         if met:
             best = min(met, key=lambda trial: (trial.cost.bit_operations, trial.cost.activation_bytes, trial.count))
@@ -155,9 +154,6 @@ class Raiser(Struct, dict=True):
                 borders=len(find_borders(self.facts, made.floats)),
             )
         return self._known[key]
-
-    def _trials(self, wide: str) -> tuple[RaiseTrial, ...]:
-        return tuple(sorted((t for t in self._known.values() if t.wide == wide), key=lambda trial: trial.count))
 
     def _with(self, names: set[str], wide: str) -> EncodingSet:
         entries = dict(self.made.entries)
@@ -218,7 +214,7 @@ def fewest_wider(
     model: ModelProto,
     facts: GraphFacts,
     encodings: EncodingSet,
-    feeds: Sequence[Feed],
+    feeds: Feeds,
     wide: WideType,
     *,
     tell: Tell,

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from deploykit.model.nodes import bare, copy_of, names_read
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.values import byte_size, constant_tensor
+from deploykit.records import grouped
 
 __all__ = ["GraphPieces"]
 
@@ -65,11 +66,8 @@ class GraphPieces:
     @cached_property
     def readers(self) -> dict[str, list[int]]:
         """The nodes that read each tensor, computed or stored."""
-        found: dict[str, list[int]] = {}
-        for place in range(len(self.nodes)):
-            for name in (*self.reads[place], *self.holds[place]):
-                found.setdefault(name, []).append(place)
-        return found
+        read = enumerate(zip(self.reads, self.holds, strict=True))
+        return grouped((name, place) for place, names in read for name in chain(*names))
 
     def _cut(self, size: int) -> tuple[range, ...]:
         """Runs of at least ``size`` nodes, longer where a sequence would cross."""

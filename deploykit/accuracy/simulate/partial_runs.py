@@ -15,11 +15,11 @@ from onnx import ModelProto, TensorProto, helper
 
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.quantizers import RAW, quantized_tensor
-from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed, on_grid
+from deploykit.accuracy.simulate.sessions import Session, check_feed, on_grid
 from deploykit.encodings.values import Value
 from deploykit.model.values import byte_size
 from deploykit.model.weights import is_mapped, stored_values
-from deploykit.records import Arrays, Numbers
+from deploykit.records import Arrays, Feeds, Numbers
 from deploykit.system.limits import memory_budget
 
 __all__ = ["Change", "PartialRuns"]
@@ -44,7 +44,7 @@ class PartialRuns:
     def __init__(
         self,
         model: ModelProto,
-        feeds: Sequence[Feed],
+        feeds: Feeds,
         *,
         wanted: Sequence[str],
         values: Mapping[str, Value] | None = None,
@@ -70,7 +70,7 @@ class PartialRuns:
         """What is kept of one sample."""
         return sum(value.nbytes for value in self._kept[0].values()) if self._kept else 0
 
-    def _crossing_values(self, feed: Feed) -> _Values:
+    def _crossing_values(self, feed: Arrays) -> _Values:
         kept = {name: on_grid(np.asarray(feed[name]), self._values.get(name)) for name in self.graph.inputs}
         self._learn(kept)
         for number in range(len(self.graph.pieces)):

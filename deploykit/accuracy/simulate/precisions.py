@@ -23,7 +23,7 @@ from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import fusions
 from deploykit.model.weights import stored_values
-from deploykit.records import Json, Numbers, Published, Record, published
+from deploykit.records import Json, Numbers, Published, Record, Shape, published
 
 __all__ = [
     "CostModel",
@@ -183,14 +183,14 @@ def _bits(values: Mapping[str, Value], name: str) -> int:
     return int(bits) if bits is not None else 8 if value.dtype.startswith("float8") else 16
 
 
-def _products(facts: GraphFacts, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int, str, str]]:
+def _products(facts: GraphFacts, shapes: Mapping[str, Shape]) -> Iterator[tuple[int, str, str]]:
     """Multiplications of every linear operator, with the names of both factors."""
     for node in facts.nodes:
         if has(node, Trait.LINEAR) and len(node.inputs) > 1 and {*node.inputs[:2], node.outputs[0]} <= shapes.keys():
             yield _multiplications(node, shapes), node.inputs[0], node.inputs[1]
 
 
-def _multiplications(node: NodeFact, shapes: Mapping[str, tuple[int, ...]]) -> int:
+def _multiplications(node: NodeFact, shapes: Mapping[str, Shape]) -> int:
     made, factor, data = math.prod(shapes[node.outputs[0]]), shapes[node.inputs[1]], shapes[node.inputs[0]]
     match node.op_type:
         case "Conv":

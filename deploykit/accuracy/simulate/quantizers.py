@@ -21,7 +21,7 @@ from deploykit.errors import InputError
 from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import named_tensors
 from deploykit.model.weights import element_type, is_mapped, numpy_type, stored_values
-from deploykit.records import Numbers
+from deploykit.records import Numbers, Shape
 
 __all__ = ["RAW", "Floats", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
 __all__ += ["quantizers_of", "spread_scale"]
@@ -86,7 +86,7 @@ def _on_grid(x: Floats, s: Floats, o: Floats, bits: int, made: Floats) -> Floats
     return made
 
 
-def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats:
+def spread_scale(numbers: Array, value: Value, shape: Shape) -> Floats:
     """A scale or offset as float32 that broadcasts against ``shape``; ValueError when it does not belong to it."""
     narrow = np.asarray(numbers, dtype=np.float32)
     block_size = getattr(value, "block_size", None)

@@ -35,11 +35,10 @@ from deploykit.model.weights import (
     stored_values,
     weight_files,
 )
-from deploykit.records import Arrays, Numbers, Record
+from deploykit.records import Arrays, Feeds, Names, Numbers, Record, grouped
 from deploykit.system.limits import memory_budget
 
 __all__ = [
-    "Feed",
     "Known",
     "Session",
     "StreamedModel",
@@ -48,9 +47,6 @@ __all__ = [
     "reference_outputs",
     "run_chain",
 ]
-
-Feed: TypeAlias = Arrays
-"""One sample: arrays by input name."""
 
 Known: TypeAlias = dict[bytes, dict[str, Numbers]]
 """What pieces of models gave, by all that it hangs on: the piece, its quantizers, what it was fed."""
@@ -98,7 +94,7 @@ class Session:
         room: int | None = None,
         known: Known | None = None,
     ) -> None:
-        self.outputs: tuple[str, ...] = tuple(o.name for o in model.graph.output)
+        self.outputs: Names = tuple(o.name for o in model.graph.output)
         size, values = mapped_bytes(model), values or {}
         if room is None:  # for weights that are worth a group of their own, within a small part of the memory budget
             room = max(_LEAST_GROUP, min(_GROUP, memory_budget() // _GROUPS_IN_BUDGET))
@@ -129,11 +125,11 @@ class Session:
             self._runner = opener.open(whole)
         self.inputs = self._runner.inputs
 
-    def run(self, feed: Feed) -> dict[str, Numbers]:
+    def run(self, feed: Arrays) -> dict[str, Numbers]:
         """All outputs and captured tensors by name. Raises InputError when an input is missing or does not fit."""
         return self.runs([feed])[0]
 
-    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, Numbers]]:
+    def runs(self, feeds: Feeds) -> list[dict[str, Numbers]]:
         """``run`` for each of several samples; of a model in groups each group is opened once for all of them."""
         for feed in feeds:
             check_feed(feed, self.inputs)
@@ -156,7 +152,7 @@ def on_grid(raw: Numbers, value: Value | None) -> Numbers:
     return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
 
 
-def check_feed(feed: Feed, inputs: Iterable[str]) -> None:
+def check_feed(feed: Arrays, inputs: Iterable[str]) -> None:
     """Raises InputError when a sample lacks one of the inputs."""
     missing = sorted(set(inputs) - feed.keys())
     if missing:
@@ -171,7 +167,7 @@ class _OpenModel:
         self._wanted = [o.name for o in session.outputs()]
         self.inputs = frozenset(i.name for i in session.inputs())
 
-    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, Numbers]]:
+    def runs(self, feeds: Feeds) -> list[dict[str, Numbers]]:
         made = []
         for feed in feeds:
             try:
@@ -291,10 +287,8 @@ class StreamedModel:
         self.inputs = frozenset(self._pieces.inputs)
         self._declared = {item.name: item for item in model.graph.input}
         # What no later group reads; what is wanted stays.
-        self._last: dict[int, list[str]] = {}
-        for name, number in self._pieces.last.items():
-            if name not in self.wanted:
-                self._last.setdefault(number, []).append(name)
+        last = self._pieces.last.items()
+        self._last = grouped((number, name) for name, number in last if name not in self.wanted)
 
     @property
     def largest(self) -> int:
@@ -334,7 +328,7 @@ class _SharedPiece(Struct, frozen=True):
     known: Known
     model: ModelProto
 
-    def runs(self, feeds: Sequence[Feed]) -> list[_Values]:
+    def runs(self, feeds: Feeds) -> list[_Values]:
         graph, known = self.model.graph, self.known
         names = [*(tensor.name for tensor in graph.initializer), *(name for node in graph.node for name in node.output)]
         about = blake2b(pickle.dumps([self.model.SerializeToString(), *map(self.opener.values.get, names)])).digest()
@@ -351,7 +345,7 @@ class _SharedPiece(Struct, frozen=True):
         return found
 
 
-def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:
+def reference_outputs(model: ModelProto, feeds: Feeds) -> list[Arrays]:
     """The outputs for each sample. Raises InputError where the reference cannot compute them either."""
     from onnx.reference import ReferenceEvaluator
 
@@ -364,7 +358,7 @@ def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:
         raise InputError(f"{model.graph.name}: ONNX's reference does not run the model", why=why) from None
 
 
-def run_chain(pieces: Iterable[Session], feeds: Sequence[Feed]) -> list[_Values]:
+def run_chain(pieces: Iterable[Session], feeds: Feeds) -> list[_Values]:
     """Every input and everything that was made, for each sample.
 
     Each piece reads the model's inputs and what the pieces before it made, by name.

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from msgspec.structs import replace
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge
@@ -25,7 +23,7 @@ from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import MOST, Samples, gather
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.quantizers import quantizers_of
-from deploykit.accuracy.simulate.sessions import Feed, Known, Session
+from deploykit.accuracy.simulate.sessions import Known, Session
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.collect import collect_facts
@@ -33,7 +31,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.operators import quantizes_at_run_time
 from deploykit.model.weights import lean_weights
-from deploykit.records import Json, Numbers, Published, Record, published
+from deploykit.records import Doubles, Feeds, Json, Names, Numbers, Published, Record, published, replace
 from deploykit.rewrites.contract import load_transform
 
 __all__ = [
@@ -81,7 +79,7 @@ class Simulation(Published, eq=False):
     outputs: tuple[dict[str, Numbers], ...]
     reference: tuple[dict[str, Numbers], ...]
     fidelity: tuple[Fidelity, ...]
-    applied: tuple[str, ...]
+    applied: Names
     skipped: Mapping[str, str]
     verdict: Verdict | None
     samples: Samples | None = None
@@ -128,7 +126,7 @@ class Simulator(Session):
 def simulate(
     model: ModelProto,
     encodings: EncodingSet,
-    inputs: Sequence[Feed],
+    inputs: Feeds,
     *,
     facts: GraphFacts | None = None,
     label: str = "arbitrary",
@@ -226,9 +224,7 @@ def read_question(
     return QuestionOfFiles(model=proto, facts=facts, samples=made, encodings=placed)
 
 
-def compare_outputs(
-    reference: Sequence[Feed], outputs: Sequence[Feed], encodings: EncodingSet | None = None
-) -> tuple[Fidelity, ...]:
+def compare_outputs(reference: Feeds, outputs: Feeds, encodings: EncodingSet | None = None) -> tuple[Fidelity, ...]:
     """One Fidelity per output name of the reference, over all samples together."""
     found = []
     for name in reference[0] if reference else ():
@@ -240,11 +236,11 @@ def compare_outputs(
     return tuple(found)
 
 
-def _stacked(samples: Sequence[Feed], names: Sequence[str]) -> npt.NDArray[np.float64]:
+def _stacked(samples: Feeds, names: Sequence[str]) -> Doubles:
     return np.concatenate([np.asarray(sample[n], np.float64).ravel() for n in names for sample in samples])
 
 
-def overall_sqnr_db(reference: Sequence[Feed], outputs: Sequence[Feed]) -> float:
+def overall_sqnr_db(reference: Feeds, outputs: Feeds) -> float:
     """Signal to noise over all outputs and samples together, in dB; infinite without any difference."""
     names = list(reference[0]) if reference else []
     return sqnr_db(_stacked(reference, names), _stacked(outputs, names)) if names else math.inf

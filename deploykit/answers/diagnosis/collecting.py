@@ -10,7 +10,7 @@ from typing import IO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct, field
+from msgspec import Struct
 
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES, Block, blocks, text_around
 from deploykit.answers.diagnosis.patterns import (
@@ -22,7 +22,7 @@ from deploykit.answers.diagnosis.patterns import (
     shape_of,
 )
 from deploykit.answers.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, SOURCE, Trouble, trouble_of
-from deploykit.records import Record
+from deploykit.records import Record, field
 from deploykit.tables.known_errors import Catalog, KnownError, Observation, Tool
 
 __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]

@@ -8,11 +8,9 @@ from functools import cache
 from itertools import takewhile
 from typing import Literal
 
-from msgspec import field
-
 from deploykit.answers.diagnosis.collecting import ErrorLine
 from deploykit.answers.diagnosis.trouble import SOURCE
-from deploykit.records import Record
+from deploykit.records import Record, field
 from deploykit.tables.known_errors import Catalog, LineForm, Tool
 
 __all__ = ["Event", "codes_of", "compiled", "event_of", "level_of", "speaker"]

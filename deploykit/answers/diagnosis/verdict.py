@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import field
 from msgspec.structs import asdict
 
 from deploykit.answers.diagnosis.collecting import ErrorLine, Finish, Hit
 from deploykit.answers.diagnosis.events import Event
 from deploykit.answers.diagnosis.names import MappedName
 from deploykit.findings import Severity
-from deploykit.records import Json, Record
+from deploykit.records import Json, Record, field
 from deploykit.tables.known_errors import CodeMeaning, KnownError
 
 __all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis"]

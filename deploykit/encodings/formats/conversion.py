@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from msgspec.structs import replace
-
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS, write_encodings
 from deploykit.encodings.formats.differences import Signedness, to_unsigned
@@ -18,7 +16,7 @@ from deploykit.encodings.place import Layout
 from deploykit.encodings.read import with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import UsageError
-from deploykit.records import Json, Published, published
+from deploykit.records import Json, Published, published, replace
 
 __all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert", "writable_versions"]
 

@@ -9,10 +9,9 @@ from collections import Counter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
-from deploykit.records import Json, Published
+from deploykit.records import Json, Published, replace
 
 __all__ = [
     "EntryChange",

@@ -16,6 +16,7 @@ import numpy as np
 
 from deploykit.encodings.values import Affine, Array, Float8, Lpbq
 from deploykit.errors import InputError
+from deploykit.records import Shape
 
 __all__ = [
     "FLOAT8_TYPES",
@@ -164,7 +165,7 @@ def checked(where: str, value: Grid) -> Grid:
     if isinstance(value, Affine):
         low, high, scale, zero = value.lowest, value.highest, value.scale, value.zero_point
         bound = (scale > 0) & (scale < _FAR_FROM_INFINITY) if scale.shape == zero.shape else np.False_
-        if not bool((bound & (zero >= low) & (zero <= high)).all()):
+        if not (bound & (zero >= low) & (zero <= high)).all():
             _refuse_affine(where, value)
     elif isinstance(value, Lpbq):
         _check_scales(where, value.channel_scale)
@@ -252,7 +253,7 @@ def normal_axis(axis: int, rank: int, where: str) -> int:
     return axis % rank
 
 
-def other_axis(shape: tuple[int, ...], block_axis: int) -> int | None:
+def other_axis(shape: Shape, block_axis: int) -> int | None:
     """The channel axis of a blockwise array: the only other dimension, or the only other one longer than 1."""
     others = [axis for axis in range(len(shape)) if axis != block_axis]
     long = [axis for axis in others if shape[axis] > 1]

@@ -171,16 +171,12 @@ def _decode(job: ChildJob) -> None:
         folder.mkdir(exist_ok=True)
         for index, path in enumerate(images[kind]):
             tell("decoding images", index, len(images[kind]))
-            pixels = _image(decoded, Path(path), images["recipe"])
+            try:
+                pixels = decoded(Path(path), images["recipe"])
+            except ImportError:
+                raise RuntimeError("images need Pillow here (pip install pillow); or give .npz samples") from None
             # numpy.savez takes some names, such as ``file``, for its own arguments.
             stored = zipfile.ZipFile(folder / f"{index:05}.npz", "w")
             with stored as archive, archive.open(f"{images['input']}.npy", "w") as member:
                 np.lib.format.write_array(member, pixels)
     job.stage_done("decode")
-
-
-def _image(decoded: Callable[..., Any], path: Path, recipe: Mapping[str, Any]) -> Any:
-    try:
-        return decoded(path, recipe)
-    except ImportError:
-        raise RuntimeError("images need Pillow here (pip install pillow); or give .npz samples") from None

@@ -10,11 +10,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.errors import ToolError, UsageError
-from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.findings import Findings, exit_status, sort_findings
 from deploykit.flow.candidates import make_asked, make_best
 from deploykit.flow.choose import ChosenWay
 from deploykit.flow.ladder import Ladder
@@ -26,7 +24,7 @@ from deploykit.flow.rules import RULES
 from deploykit.model.load import blaming, load_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
-from deploykit.records import Json, Published, Tell, plain, silent
+from deploykit.records import Json, Published, Tell, plain, replace, silent
 from deploykit.report.ladders import render_ladder
 from deploykit.system.jobs import Steps
 
@@ -41,7 +39,7 @@ class Quantization(Published):
     folder: Path
     files: Mapping[str, str]
     record: Json
-    findings: tuple[Finding, ...]
+    findings: Findings
 
     @property
     def exit_status(self) -> int:
@@ -148,7 +146,7 @@ def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force:
     return Quantization(folder=out, files=files, record=record, findings=packaged.findings)
 
 
-def _report(folder: Path, files: Mapping[str, str], record: Json, findings: tuple[Finding, ...]) -> Json:
+def _report(folder: Path, files: Mapping[str, str], record: Json, findings: Findings) -> Json:
     """Write the page for people; what ``report.json`` shall say."""
     lines = (_page if "numbers" in record else _recipe_page)(record)
     lines += [f"* {finding.severity} {finding.code}: {finding.message}" for finding in findings]

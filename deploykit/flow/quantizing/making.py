@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from msgspec import field
-from msgspec.structs import replace
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
@@ -30,7 +28,6 @@ from deploykit.accuracy.samples.calibration import Calibration, load_calibration
 from deploykit.accuracy.samples.data_quality import MOST
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, spread
-from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, overall_sqnr_db
 from deploykit.backend.backend import AnyBackend, Same, SharedWork, Situation
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
@@ -43,7 +40,7 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.findings import Finding
+from deploykit.findings import Findings
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
 from deploykit.flow.rules import QUANTIZED_RULES
 from deploykit.flow.samples import about_samples
@@ -52,7 +49,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, load_model
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
-from deploykit.records import Json, Published, Record, Tell
+from deploykit.records import Arrays, Feeds, Json, Published, Record, Tell, field, replace
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
@@ -164,12 +161,12 @@ def _held_out(count: int) -> set[int]:
     return {round((at + 0.5) * count / wanted) for at in range(wanted)} if wanted else set()
 
 
-def read_held_out(folder: Path) -> list[Feed]:
+def read_held_out(folder: Path) -> list[Arrays]:
     """The samples that were judged on, decoded."""
     return [read_arrays(path) for path in sorted((folder / "held_out").glob("*.npz"))]
 
 
-def read_decoded(folder: Path, most: int) -> list[Feed]:
+def read_decoded(folder: Path, most: int) -> list[Arrays]:
     """At most ``most`` of all samples of a job, spread over those that were seen and those held out."""
     files = [*sorted((folder / "samples").glob("*.npz")), *sorted((folder / "held_out").glob("*.npz"))]
     return [read_arrays(files[at]) for at in spread(len(files), most)]
@@ -346,7 +343,7 @@ class Numbers(Published, eq=False):
         }
 
 
-def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Sequence[Feed], *, seen: bool) -> Numbers:
+def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Feeds, *, seen: bool) -> Numbers:
     """Run the float model as given and the quantized one on the samples, and hold the quantizer's own outputs beside.
 
     Raises ToolError where the quantized model's outputs are not those of the model as given, InputError where their
@@ -384,7 +381,7 @@ def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Sequence[
     )
 
 
-def _own(folder: Path, names: Sequence[str]) -> list[Feed] | None:
+def _own(folder: Path, names: Sequence[str]) -> list[Arrays] | None:
     """The quantizer's own simulated outputs; None where it simulates nothing."""
     place = folder / "out" / "simulated"
     if not (place / "names.json").is_file():
@@ -411,11 +408,11 @@ class Made(Published, eq=False):
     widened: str = ""
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> Findings:
         """What the rules say of what was made; ``about_data`` says the same of what it was made from."""
         return QUANTIZED_RULES.run(self)
 
-    def about_data(self) -> tuple[Finding, ...]:
+    def about_data(self) -> Findings:
         """What there is to say of the samples, as the quantizer was given them and against the model as given."""
         feeds = read_decoded(self.ran.folder, MOST)
         facts = collect_facts(self.model)

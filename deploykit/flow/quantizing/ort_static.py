@@ -71,14 +71,6 @@ def _prepared(job: child.ChildJob, *, per_channel: bool) -> tuple[Path, set[str]
     return job.folder / "prepared.onnx", taken
 
 
-def _named_again(path: Path, taken: set[str]) -> None:
-    """Give the tensors their names back; the grids that took these get others."""
-    model = onnx.load(path)
-    _rename(model, lambda name: f"{name}{_GRID}" if name in taken else name)
-    _rename(model, lambda name: name.replace(_APART, ""))
-    onnx.save(model, path)
-
-
 def _rename(model: onnx.ModelProto, rename: Callable[[str], str]) -> None:
     for node in model.graph.node:
         node.input[:] = map(rename, node.input)
@@ -132,8 +124,11 @@ def work(job: child.ChildJob) -> None:
         calibrate_method=CalibrationMethod[settings["method"]],
         extra_options=extra,
     )
-    if taken:
-        _named_again(job.out / QDQ, taken)
+    if taken:  # the tensors get their names back, and the grids that took these get others
+        model = onnx.load(job.out / QDQ)
+        _rename(model, lambda name: f"{name}{_GRID}" if name in taken else name)
+        _rename(model, lambda name: name.replace(_APART, ""))
+        onnx.save(model, job.out / QDQ)
     _leave_infinite(job.out / QDQ, job.model)
     job.stage_done("quantize")
     options = onnxruntime.SessionOptions()

@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
-from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet, Value
+from deploykit.records import Arrays
 from sample_models.tiny_graphs import TinyGraph
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def measure(operators: int = 1000, *, every: int = 1, sampled: int = SAMPLED) ->
     """Both ways on two samples, per tensor: the fast one for each ``every``-th, the slow one for some of these."""
     model, values = chain(operators)
     rng = np.random.default_rng(1)
-    feeds: list[Feed] = [{"x": rng.normal(size=(1, WIDTH)).astype(np.float32)} for _ in range(2)]
+    feeds: list[Arrays] = [{"x": rng.normal(size=(1, WIDTH)).astype(np.float32)} for _ in range(2)]
     outputs = [item.name for item in model.graph.output]
     asked = list(values)[::every]
     some = asked[:: len(asked) // sampled]
@@ -78,7 +78,7 @@ def measure(operators: int = 1000, *, every: int = 1, sampled: int = SAMPLED) ->
     )
 
 
-def _whole(model: onnx.ModelProto, feeds: list[Feed], values: dict[str, Value]) -> tuple[float, float]:
+def _whole(model: onnx.ModelProto, feeds: list[Arrays], values: dict[str, Value]) -> tuple[float, float]:
     """Seconds to open a simulation and to run it."""
     entries = {name: Encoding(name=name, value=value) for name, value in values.items()}
     simulator, opening = _timed(lambda: Simulator(model, EncodingSet(version="", entries=entries)))

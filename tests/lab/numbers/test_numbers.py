@@ -16,11 +16,12 @@ from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.calibration import parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.collect import facts_of
+from deploykit.records import Feeds
 
 from . import pictures, words
 from .sketches import MODELS, Sample
@@ -92,7 +93,7 @@ class Bench:
         value = replace(entry.value, scale=entry.value.scale / 30)
         return replace(self.encodings, entries={**self.encodings.entries, entry.name: replace(entry, value=value)})
 
-    def run(self, encodings: EncodingSet, feeds: Sequence[Feed]) -> Outputs:
+    def run(self, encodings: EncodingSet, feeds: Feeds) -> Outputs:
         simulator = Simulator(self.model, encodings)
         return [dict(simulator.run(feed)) for feed in feeds]
 
@@ -105,7 +106,7 @@ class Bench:
             self._said_of[label] = found
         return self._said_of[label]
 
-    def faulty(self, feeds: Sequence[Feed]) -> Outputs:
+    def faulty(self, feeds: Feeds) -> Outputs:
         session = Session(self.sample.build(faulty=True)[0])
         with np.errstate(all="ignore"):
             return [dict(session.run(feed)) for feed in feeds]
@@ -186,7 +187,7 @@ WRONG: Mapping[str, Callable[[Outputs], Outputs]] = {
 WAYS = ("right", *WRONG, "one range", "own fault")
 
 
-def outputs_of(bench: Bench, way: str, feeds: Sequence[Feed]) -> Outputs | None:
+def outputs_of(bench: Bench, way: str, feeds: Feeds) -> Outputs | None:
     """What a model that is right, or wrong in one way, gives; None where a way makes no sense."""
     if way == "own fault":
         return bench.faulty(feeds) if bench.sample.fault else None
