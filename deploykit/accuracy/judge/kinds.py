@@ -167,7 +167,10 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
         kind = _kind_of(facts, output)
         class_axis, task = _task(facts, output, kind)
         return (Piece(output=output, kind=kind, class_axis=class_axis, task=task),)
-    found, read = list[Piece](), set(_reached(facts, parts[0][0]))
+    moved = [found for part in parts for found in _in_place(facts, part, along, parts[-1][2])]
+    # Of a Concat that is decoded afterwards what it joins is known.
+    found, read = list[Piece](), set(_reached(facts, parts[0][0]) if len(moved) == len(parts) else ())
+    parts = tuple(moved)
     kinds = [_kind_of(facts, name) for name, _, _ in parts]
     scores = sum(stop - start for kind, (_, start, stop) in zip(kinds, parts, strict=True) if kind is OutputKind.SCORES)
     for kind, (name, start, stop) in zip(kinds, parts, strict=True):
@@ -186,6 +189,19 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
             elif end > begin:
                 found.append(piece)
     return tuple(found)
+
+
+def _in_place(facts: GraphFacts, part: tuple[str, int, int], along: int, total: int) -> list[tuple[str, int, int]]:
+    """What another Concat joins at the places of a part that is cut out of it and nothing else; the part without one.
+
+    What a decoder leaves as it is stays where it was.
+    """
+    name, start, stop = part
+    for node, axes in _upwards(facts, name, "Slice", "Split"):
+        inner = concat_parts(facts, node) if node.op_type == "Concat" else ()
+        if inner and inner[-1][2] == total and axes[int(node.attributes.get("axis", 0)) % len(axes)] == along:
+            return [(one, max(low, start), min(high, stop)) for one, low, high in inner if low < stop and start < high]
+    return [part]
 
 
 _SOFT = ("Softmax", "LogSoftmax")
@@ -295,10 +311,11 @@ def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape, pictures
     return shape[2:] in sizes or (bool(sizes) and any(shape[1] in known.classes for known in limits().data_set))
 
 
-def _upwards(facts: GraphFacts, output: str) -> Iterator[tuple[NodeFact, list[int | None]]]:
+def _upwards(facts: GraphFacts, output: str, *also: str) -> Iterator[tuple[NodeFact, list[int | None]]]:
     """What makes an output, through operators that move values only; per axis of what it makes, the output's axis.
 
     A Concat of levels (along the axis of rows) is seen through: its operands are made alike. None: that is not told.
+    ``also`` are more operators that keep axes.
     """
     tensor, axes = output, list[int | None](range(len(facts.tensors[output].shape or ())))
     while (node := facts.producer_of(tensor)) is not None and node.inputs:
@@ -311,7 +328,7 @@ def _upwards(facts: GraphFacts, output: str) -> Iterator[tuple[NodeFact, list[in
             axes = [axes[order.index(axis)] for axis in range(len(order))]
         elif has(node, Trait.RESHAPES):
             axes = [None if axis is None else axes[axis] for axis in _same_axes(read, made)]
-        elif node.op_type not in _SAME | {"Clip", "Concat"}:
+        elif node.op_type not in _SAME | {"Clip", "Concat", *also}:
             return
         tensor = node.inputs[0]
 
