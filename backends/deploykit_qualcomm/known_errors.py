@@ -28,6 +28,25 @@ _CHIP = re.compile(
     r"|soc_?(?: |id )?model\W{1,4}(?P<model>\d{2,3})|blob v\D{0,20}(?P<blob>\d+\.\d+\.\d+))\b",
     re.IGNORECASE,
 )
+# One of these is in a line of a chip; that most lines have none is told sooner so.
+_OF_CHIPS = (
+    "sm4",
+    "sm6",
+    "sm7",
+    "sm8",
+    "sa6",
+    "sa7",
+    "sa8",
+    "sc7",
+    "sc8",
+    "sxr",
+    "qcs",
+    "qcm",
+    "qrb",
+    "model",
+    "arch with",
+    "blob v",
+)
 _KINDS = ("signed integer", "unsigned integer", "float", "signed fixed point", "unsigned fixed point")
 _WORDS = {"uint": "unsigned", "int": "signed", "float": "float", "bfloat": "bfloat"}
 
@@ -62,7 +81,8 @@ def _explain_chips(line: str) -> Iterator[tuple[str, str]]:
     >>> dict(_explain_chips("SoC model: 57"))
     {'SoC model: 57': 'SM8650, Hexagon v75'}
     """
-    for match in _CHIP.finditer(line):
+    small = line.lower()
+    for match in _CHIP.finditer(line) if any(word in small for word in _OF_CHIPS) else ():
         kind = match.lastgroup or ""
         found = [
             f"{device.name}, Hexagon {device.fact('arch')}"

@@ -212,8 +212,8 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], 
         root = row.root
     elif "general" in said:
         root = "symptom"
-    codes = [*sighting.fields.get("code", "").split(), *(text for hit in hits for _, text in codes_of(hit.text))]
-    fields = defaultdict(lambda: "…", {"parts": "several", **sighting.fields, "code": next(iter(codes), "not given")})
+    code = sighting.fields.get("code") or next((text for hit in hits for _, text in codes_of(hit.text)), "not given")
+    fields = defaultdict(lambda: "…", {"parts": "several", **sighting.fields, "code": code})
     if _NUMBER.fullmatch(fields["code"]) and (meaning := catalog.code(int(fields["code"], 0))):
         fields["code"] += f", {meaning.meaning}"
     size, limit = (int("0" + re.sub(r"\D", "", fields[key])) for key in ("size", "limit"))

@@ -29,6 +29,7 @@ _CRASHED = re.compile(
 _DIED = re.compile(r"\W{0,4}(?:Segmentation fault|Bus error|Illegal instruction|Aborted|Killed)\b")
 _NAMES_ITSELF = re.compile(  # a package before its exception, or a program before its message
     r"(?:\[\w+\]: |\S*[/\\])?(?!(?:error|fatal|panic|warning|failed|info|note|reason|\w{0,2}sh)\b)"
+    r"(?![\w-]*(?:npu|dsp|backend)\b)"
     r"([a-z_]\w*(?:\.\w+)*?(?=\.[A-Z]\w*(?:Error|Exception|Refused|Timeout)\b)|[a-z][a-z\d+-]+(?=(?:\[\d+\])?: \S))"
 )
 _INNERMOST = re.compile(r'File "[^"\n]*-packages[/\\](\w+)(?![\s\S]*\nFile ")')  # whose code the last frame is
