@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.measures import overall_db, sqnr_db
@@ -86,6 +86,7 @@ def correctness(scope: NumericScope) -> Correctness:
 
 
 _LOCATED_ON = 2  # with every tensor shown, each sample costs many times more
+_SHOWN = 64  # results at once: a model with so many more outputs is hardly slower
 _SEEN = 3  # so many samples' outputs are handed on, for a page to show
 _LEAST_DB = 20.0  # a tensor on the emulator that is farther from the CPU's is where something is lost
 
@@ -202,19 +203,48 @@ def _first_difference(
     run: Callable[..., tuple[list[Arrays], list[Arrays]]],
     progress: Tell,
 ) -> Json:
-    """What is known of the first node whose result differs: by compiling once more, with what all give as outputs."""
+    """What is known of the first node whose result differs: by compiling again, with further results as outputs.
+
+    With all of a large model at once the emulator takes tens of times as long: first some are looked at that are spread
+    over the graph, then those before the first wrong one of them.
+    """
     model, shown = onnx.load(job.root / job.qdq), dict[str, NodeFact]()
-    # The result of every pair becomes an output, of a model without pairs that of every operator; by such a tensor, in
-    # graph order, the node that computes it.
+    # The result of every pair, of a model without pairs that of every operator; by such a tensor, in graph order, the
+    # node that computes it.
     facts = facts_of(model)
     halves = [node for node in facts.nodes if node.op_type == "DequantizeLinear"]
     for name in (name for node in halves or facts.nodes for name in node.outputs):
         maker = facts.maker_behind(name, QUANTIZERS)
-        if maker is None or maker.op_type == "Constant" or facts.tensors[name].dtype != "float":
-            continue
-        shown[name] = maker
-        if name not in facts.outputs:
-            model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+        if maker is not None and maker.op_type != "Constant" and facts.tensors[name].dtype == "float":
+            shown[name] = maker
+    names, found = list(shown), dict[str, object]()
+    while names:
+        step = -(-len(names) // _SHOWN)
+        parts = [names[start : start + step] for start in range(0, len(names), step)]
+        del model.graph.output[len(facts.outputs) :]
+        ends = [part[-1] for part in parts]
+        model.graph.output.extend(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ends if name not in facts.outputs
+        )
+        losses = _losses(job, model, ends, feeds, run, progress)
+        wrong = next((at for at, loss in enumerate(losses) if not loss >= _LEAST_DB), None)
+        if wrong is None:
+            break
+        node = shown[ends[wrong]]
+        found = {"first": node.label, "first_type": node.op_type, "first_db": finite(losses[wrong])}
+        names = parts[wrong] if step > 1 else []
+    return found
+
+
+def _losses(
+    job: EmulationJob,
+    model: ModelProto,
+    names: Sequence[str],
+    feeds: Sequence[Arrays],
+    run: Callable[..., tuple[list[Arrays], list[Arrays]]],
+    progress: Tell,
+) -> list[float]:
+    """How far each of these outputs is from the CPU's, in dB; nothing where it does not compile."""
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
         root = Path(folder)
         onnx.save(model, root / "model.onnx")
@@ -229,14 +259,13 @@ def _first_difference(
             host=job.host,
         )
         if not compile_model(again, progress).ok:
-            return {}
+            return []
         sides = list(zip(*run(root, "model.onnx", "c.onnx", feeds), strict=True))
     rows = ChosenRows(facts_of(model))
-    for tensor, node in shown.items():
-        found = [rows.matched(tensor, one[tensor], two[tensor]) for one, two in sides]
+    losses = []
+    for name in names:
+        found = [rows.matched(name, one[name], two[name]) for one, two in sides]
         # A kernel may give another shape than the model says: then nothing is right.
         same = all(one.left.shape == one.right.shape for one in found)
-        value = min(sqnr_db(one.left, one.right) for one in found) if same else -math.inf
-        if not value >= _LEAST_DB:
-            return {"first": node.label, "first_type": node.op_type, "first_db": finite(value)}
-    return {}
+        losses.append(min(sqnr_db(one.left, one.right) for one in found) if same else -math.inf)
+    return losses
