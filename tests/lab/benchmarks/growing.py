@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
@@ -26,11 +27,12 @@ PAGE = Path(__file__).parents[1] / "evidence" / "benchmarks.md"
 BEGIN, END = "<!-- growing -->\n", "<!-- end of growing -->\n"
 LIMIT = 2.2
 _HTP = ("--target", "sm8650", "--backend", "qnn-htp", "--sdk", "2.37", "--no-compile")
+_PROVIDER = ("--target", "sm8650", "--backend", "ort-qnn", "--no-compile")
 _WIDTH = 16
 _NODES, _LINES, _MEBIBYTES = 250, 1000, 64  # of the smallest
 
 
-def layers(folder: Path, times: int) -> None:
+def layers(folder: Path, times: int, width: int = _WIDTH) -> None:
     """Layers of MatMul, Add, Tanh over one small weight each, and encodings of all that they make."""
     import numpy as np
     import onnx
@@ -41,14 +43,14 @@ def layers(folder: Path, times: int) -> None:
     nodes, stored, moving = [], [], ["x0"]
     weights = [f"w{i}" for i in range(count)]
     for i in range(count):
-        weight = rng.standard_normal((_WIDTH, _WIDTH), dtype=np.float32) / np.float32(_WIDTH**0.5)
+        weight = rng.standard_normal((width, width), dtype=np.float32) / np.float32(width**0.5)
         stored += [numpy_helper.from_array(weight, f"w{i}"), numpy_helper.from_array(weight[0], f"b{i}")]
         made = [f"m{i}", f"a{i}", f"x{i + 1}"]
         read = ([f"x{i}", f"w{i}"], [made[0], f"b{i}"], [made[1]])
         for op_type, inputs, output in zip(("MatMul", "Add", "Tanh"), read, made, strict=True):
             nodes.append(helper.make_node(op_type, inputs, [output], name=f"{op_type}{i}"))
         moving += made
-    ends = [helper.make_tensor_value_info(name, 1, [1, _WIDTH]) for name in ("x0", f"x{count}")]
+    ends = [helper.make_tensor_value_info(name, 1, [1, width]) for name in ("x0", f"x{count}")]
     graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], stored)
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), folder / "model.onnx")
@@ -86,6 +88,13 @@ def weights(folder: Path, times: int) -> tuple[object, ...]:
     return ("package", folder / str(times) / "model.onnx", *_HTP, "--link", "-o", folder / "out")
 
 
+def inside(folder: Path, times: int) -> tuple[object, ...]:
+    """`check` for the provider of 1.2 MB of weights in the model's own file and more, with encodings"""
+    layers(folder / str(times), 1, width=60 * math.isqrt(times * 64) // 8)
+    model = folder / str(times) / "model.onnx"
+    return ("check", model, *_PROVIDER, "--encodings", folder / str(times) / "model.encodings")
+
+
 def targets(folder: Path, times: int) -> tuple[object, ...]:
     """`package` for one target and more"""
     from deploykit.backend.plugins import load_backend
@@ -103,7 +112,7 @@ def lines(folder: Path, times: int) -> tuple[object, ...]:
     return ("diagnose", folder / f"{times}.log")
 
 
-_GROWING: tuple[Callable[[Path, int], tuple[object, ...]], ...] = (nodes, entries, weights, targets, lines)
+_GROWING: tuple[Callable[[Path, int], tuple[object, ...]], ...] = (nodes, entries, weights, inside, targets, lines)
 
 
 def table(folder: Path, most: int) -> Iterator[str]:
