@@ -74,7 +74,7 @@ class Event(Record):
 
 def event_of(line: ErrorLine, catalog: Catalog) -> Event:
     """Read a line by the forms that its tools give their lines, and by what any line may name."""
-    text = line.text[:2000]  # what is longer is a dump, and says what failed where it begins
+    text = line.text
     level, where = level_of(text, catalog.forms)
     above = next((text for text in reversed(line.before) if text.strip(" ^~")), "")
     if text.endswith("AssertionError"):  # what was checked stands above
