@@ -77,7 +77,7 @@ def diagnose(
     )
     end = end_of_first_step(seen.error_lines.values())
     shown = [_cause(one, catalog, names or Names(), known_tools, failing=failing, end=end) for one in found]
-    past = [cause for cause in shown if _is_past(cause, seen)]
+    past = [cause for cause in shown if _is_past(cause, seen, catalog.forms)]
     shown = [replace(one, error=replace(one.error, severity=Severity.WARNING)) if one in past else one for one in shown]
     aside = [cause for cause in shown if all(TOLD.search(hit.text) for hit in cause.hits)]
     shown = [cause for cause in shown if cause not in aside]
@@ -152,7 +152,8 @@ def _by_structure(
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
-    if _is_past(replace(cause, error=replace(cause.error, tools=cause.error.id.partition("/")[:1])), seen):
+    spoken = replace(cause, error=replace(cause.error, tools=cause.error.id.partition("/")[:1]))
+    if _is_past(spoken, seen, catalog.forms):
         return
     if cause.error.id.startswith(_OF_OTHERS) and _went_on(seen, catalog.forms):
         return
@@ -162,24 +163,34 @@ def _by_structure(
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
 
 
-def _is_past(cause: Cause, seen: Collected) -> bool:
-    """Whether this only shows that something failed, and a tool of it said later that it is done."""
+def _is_past(cause: Cause, seen: Collected, forms: Iterable[LineForm]) -> bool:
+    """Whether this only shows that something failed, and a tool of it said later that it is done, or the run did."""
+    if cause.error.root != "symptom" or cause.error.severity is not Severity.ERROR:
+        return False
     done = max((finish.line for finish in seen.finishes.values() if finish.tool in cause.error.tools), default=0)
-    return cause.error.root == "symptom" and cause.error.severity is Severity.ERROR and done > cause.hits[-1].line
+    return done > cause.hits[-1].line or _did_well(seen, forms) is True
 
 
 def _went_on(seen: Collected, forms: Iterable[LineForm]) -> bool:
     """Whether the run said after its last failure that it did its job, or went on for long."""
-    for text in reversed(seen.tail):
-        if _failed(text, forms):
-            return False
-        if _WELL.search(text):
-            return True
+    well = _did_well(seen, forms)
+    if well is not None:
+        return well
     failures = [line.line for line in seen.error_lines.values() if _failed(line.text, forms)]
     if not failures:
         last = seen.tail[-_PAST_A_DOUBT_OF_OTHERS:]
         return seen.lines > len(last) and not any(map(trouble_of, last))
     return seen.lines - max(failures) > _GONE_ON
+
+
+def _did_well(seen: Collected, forms: Iterable[LineForm]) -> bool | None:
+    """Whether the last of a log's last lines that says how it went says that it went well."""
+    for text in reversed(seen.tail):
+        if _failed(text, forms):
+            return False
+        if _WELL.search(text):
+            return True
+    return None
 
 
 def _failed(text: str, forms: Iterable[LineForm]) -> bool:

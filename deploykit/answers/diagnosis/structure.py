@@ -111,6 +111,9 @@ def _by_kind(
     tools = {tool.id: tool for tool in catalog.tools}
     rows = {row.id: row for row in catalog.errors}
     for kind, line, event, names in found:
+        known = rows.get(kind.row)  # which others' words around it refute
+        if known and kind.chain and any(word in text for word in known.unless for text in (line.text, *line.before)):
+            continue
         if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
             tool = tools.get(event.tool, Tool(id="line", name="the program"))
             words = defaultdict(partial(str, kind.unnamed or "not named"), _spelled_out(names, catalog))
@@ -130,7 +133,7 @@ def _by_kind(
                 root=kind.root,
                 stage=event.stage,
             )
-            row = replace(rows.get(kind.row, row), severity=row.severity)
+            row = replace(known or row, severity=row.severity)
             why = "by whose code fails and how" if event.tool else "by what the line itself says"
             return _cause(line, row, f"{why}; {_NO_ROW}{f', and {NOBODY}' if nobody else ''}")
     return None
