@@ -32,6 +32,8 @@ _LARGEST_LOG = 6.0  # e to the 6th are 400 cells of 8 pixels, more than any pict
 _FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
 _REPEATED = 0.5  # a detector that looks at every cell gives each object several times, one with queries hardly ever
 _STRIDES = (8, 16, 32, 64)
+_VARIANCES = np.asarray([0.1, 0.1, 0.2, 0.2])
+_MOST_MOVES = 0.9
 
 
 class Detections(Record):
@@ -108,7 +110,11 @@ def read_both(
     if far > _FLAT:
         return known
     cells = _cells(len(best and known[0][0].boxes), sides)
-    return [(_of_cells(one, cells), _of_cells(two, cells)) for one, two in known]
+    moves = np.concatenate([np.abs(side.boxes[:, :2]).ravel() for side in best])
+    # No anchor is as far from what it finds as it is large: such places and sizes are in parts of it, as SSD has them.
+    units = _VARIANCES if cells[0, 2] == 1 and np.quantile(moves, _MOST_MOVES) > 1 else 1.0
+    parts = [tuple(replace(side, boxes=side.boxes * units) for side in pair) for pair in known]
+    return [(_of_cells(one, cells), _of_cells(two, cells)) for one, two in parts]
 
 
 def _cells(count: int, sides: Sequence[int]) -> Doubles:
