@@ -112,7 +112,10 @@ def _by_kind(
     rows = {row.id: row for row in catalog.errors}
     for kind, line, event, names in found:
         known = rows.get(kind.row)  # which others' words around it refute
-        if known and kind.chain and any(word in text for word in known.unless for text in (line.text, *line.before)):
+        around = (line.text, *line.before) if known and kind.chain else ()
+        if refuted := [text for text in around if known and any(word in text for word in known.unless)]:
+            if other := speaker(refuted, [tool for tool in catalog.tools if tool.foreign]):
+                return _beside(line, other)
             continue
         if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
             tool = tools.get(event.tool, Tool(id="line", name="the program"))
