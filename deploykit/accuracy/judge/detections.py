@@ -109,12 +109,13 @@ def read_both(
     far = np.mean(np.concatenate([np.abs(side.boxes).ravel() for side in best]) > _LARGEST_LOG)
     if far > _FLAT:
         return known
-    cells = _cells(len(best and known[0][0].boxes), sides)
+    cells = {count: _cells(count, sides) for count in {len(side.boxes) for pair in known for side in pair}}
+    has_anchors = all(table[0, 2] == 1 for table in cells.values() if len(table))
     moves = np.concatenate([np.abs(side.boxes[:, :2]).ravel() for side in best])
     # No anchor is as far from what it finds as it is large: such places and sizes are in parts of it, as SSD has them.
-    units = _VARIANCES if cells[0, 2] == 1 and np.quantile(moves, _MOST_MOVES) > 1 else 1.0
+    units = _VARIANCES if has_anchors and np.quantile(moves, _MOST_MOVES) > 1 else 1.0
     parts = [tuple(replace(side, boxes=side.boxes * units) for side in pair) for pair in known]
-    return [(_of_cells(one, cells), _of_cells(two, cells)) for one, two in parts]
+    return [(_of_cells(one, cells[len(one.boxes)]), _of_cells(two, cells[len(two.boxes)])) for one, two in parts]
 
 
 def _cells(count: int, sides: Sequence[int]) -> Doubles:
