@@ -129,18 +129,20 @@ def _parse_lpbq(row: LpbqItem, where: str) -> Lpbq:
 
 
 def format_sections(encodings: EncodingSet) -> Json:
-    """Both sections, of entries that ``conversion`` found the layout to hold."""
+    """Both sections; entries that the layout cannot hold are left out."""
     sections: dict[str, Any] = {name: [] for name in grids.SECTIONS}
     for entry in encodings:
-        section = sections["param_encodings" if entry.is_param else "activation_encodings"]
-        section.append({**_format_value(entry.value), "name": entry.name})
+        fields = _format_value(entry.value)
+        if fields is not None:
+            section = sections["param_encodings" if entry.is_param else "activation_encodings"]
+            section.append({**fields, "name": entry.name})
     return sections
 
 
-def _format_value(value: Value) -> Json:
-    """The object of one tensor without its name."""
+def _format_value(value: Value) -> Json | None:
+    """The object of one tensor without its name, or None when the layout has no such thing."""
     if isinstance(value, Float):
-        return {"bw": 16, "dtype": "FLOAT", "enc_type": "PER_TENSOR"}
+        return {"bw": 16, "dtype": "FLOAT", "enc_type": "PER_TENSOR"} if value.dtype == "float16" else None
     if isinstance(value, Affine):
         offset = _flat(grids.offset_of(value), value)
         shift = offset % 1
@@ -157,7 +159,8 @@ def _format_value(value: Value) -> Json:
         if value.block_size is not None:
             fields["block_size"] = value.block_size
         return fields
-    assert isinstance(value, Lpbq)
+    if not isinstance(value, Lpbq):
+        return None
     channels = value.channel_scale.reshape(-1)
     return {
         "block_size": value.block_size,

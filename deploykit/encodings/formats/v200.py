@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.grids import nested
-from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value, on_axis
+from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value, on_axis
 from deploykit.errors import InputError
 from deploykit.records import Json
 
@@ -165,13 +165,14 @@ def _lpbq(row: LinearItem, bits: int, channels: Array, blocks: Array, axis: int 
 
 
 def format_sections(encodings: EncodingSet) -> Json:
-    """The one section, of entries that ``conversion`` found the layout to hold."""
-    return {"encodings": [{**_format_value(entry.value), "name": entry.name} for entry in encodings]}
+    """The one section; entries that the layout cannot hold are left out."""
+    made = ((entry.name, _format_value(entry.value)) for entry in encodings)
+    return {"encodings": [{**fields, "name": name} for name, fields in made if fields is not None]}
 
 
-def _format_value(value: Value) -> Json:
-    """The object of one tensor without its name."""
-    if isinstance(value, Lpbq):
+def _format_value(value: Value) -> Json | None:
+    """The object of one tensor without its name, or None when the layout has no such thing."""
+    if isinstance(value, Lpbq) and value.placed and value.decompressed_bits == 2 * value.bits:
         return {
             "axis": value.block_axis,
             "block_size": value.block_size,
@@ -179,7 +180,8 @@ def _format_value(value: Value) -> Json:
             "per_block_int_scale": value.block_scale.astype(np.int64).tolist(),
             "per_channel_float_scale": grids.json_numbers(value.channel_scale),
         }
-    assert not isinstance(value, Float)
+    if not isinstance(value, Float8) and not (isinstance(value, Affine) and value.placed):
+        return None
     fields = {"output_dtype": value.dtype, "y_scale": grids.json_numbers(value.scale)}
     if isinstance(value, Affine) and value.zero_point.any():
         zero = value.zero_point
