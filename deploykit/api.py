@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
-from deploykit.records import Json, Tell, replace, silent
+from deploykit.findings.records import Json, Tell, replace, silent
 from deploykit.system.limits import limited_time, memory_budget, with_memory
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.records import Json, Names, Tell
+from deploykit.findings.records import Json, Names, Tell
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.records import Record, grouped
+from deploykit.findings.records import Record, grouped
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit_ort_qnn.provider_keys import load_options
 from deploykit_qualcomm.atlas.rows import atlas_rows, costs, where_it_holds

@@ -25,9 +25,9 @@ from deploykit.devices.profiles import origins_of
 from deploykit.devices.sessions import PROVIDER_PROFILE, session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Severity
+from deploykit.findings.records import Json, Tell, replace
 from deploykit.model.collect import facts_of
 from deploykit.packages.manifests import json_text
-from deploykit.records import Json, Tell, replace
 from deploykit.system.folders import scratch
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count

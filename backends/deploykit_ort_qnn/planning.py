@@ -11,7 +11,7 @@ from deploykit.backend.backend import MixedSupport
 from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
 from deploykit.backend.targets import Target
 from deploykit.findings import Confidence, exit_status
-from deploykit.records import Json, Names, replace
+from deploykit.findings.records import Json, Names, replace
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.prepare import ProviderDraft, wheel_for

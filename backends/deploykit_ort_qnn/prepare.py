@@ -14,10 +14,10 @@ from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.options import MAX_TIME
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding, Findings
+from deploykit.findings.records import Json, Record, replace
 from deploykit.model.load import wrap_proto
 from deploykit.model.nodes import copy_of, label
 from deploykit.model.weights import load_weights
-from deploykit.records import Json, Record, replace
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.carriers import Carried, forms_of

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit.records import Names, Record
+from deploykit.findings.records import Names, Record
 from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [

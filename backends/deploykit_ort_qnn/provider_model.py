@@ -17,8 +17,8 @@ from deploykit.encodings.lpbq import LpbqLoss, lpbq_encodings
 from deploykit.encodings.new_grids import symmetric_blocks
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import EncodingSet, Float8
+from deploykit.findings.records import Json, Names, Published, Record
 from deploykit.model.graph import view_of
-from deploykit.records import Json, Names, Published, Record
 from deploykit.rewrites.contract import Transform, load_transform
 from deploykit_ort_qnn.forms.blocks import block_losses, blocks_to_matmul
 from deploykit_ort_qnn.forms.kernel_grids import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deploykit.backend.backend import BytesFile, JsonFile, PackageFile, TextFile, copied_model
 from deploykit.backend.plans import Plan
-from deploykit.records import Json
+from deploykit.findings.records import Json
 from deploykit.report.rendering import render
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.compiler.dlc import DLC

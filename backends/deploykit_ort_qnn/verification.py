@@ -10,7 +10,7 @@ import onnx
 from deploykit.backend.backend import Check, Verification
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
-from deploykit.records import Json
+from deploykit.findings.records import Json
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.compiler.contexts import inspect_context
 from deploykit_ort_qnn.compiler.dlc import DLC

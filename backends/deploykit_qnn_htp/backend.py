@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.records import Json
+from deploykit.findings.records import Json
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:

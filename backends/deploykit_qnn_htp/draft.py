@@ -18,8 +18,8 @@ from deploykit.encodings.formats.conversion import writable_versions
 from deploykit.encodings.values import Affine, EncodingSet, Float
 from deploykit.errors import UsageError
 from deploykit.findings import Findings
+from deploykit.findings.records import Names, Record, replace
 from deploykit.model.collect import constant_value
-from deploykit.records import Names, Record, replace
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import SourcedRow

@@ -19,8 +19,8 @@ from onnx import helper
 
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.errors import InputError, ToolError
+from deploykit.findings.records import Json, Record
 from deploykit.packages.manifests import read_manifest
-from deploykit.records import Json, Record
 from deploykit.system.processes import run
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.devices import POWER

@@ -17,12 +17,12 @@ from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import UsageError
 from deploykit.findings import Findings, listed
+from deploykit.findings.records import Record, replace
 from deploykit.flow.samples import largest_seen
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import Model, load_model, wrap_proto
 from deploykit.model.values import byte_size
 from deploykit.model.weights import weight
-from deploykit.records import Record, replace
 from deploykit_qnn_htp.commands import Paths, graph_name
 from deploykit_qnn_htp.draft import (
     ConversionDraft,

@@ -23,7 +23,7 @@ from deploykit.backend.plans import Plan, Step
 from deploykit.backend.plugins import load_backend, own_options
 from deploykit.backend.targets import Target
 from deploykit.errors import DeploykitError
-from deploykit.records import Json, Record, replace
+from deploykit.findings.records import Json, Record, replace
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import Carried, carrier_for, judge_loading
 

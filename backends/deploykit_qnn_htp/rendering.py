@@ -10,8 +10,8 @@ from onnx import ModelProto
 
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
 from deploykit.errors import InputError
+from deploykit.findings.records import Json
 from deploykit.model.weights import whole_model
-from deploykit.records import Json
 from deploykit.report.rendering import render
 from deploykit_qnn_htp.commands import HOST, graph_name
 from deploykit_qnn_htp.draft import PROVIDER_TOOL

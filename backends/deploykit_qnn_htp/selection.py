@@ -13,7 +13,7 @@ from deploykit.backend.plans import Alternative, Plan, Rejected
 from deploykit.backend.targets import Target
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding, Findings
-from deploykit.records import Json, Record, replace
+from deploykit.findings.records import Json, Record, replace
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import (
     ConversionDraft,

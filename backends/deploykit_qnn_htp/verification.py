@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.backend.backend import Check, Verification
-from deploykit.records import Json, replace
+from deploykit.findings.records import Json, replace
 from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.draft import load_routes
 from deploykit_qnn_htp.provider import verify_provider

@@ -16,8 +16,8 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence, Severity
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record
 from deploykit.system.specs import ToolchainSpec
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit.tables.devices import Device

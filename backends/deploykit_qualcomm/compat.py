@@ -13,7 +13,7 @@ from itertools import pairwise, zip_longest
 from typing import Any, TypeVar
 
 from deploykit.findings import Confidence
-from deploykit.records import Names
+from deploykit.findings.records import Names
 from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, compat_row
 from deploykit.tables.sources import SourcedRow
 from deploykit_qualcomm.tables import FAMILY, MACHINES, Tables, Wheel, row_key, tables

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from deploykit.errors import InputError
-from deploykit.records import Json, Record
+from deploykit.findings.records import Json, Record
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import ProgramEnd, run
 from deploykit.system.specs import ToolchainSpec

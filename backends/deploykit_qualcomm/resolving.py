@@ -17,8 +17,8 @@ from packaging.version import Version
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence, Findings, Severity
+from deploykit.findings.records import Record, replace
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record, replace
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.devices import arch_of, capability, lacks, qualcomm_device

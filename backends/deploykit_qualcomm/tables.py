@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.records import Json, Names, Record, replace
+from deploykit.findings.records import Json, Names, Record, replace
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure

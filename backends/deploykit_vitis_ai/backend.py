@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.backend import Aids, Backend, Execution, PackageFile, SharedWork, Situation, Verification
-from deploykit.records import Json
+from deploykit.findings.records import Json
 
 if TYPE_CHECKING:
     from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults

@@ -17,7 +17,7 @@ from msgspec import Struct
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
-from deploykit.records import Names, Record
+from deploykit.findings.records import Names, Record
 from deploykit.tables.reading import parse_rows, structure
 from deploykit_vitis_ai.tables import DATA, ProviderOption, QuarkOption, Recipe, VaimlKey, read_table, rows
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from deploykit.accuracy.samples.calibration import Calibration
 from deploykit.accuracy.samples.inputs import InputSpec
+from deploykit.findings.records import Json
 from deploykit.model.patterns import casts_of_indices
-from deploykit.records import Json
 from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.tables import Pass, QuarkOption, VaimlKey, product_of, rows
 

@@ -10,8 +10,8 @@ from deploykit.accuracy.search.goals import GOAL, Goal, parse_goal
 from deploykit.backend.backend import Request, Situation
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
 from deploykit.errors import UsageError
+from deploykit.findings.records import Json, Names, Record
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Json, Names, Record
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.tables import FormatRow, Fp16Way, Product, Release, product_of, rows

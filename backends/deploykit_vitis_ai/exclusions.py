@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
+from deploykit.findings.records import Names, Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
-from deploykit.records import Names, Record
 
 __all__ = ["GRAPH_INPUT", "Exclusions", "activation_types", "in_float16", "resolve_exclusions"]
 

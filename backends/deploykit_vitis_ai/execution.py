@@ -17,7 +17,7 @@ from deploykit.devices.profiles import origins_of
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Findings
-from deploykit.records import Json, finite, replace
+from deploykit.findings.records import Json, finite, replace
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import QuarkDraft, ladder

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model, load_model
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.parameters import integer_type
-from deploykit.records import Record
 from deploykit.system.files import regular_size
 
 __all__ = ["InspectedModel", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]

@@ -11,7 +11,7 @@ from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.backend.backend import Situation
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Findings
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit_vitis_ai.draft import QuarkDraft, make_draft
 from deploykit_vitis_ai.rules import model, request
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from deploykit.answers.diagnosis import diagnose
 from deploykit.backend.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError
-from deploykit.records import Json, Record, Tell
+from deploykit.findings.records import Json, Record, Tell
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.files import with_folder
 from deploykit.system.folders import scratch

@@ -26,9 +26,9 @@ from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.place import place
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError, ToolError
+from deploykit.findings.records import Arrays, Record, Tell, replace
 from deploykit.model.facts import GraphFacts
 from deploykit.model.weights import load_weights
-from deploykit.records import Arrays, Record, Tell, replace
 from deploykit.system.environments import Environment
 from deploykit.system.folders import scratch
 from deploykit_vitis_ai import configs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.records import Json, Names, field
+from deploykit.findings.records import Json, Names, field
 from deploykit.tables.capabilities import ReleaseChange
 from deploykit.tables.devices import Device, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure

@@ -10,8 +10,8 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.targets import Target
 from deploykit.errors import UnknownTargetError
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Found, Registry
-from deploykit.records import Record
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
 from deploykit_vitis_ai.tables import Release, product_of, releases

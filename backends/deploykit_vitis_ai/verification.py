@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from deploykit.backend.backend import Check, Verification
 from deploykit.errors import InputError
+from deploykit.findings.records import Json
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
-from deploykit.records import Json
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.config_keys import known_in, quark_keys

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from deploykit.errors import UsageError
-from deploykit.records import Json, Published, Record, published, replace
+from deploykit.findings.records import Json, Published, Record, published, replace
 
 __all__ = [
     "Estimate",

@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.records import Json, Names, Published, Record, published, replace
+from deploykit.findings.records import Json, Names, Published, Record, published, replace
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
 

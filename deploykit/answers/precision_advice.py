@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
-from deploykit.records import Json, Published, Record, published, replace
+from deploykit.findings.records import Json, Published, Record, published, replace
 from deploykit.tables.reading import read_json, read_toml, structure
 
 __all__ = ["KNOWN", "Advice", "Advised", "advise", "advise_on"]

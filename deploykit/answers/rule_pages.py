@@ -13,8 +13,8 @@ from deploykit.backend.plugins import load_backends
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Answerer
+from deploykit.findings.records import Json, Names, Published
 from deploykit.findings.rules import Registry, Rule
-from deploykit.records import Json, Names, Published
 
 __all__ = ["RuleEntry", "all_rules", "find_rule", "reserved_codes", "rule_page"]
 

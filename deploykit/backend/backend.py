@@ -16,7 +16,7 @@ from deploykit.backend.requests import Request
 from deploykit.backend.status import Compilation
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding, Findings
-from deploykit.records import Arrays, Json, Names, Published, Record, Tell, field
+from deploykit.findings.records import Arrays, Json, Names, Published, Record, Tell, field
 from deploykit.system.store import Kept
 
 if TYPE_CHECKING:

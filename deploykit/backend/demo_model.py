@@ -14,8 +14,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, checker, helper, numpy_helper, shape_inference
 
+from deploykit.findings.records import Json
 from deploykit.model.nodes import copy_of
-from deploykit.records import Json
 
 __all__ = ["FLOAT_TENSORS", "write_demo"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deploykit.records import Arrays, Names, Published, Record
+from deploykit.findings.records import Arrays, Names, Published, Record
 
 __all__ = ["LONGEST_RUN", "DeviceFile", "DeviceJob", "DeviceRequest", "DeviceResults", "MeasuredOperator"]
 __all__ += ["Measuring", "Place"]

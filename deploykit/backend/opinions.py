@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from deploykit.findings import Confidence, Finding, Findings, Severity
-from deploykit.records import Json, Names, Published, Record, field, published, replace
+from deploykit.findings.records import Json, Names, Published, Record, field, published, replace
 
 __all__ = ["Audit", "AuditedKernel", "Compiler", "Opinion", "OpinionState", "Opinions"]
 

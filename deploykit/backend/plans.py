@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from deploykit.backend.status import Correctness
 from deploykit.findings import Confidence, Findings, sort_findings
-from deploykit.records import Json, Names, Published, field, published
+from deploykit.findings.records import Json, Names, Published, field, published
 
 __all__ = ["Alternative", "Plan", "PlannedPrecision", "Rejected", "Route", "Step"]
 

@@ -18,7 +18,7 @@ from deploykit.backend.options import OptionGiven, OptionSpec, check_options
 from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.backend.targets import find_device, nearest_names
 from deploykit.errors import ToolError, UnknownTargetError, UsageError
-from deploykit.records import Json, Names, replace
+from deploykit.findings.records import Json, Names, replace
 
 if TYPE_CHECKING:
     from deploykit.tables.devices import Device

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import ToolError
-from deploykit.records import Json, Published, Record, field
+from deploykit.findings.records import Json, Published, Record, field
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.store import user_home
 

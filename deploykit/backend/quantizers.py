@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.backend.options import OptionSpec, OptionValue
-from deploykit.records import Json, Names, Record
+from deploykit.findings.records import Json, Names, Record
 
 if TYPE_CHECKING:
     from deploykit.backend.targets import Target

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from deploykit.backend.options import ConfigKeys, OptionSpec, check_options
 from deploykit.errors import UsageError
-from deploykit.records import Json, Names, Record, field
+from deploykit.findings.records import Json, Names, Record, field
 
 __all__ = [
     "CORE_OPTIONS",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from deploykit.records import Json, Published, Record, replace
+from deploykit.findings.records import Json, Published, Record, replace
 
 __all__ = [
     "Compilation",

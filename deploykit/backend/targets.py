@@ -10,7 +10,7 @@ from os.path import commonprefix
 
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Findings
-from deploykit.records import Json, Record
+from deploykit.findings.records import Json, Record
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
 

@@ -18,7 +18,7 @@ from deploykit.cli.options import RequestCommand, flag, option, path, request_fr
 from deploykit.cli.terminal import emit, findings_text, progress, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
-from deploykit.records import plain
+from deploykit.findings.records import plain
 from deploykit.report.explaining import samples_wanted
 from deploykit.report.for_ci import (
     apply_baseline,

@@ -12,7 +12,7 @@ from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.terminal import emit, findings_text, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
-from deploykit.records import Json, Names
+from deploykit.findings.records import Json, Names
 from deploykit.system.files import write_files
 
 __all__ = ["command", "show_text"]

@@ -17,7 +17,7 @@ import click
 
 from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import run
-from deploykit.records import Json
+from deploykit.findings.records import Json
 
 __all__ = ["READING", "argv", "schema", "serve"]
 

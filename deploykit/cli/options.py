@@ -20,7 +20,7 @@ from deploykit.backend.plugins import all_options, load_backend
 from deploykit.backend.requests import CORE_OPTIONS, make_request
 from deploykit.cli.frame import Command
 from deploykit.errors import UsageError
-from deploykit.records import Names
+from deploykit.findings.records import Names
 
 __all__ = ["F", "RequestCommand", "SpecOption", "argument", "flag", "option", "options", "pair", "path", "request_from"]
 

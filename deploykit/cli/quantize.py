@@ -12,7 +12,7 @@ from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.options import argument, flag, option, pair, path
 from deploykit.cli.terminal import emit, findings_text, progress
-from deploykit.records import Json
+from deploykit.findings.records import Json
 
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.command import Quantization

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deploykit.findings import Finding, group_findings, headline, listed, sort_findings
-from deploykit.records import plain as as_json
+from deploykit.findings.records import plain as as_json
 from deploykit.system.jobs import Begun
 
 if TYPE_CHECKING:

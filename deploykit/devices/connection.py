@@ -17,7 +17,7 @@ from shlex import quote
 from typing import Any
 
 from deploykit.errors import ToolError, UsageError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.system.files import with_folder
 from deploykit.system.processes import run
 

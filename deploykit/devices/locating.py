@@ -16,12 +16,12 @@ from deploykit.accuracy.search.locate import Located, ModelProbe, locate
 from deploykit.devices.places import DeviceRow
 from deploykit.devices.run import RunOptions, run_there
 from deploykit.errors import ToolError, UsageError
+from deploykit.findings.records import Arrays, Json, Tell, replace
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights, whole_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.rejudging import judge_of
-from deploykit.records import Arrays, Json, Tell, replace
 from deploykit.system.folders import scratch
 
 __all__ = ["locate_on"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError, ToolError
-from deploykit.records import Numbers, Published
+from deploykit.findings.records import Numbers, Published
 
 __all__ = ["Comparison", "Latency", "Trend", "faster", "summarize"]
 

@@ -12,7 +12,7 @@ from deploykit.accuracy.latency import read_time
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.on_device import Place
 from deploykit.errors import InputError, UsageError
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["DeviceRow", "device_at", "devices_in", "draft_device"]

@@ -18,8 +18,8 @@ from deploykit.accuracy.latency import TraceEvent, operator_times
 from deploykit.answers.diagnosis.names import mangle
 from deploykit.backend.on_device import MeasuredOperator
 from deploykit.errors import InputError
+from deploykit.findings.records import Json, Published, Record
 from deploykit.model.operators import QUANTIZERS
-from deploykit.records import Json, Published, Record
 from deploykit.system.files import open_regular
 from deploykit.system.jobs import json_object
 from deploykit.tables.reading import read_json

@@ -12,9 +12,9 @@ from deploykit.backend.status import Correctness, Right
 from deploykit.devices.measure import Comparison, Latency
 from deploykit.devices.profiles import EstimateRow
 from deploykit.errors import InputError, PackageError
+from deploykit.findings.records import Json, Published, published
 from deploykit.packages.manifests import REPORT_PAGE, RUNS, content_of, json_text, read_manifest
 from deploykit.packages.writing import record_run
-from deploykit.records import Json, Published, published
 from deploykit.report.pages import with_runs
 from deploykit.system.folders import holding
 from deploykit.tables.reading import read_json

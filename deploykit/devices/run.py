@@ -27,13 +27,13 @@ from deploykit.devices.sessions import session_job, session_results
 from deploykit.devices.visit import Visit, VisitEnd, visiting
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.findings.records import Arrays, Json, Published, Tell, replace
 from deploykit.model.weights import whole_model
 from deploykit.packages.building import diagnosis_of
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.packages.rejudging import PackageJudge, judge_of
 from deploykit.packages.verifying import require_integrity
 from deploykit.packages.writing import clear_left
-from deploykit.records import Arrays, Json, Published, Tell, replace
 from deploykit.system.folders import holding, scratch
 
 __all__ = ["RunOptions", "RunReport", "run_package", "run_there"]

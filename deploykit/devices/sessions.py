@@ -15,7 +15,7 @@ from deploykit.backend.on_device import LONGEST_RUN, DeviceFile, DeviceJob, Devi
 from deploykit.devices import runner
 from deploykit.devices.profiles import Origins, read_session_profile
 from deploykit.errors import ToolError
-from deploykit.records import Json, Numbers
+from deploykit.findings.records import Json, Numbers
 
 __all__ = ["PROVIDER_PROFILE", "session_job", "session_results"]
 

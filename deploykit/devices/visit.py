@@ -21,8 +21,8 @@ from deploykit.backend.on_device import DeviceJob, Place
 from deploykit.devices.connection import Connection, connection_to
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import DeploykitError, ToolError
+from deploykit.findings.records import Record, Tell
 from deploykit.packages.manifests import hash_file
-from deploykit.records import Record, Tell
 
 __all__ = ["Visit", "VisitEnd", "visiting"]
 

@@ -14,12 +14,12 @@ import numpy as np
 from onnx import NodeProto
 
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings.records import Interval, Names, Published, Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, reached
 from deploykit.model.operators import FLOATS, INTEGER_RANGES, Trait, ops
 from deploykit.model.range_functions import hull, product, total
 from deploykit.model.values import dtype_name
-from deploykit.records import Interval, Names, Published, Record
 
 __all__ = [
     "TELLING",

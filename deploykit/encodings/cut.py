@@ -12,11 +12,11 @@ from itertools import accumulate, pairwise
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from deploykit.errors import UsageError
+from deploykit.findings.records import Names, Record
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import bare, copy_of, names_read, reached
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.shape_inference import inferred_graph
-from deploykit.records import Names, Record
 
 __all__ = [
     "CutPart",

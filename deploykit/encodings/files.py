@@ -28,13 +28,13 @@ from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.findings import Findings, sort_findings
+from deploykit.findings.records import Json, Names, Published, replace
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, blaming, load_model, wrap_proto
 from deploykit.model.nodes import copy_of
 from deploykit.model.values import byte_size, is_external
 from deploykit.model.weights import copy_bytes, load_weights, point_outside
-from deploykit.records import Json, Names, Published, replace
 from deploykit.system.files import unwritable
 from deploykit.system.folders import scratch, workspace
 

@@ -14,12 +14,12 @@ from enum import StrEnum
 
 from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.values import EncodingSet, Float
+from deploykit.findings.records import Json, Names, Record, grouped
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, setting_of, with_static
 from deploykit.model.nodes import reached
 from deploykit.model.operators import BIAS, ROLES, WEIGHT, Trait, data_outputs, has, ops
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import Fusion, fusions
-from deploykit.records import Json, Names, Record, grouped
 
 __all__ = [
     "CoverageStatus",

@@ -26,12 +26,12 @@ from deploykit.encodings.backward import (
 )
 from deploykit.encodings.new_grids import entry_for_range, kind_of_entry
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings.records import Interval, replace
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.operators import RANGES, Trait, ops
 from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, SUMS, hull
 from deploykit.model.ranges import Arithmetic, stored_range
-from deploykit.records import Interval, replace
 
 __all__ = ["infer_entries"]
 

@@ -17,11 +17,11 @@ from onnx import ModelProto, NodeProto, helper
 from deploykit.encodings.formats.differences import to_unsigned
 from deploykit.encodings.place import needed_opset
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, on_axis
+from deploykit.findings.records import Numbers, Record, Shape, replace
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, operand, opset_of, raise_opset
 from deploykit.model.operators import CONTRIBUTED, QUANTIZERS, Trait, has, ops, settings
 from deploykit.model.weights import element_type, numpy_type, stored_values
-from deploykit.records import Numbers, Record, Shape, replace
 
 __all__ = ["Bias", "QdqModel", "QuantizedConstant", "dequantized", "insert_qdq", "quantize_constant"]
 

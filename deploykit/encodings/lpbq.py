@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq, on_axis
-from deploykit.records import Json, Numbers, Published, Record, Shape, replace
+from deploykit.findings.records import Json, Numbers, Published, Record, Shape, replace
 
 __all__ = [
     "BlockWeight",

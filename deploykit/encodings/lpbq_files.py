@@ -17,12 +17,12 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from deploykit.encodings.files import data_of
 from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_scales, requantized
 from deploykit.errors import InputError, PackageError, UsageError
+from deploykit.findings.records import Arrays, Json, Published, Record
 from deploykit.model.graph import GraphCopy
 from deploykit.model.load import Model, load_model
 from deploykit.model.nodes import attribute, operand
 from deploykit.model.values import FileSpan, is_external
 from deploykit.model.weights import copy_bytes, numpy_type, point_outside, weight
-from deploykit.records import Arrays, Json, Published, Record
 from deploykit.system.files import unwritable
 from deploykit.system.folders import scratch
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.findings.records import Interval, Names, Numbers, Record, replace
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
-from deploykit.records import Interval, Names, Numbers, Record, replace
 
 __all__ = [
     "GridKind",

@@ -11,10 +11,10 @@ from math import prod
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, on_axis
 from deploykit.errors import InputError
+from deploykit.findings.records import Interval, Record, Shape, replace
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
 from deploykit.model.parameters import parameter_uses
-from deploykit.records import Interval, Record, Shape, replace
 from deploykit.system.store import made_once
 
 __all__ = [

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 
+from deploykit.findings.records import Interval, Json, Names, Published, Record, Shape, published
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.nodes import reached
 from deploykit.model.operators import QUANTIZERS, RANGES, ROLES, Trait, has, is_standard, ops
-from deploykit.records import Interval, Json, Names, Published, Record, Shape, published
 
 __all__ = [
     "NETWORK_OPS",

@@ -20,6 +20,7 @@ from deploykit.encodings.insert_qdq import dequantized
 from deploykit.encodings.place import encoded_bounds
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value, on_axis
 from deploykit.errors import InputError
+from deploykit.findings.records import Record, field, replace
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label, operand
 from deploykit.model.operators import CONTRIBUTED, DEFAULT_DOMAINS, QUANTIZERS, ROLES
@@ -27,7 +28,6 @@ from deploykit.model.patterns import PAIRS
 from deploykit.model.ranges import Arithmetic, graph_bounds
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import element_type, is_outside, stored_values
-from deploykit.records import Record, field, replace
 
 __all__ = [
     "DEQUANTIZE",

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.place import encoded_bounds
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings.records import Interval, Record, replace
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import view_of
 from deploykit.model.nodes import reached
 from deploykit.model.operators import LARGEST_FLOAT16, RANGES, Trait, has, ops
 from deploykit.model.ranges import ANYTHING, graph_bounds
-from deploykit.records import Interval, Record, replace
 
 if TYPE_CHECKING:
     from deploykit.model.load import Model

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.findings import Severity, listed
+from deploykit.findings.records import Names, Record
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.operators import BIAS, LARGEST_FLOAT16, WEIGHT, Trait, has, ops
-from deploykit.records import Names, Record
 
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts

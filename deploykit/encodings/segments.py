@@ -15,10 +15,10 @@ from onnx import ModelProto, NodeProto, helper
 from deploykit.encodings.cut import infer_types, part_of
 from deploykit.encodings.float_sets import float_nodes
 from deploykit.encodings.values import Encoding, EncodingSet
+from deploykit.findings.records import Names, Record, replace
 from deploykit.model.facts import GraphFacts, static_tensors, with_static
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import reached
-from deploykit.records import Names, Record, replace
 
 __all__ = ["Partition", "Segment", "SegmentCosts", "SegmentRange", "partition", "split_model", "whole_as_cut"]
 

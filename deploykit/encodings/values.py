@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from deploykit.records import Interval, Json, Numbers, Record, field, replace
+from deploykit.findings.records import Interval, Json, Numbers, Record, field, replace
 
 if TYPE_CHECKING:
     import numpy as np

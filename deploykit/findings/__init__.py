@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from deploykit.records import Names, Record, grouped, replace
+from deploykit.findings.records import Names, Record, grouped, replace
 
 __all__ = [
     "Answerer",

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from deploykit.errors import DefectError
 from deploykit.findings import Claim, Finding, Findings, Severity, Subject, SubjectKind
-from deploykit.records import Record
+from deploykit.findings.records import Record
 
 __all__ = ["Finds", "Found", "Registry", "Rule"]
 

@@ -25,10 +25,10 @@ from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import make_request
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import listed
+from deploykit.findings.records import Json, Record, replace
 from deploykit.fleet.description import Described, Included, Shared
 from deploykit.model.load import load_model
 from deploykit.packages.manifests import hash_file
-from deploykit.records import Json, Record, replace
 from deploykit.system.files import paths_below, regular_size
 
 __all__ = [

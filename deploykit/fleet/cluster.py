@@ -15,12 +15,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
+from deploykit.findings.records import Json, Record, field, replace
 from deploykit.fleet.cells import Cell, input_files, moved, request_from_json, tool_versions
 from deploykit.fleet.pool import Batch, Tell, run_batch
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, read_result, write_result
 from deploykit.packages.manifests import hash_file
 from deploykit.packages.placing import FRESH, OLD, check_place
-from deploykit.records import Json, Record, field, replace
 from deploykit.system.files import read_regular, with_folder
 from deploykit.system.folders import exchange, scratch, workspace
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import InputError
-from deploykit.records import Json, Names, Record, field
+from deploykit.findings.records import Json, Names, Record, field
 from deploykit.tables.reading import read_toml, schema_of, structure
 
 __all__ = ["FILE_NAME", "Described", "Excluded", "Included", "Shared", "read_file", "schema"]

@@ -12,10 +12,10 @@ from deploykit.accuracy.latency import in_time
 from deploykit.devices.places import DeviceRow
 from deploykit.devices.run import RunOptions, run_package
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.findings.records import Json, Published, field, replace
 from deploykit.fleet.pages import junit_of
 from deploykit.fleet.results import CELLS, PACKAGE, Results, write_result
 from deploykit.packages.manifests import read_manifest
-from deploykit.records import Json, Published, field, replace
 from deploykit.report.for_ci import JUnitCase
 from deploykit.system.files import write_files
 

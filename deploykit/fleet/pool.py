@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit.errors import DefectError, DeploykitError, ToolError
+from deploykit.findings.records import Json, grouped, replace
 from deploykit.fleet.cells import Cell, request_from_json, request_to_json
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, finished, read_result, write_result
-from deploykit.records import Json, grouped, replace
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import json_object
 from deploykit.system.processes import run

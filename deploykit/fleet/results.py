@@ -16,8 +16,8 @@ from msgspec import ValidationError, convert
 
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError
+from deploykit.findings.records import Json, Names, Published, field, published
 from deploykit.packages.manifests import MANIFEST, sealed
-from deploykit.records import Json, Names, Published, field, published
 from deploykit.system.files import read_regular, write_files
 
 __all__ = [

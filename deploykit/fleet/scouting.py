@@ -17,9 +17,9 @@ from msgspec.structs import asdict
 
 from deploykit.accuracy.samples.calibration import KINDS
 from deploykit.errors import DeploykitError, InputError
+from deploykit.findings.records import Json, Record
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
-from deploykit.records import Json, Record
 from deploykit.system.files import paths_below
 
 __all__ = ["Scouted", "scout", "toml_text"]

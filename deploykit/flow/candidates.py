@@ -37,6 +37,7 @@ from deploykit.encodings.place import layouts
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
 from deploykit.findings import Findings, exit_status
+from deploykit.findings.records import Feeds, Interval, Json, Published, Record, Tell, field, published, replace, silent
 from deploykit.flow.choose import ChosenWay, choose_way, run_of
 from deploykit.flow.ladder import Ladder, LadderRung, walk
 from deploykit.flow.plan import decide
@@ -50,7 +51,6 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights, load_weights
-from deploykit.records import Feeds, Interval, Json, Published, Record, Tell, field, published, replace, silent
 
 __all__ = ["Mixed", "SimulatedLadder", "make_asked", "make_best", "mix_files", "simulated_ladder"]
 

@@ -23,13 +23,13 @@ from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Encoding, EncodingSet, Float
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.findings.records import Arrays, Feeds, Json, Names, Record, Tell, field, replace
 from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized, serialized_tail
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_pieces
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
-from deploykit.records import Arrays, Feeds, Json, Names, Record, Tell, field, replace
 from deploykit.rewrites.contract import load_transform
 
 __all__ = [

@@ -26,6 +26,7 @@ from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, Findings, Severity, SubjectKind
+from deploykit.findings.records import Arrays, Feeds, Json, Names, Published, Record, Tell, published, replace
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
@@ -33,7 +34,6 @@ from deploykit.model.nodes import opset_of
 from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights, whole_model
-from deploykit.records import Arrays, Feeds, Json, Names, Published, Record, Tell, published, replace
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
 

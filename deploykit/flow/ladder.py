@@ -17,7 +17,7 @@ from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
-from deploykit.records import Json, Names, Published, Record, Tell, published, replace, silent
+from deploykit.findings.records import Json, Names, Published, Record, Tell, published, replace, silent
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
 

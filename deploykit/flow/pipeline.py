@@ -12,6 +12,7 @@ from deploykit.backend.backend import AnyBackend, Instead, Request, SharedWork, 
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plans import Plan
 from deploykit.findings import Findings
+from deploykit.findings.records import Record, Tell, replace, silent
 from deploykit.flow.plan import Decision, decide
 from deploykit.flow.quantizing.step import quantized_situation, quantizes
 from deploykit.flow.read import read_situation, read_situations, resolve_target, turned
@@ -20,7 +21,6 @@ from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
-from deploykit.records import Record, Tell, replace, silent
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory

@@ -15,11 +15,11 @@ from deploykit.backend.backend import Backend, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends
 from deploykit.findings import Answerer, Confidence, Finding, Findings, Severity, each_once, sort_findings
+from deploykit.findings.records import Record, Tell, replace, silent
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.cure import JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
-from deploykit.records import Record, Tell, replace, silent
 
 if TYPE_CHECKING:
     from deploykit.backend.opinions import Compiler, Opinions

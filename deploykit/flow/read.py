@@ -21,6 +21,7 @@ from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.findings.records import Numbers, Shape, replace
 from deploykit.flow.cure import rewrite
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.facts import GraphFacts
@@ -28,7 +29,6 @@ from deploykit.model.graph import view_of
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
-from deploykit.records import Numbers, Shape, replace
 
 __all__ = ["pin", "read_situation", "read_situations", "resolve_target", "turned"]
 

@@ -11,11 +11,11 @@ from deploykit.backend.plugins import load_backends
 from deploykit.backend.status import Compiled, PackageStatus
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Findings
+from deploykit.findings.records import Published, Tell, replace
 from deploykit.flow.pipeline import make_package
 from deploykit.flow.plan import plan_as_given
 from deploykit.flow.read import read_situation
 from deploykit.model.load import blaming
-from deploykit.records import Published, Tell, replace
 from deploykit.system.folders import scratch
 from deploykit.tables.capabilities import Status
 

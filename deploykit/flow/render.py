@@ -16,11 +16,11 @@ from deploykit.backend.backend import Execution, PackageFile, Seen, TextFile
 from deploykit.backend.status import PackageStatus
 from deploykit.errors import DeploykitError
 from deploykit.findings import Findings
+from deploykit.findings.records import Feeds, Json, Names, replace
 from deploykit.flow.choose import run_of
 from deploykit.flow.plan import Decision
 from deploykit.model.facts import GraphChange
 from deploykit.model.weights import lean_weights
-from deploykit.records import Feeds, Json, Names, replace
 from deploykit.report.pages import render_readme, render_report
 
 if TYPE_CHECKING:

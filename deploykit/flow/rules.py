@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deploykit.findings import Severity, listed
+from deploykit.findings.records import plain
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import shape_text
-from deploykit.records import plain
 
 if TYPE_CHECKING:
     from deploykit.backend.opinions import Opinion

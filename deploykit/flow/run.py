@@ -17,11 +17,11 @@ from deploykit.backend.options import KERNELS
 from deploykit.backend.plugins import load_backends
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.findings import Findings, settled_findings, sort_findings
+from deploykit.findings.records import Tell, replace
 from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.weights import lean_weights
-from deploykit.records import Tell, replace
 
 __all__ = ["auditor", "execute", "with_kernels"]
 

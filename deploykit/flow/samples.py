@@ -22,11 +22,11 @@ from deploykit.backend.requests import FLOATS
 from deploykit.encodings.backward import Evidence
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Findings, sort_findings
+from deploykit.findings.records import Feeds, Interval
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model
 from deploykit.model.nodes import copy_of
 from deploykit.model.weights import lean_weights, load_small_weights
-from deploykit.records import Feeds, Interval
 
 if TYPE_CHECKING:
     from deploykit.accuracy.samples.calibration import Calibration

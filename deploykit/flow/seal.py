@@ -18,6 +18,7 @@ from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.errors import DefectError, DeploykitError, InputError, PackageError
 from deploykit.findings import Findings, exit_status, settled_findings, sort_findings
+from deploykit.findings.records import Json, Names, Published, Record, plain, published, replace
 from deploykit.flow.plan import Decision
 from deploykit.flow.render import documents
 from deploykit.flow.samples import samples_of
@@ -26,7 +27,6 @@ from deploykit.model.facts import changes_between
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
-from deploykit.records import Json, Names, Published, Record, plain, published, replace
 
 __all__ = ["Output", "Packaged", "RanPackage", "seal"]
 

@@ -25,6 +25,7 @@ from deploykit.encodings.new_grids import range_of, widen, with_wide_activations
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.findings import Confidence, listed
+from deploykit.findings.records import Feeds, Json, Names, Numbers, Published, Record, published, replace
 from deploykit.flow.cure import Rewriting, rewrite
 from deploykit.flow.samples import evidence_of
 from deploykit.model.collect import facts_of
@@ -32,7 +33,6 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.ranges import late_bounds
 from deploykit.model.shape_inference import infer
-from deploykit.records import Feeds, Json, Names, Numbers, Published, Record, published, replace
 from deploykit.rewrites import SAFE_REWRITES
 from deploykit.rewrites.contract import load_transform
 

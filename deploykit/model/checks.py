@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from deploykit.errors import InputError
+from deploykit.findings.records import Record
 from deploykit.model.nodes import bodies, copy_of, label, names_read, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.values import nested_graphs
-from deploykit.records import Record
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto

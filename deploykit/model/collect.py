@@ -12,6 +12,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto
 
 from deploykit.errors import InputError
+from deploykit.findings.records import Interval, Numbers, grouped
 from deploykit.model.checks import check_attention
 from deploykit.model.facts import LAYOUT, GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.model.graph import GraphView, view_of
@@ -27,7 +28,6 @@ from deploykit.model.values import (
     stored_tensors,
 )
 from deploykit.model.weights import is_outside, weight
-from deploykit.records import Interval, Numbers, grouped
 from deploykit.system.store import made_once
 
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "plain", "read_of"]

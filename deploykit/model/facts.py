@@ -12,8 +12,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from deploykit.findings.records import Json, Names, OpenShape, Record, Shape, replace
 from deploykit.model.operators import BITS, FLOATS, QUANTIZERS, Trait, has, quantizes_at_run_time, settings, static_from
-from deploykit.records import Json, Names, OpenShape, Record, Shape, replace
 from deploykit.system.store import Kept, made_once
 
 __all__ = [

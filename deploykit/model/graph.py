@@ -15,12 +15,12 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.errors import DefectError
+from deploykit.findings.records import Names, Numbers, OpenShape, grouped
 from deploykit.model.nodes import copy_of, names_read, opset_of
 from deploykit.model.operators import is_standard, static_from
 from deploykit.model.shape_inference import infer
 from deploykit.model.values import dtype_name, is_heavy, named_tensors
 from deploykit.model.weights import is_outside, stored_values
-from deploykit.records import Names, Numbers, OpenShape, grouped
 from deploykit.system.store import Kept, made_once
 
 __all__ = ["GraphCopy", "GraphView", "view_of"]

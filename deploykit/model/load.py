@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.errors import DeploykitError, InputError
+from deploykit.findings.records import Record, replace
 from deploykit.model.checks import check_graph, sort_nodes
 from deploykit.model.values import (
     MAPPED,
@@ -23,7 +24,6 @@ from deploykit.model.values import (
     named_tensors,
     stored_tensors,
 )
-from deploykit.records import Record, replace
 from deploykit.system.files import read_regular, regular_size
 from deploykit.system.limits import limited_memory, one_patience
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError
+from deploykit.findings.records import Names
 from deploykit.model.operators import CONTRIBUTED, DEFAULT_DOMAINS, Trait, is_standard, ops
-from deploykit.records import Names
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto

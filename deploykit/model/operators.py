@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from deploykit.records import Interval, Names
+from deploykit.findings.records import Interval, Names
 
 __all__ = [
     "BIAS",

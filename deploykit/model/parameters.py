@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+from deploykit.findings.records import Record
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import BIAS, QUANTIZERS, ROLES, WEIGHT, is_standard
-from deploykit.records import Record
 from deploykit.system.store import made_once
 
 __all__ = [

@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from deploykit.findings.records import Record, Shape
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.model.operators import QUANTIZERS, Trait, has, is_standard, ops
 from deploykit.model.parameters import bias_after_matmul, stored_behind
-from deploykit.records import Record, Shape
 from deploykit.system.store import made_once
 
 __all__ = [

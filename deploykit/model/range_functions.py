@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import Struct
 from onnx import NodeProto
 
+from deploykit.findings.records import Doubles, Interval, Numbers, OpenShape
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, operand
 from deploykit.model.operators import FLOATS, INTEGER_RANGES, RANGES, Trait, ops
 from deploykit.model.values import dtype_name, element_count
-from deploykit.records import Doubles, Interval, Numbers, OpenShape
 
 __all__ = [
     "ANYTHING",

@@ -18,6 +18,7 @@ from functools import cache
 import numpy as np
 from onnx import NodeProto
 
+from deploykit.findings.records import Interval
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies
 from deploykit.model.operators import FLOATS, RANGES, Trait, has, is_standard
@@ -34,7 +35,6 @@ from deploykit.model.range_functions import (
     numbers_in,
 )
 from deploykit.model.values import dtype_name
-from deploykit.records import Interval
 
 __all__ = [
     "ANYTHING",

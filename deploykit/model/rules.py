@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 
 from deploykit.findings import Answerer, Claim, Confidence, Severity, listed
+from deploykit.findings.records import grouped
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import (
     GraphFacts,
@@ -20,7 +21,6 @@ from deploykit.model.facts import (
     tensor_bytes,
 )
 from deploykit.model.operators import LAYERNORM_SINCE, Trait, has, is_standard
-from deploykit.records import grouped
 
 __all__ = ["RULES"]
 

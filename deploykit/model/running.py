@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import onnxruntime as ort
 
-from deploykit.records import Arrays
+from deploykit.findings.records import Arrays
 from deploykit.system.limits import limited_memory, lost_patience, time_left
 
 __all__ = ["CpuSession"]

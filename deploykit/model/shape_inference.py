@@ -21,10 +21,10 @@ from onnx import (
     shape_inference,
 )
 
+from deploykit.findings.records import OpenShape, Record
 from deploykit.model.nodes import attribute, captured_names
 from deploykit.model.operators import CONTRIBUTED, is_standard
 from deploykit.model.values import dtype_name, element_count, is_external, is_heavy, nested_graphs
-from deploykit.records import OpenShape, Record
 from deploykit.system.limits import limited_memory
 
 __all__ = ["Inferred", "contradiction", "infer", "inferred_graph"]

@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from deploykit.errors import InputError
+from deploykit.findings.records import Record, Shape, replace
 from deploykit.model.nodes import bodies
 from deploykit.model.operators import BITS, is_standard
-from deploykit.records import Record, Shape, replace
 from deploykit.system.files import regular_size
 
 if TYPE_CHECKING:

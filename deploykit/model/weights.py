@@ -18,6 +18,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.errors import InputError, UsageError
+from deploykit.findings.records import Numbers
 from deploykit.model.nodes import copy_of
 from deploykit.model.values import (
     MAPPED,
@@ -28,7 +29,6 @@ from deploykit.model.values import (
     is_external,
     stored_tensors,
 )
-from deploykit.records import Numbers
 from deploykit.system.files import open_regular, regular_size
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from pathlib import Path
 from deploykit.answers.diagnosis import Diagnosis, Names, diagnose
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.errors import PackageError
+from deploykit.findings.records import Json, Published, Tell, published
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.packages.manifests import BUILD_FOLDERS, read_manifest
 from deploykit.packages.verifying import require_integrity
 from deploykit.packages.writing import BUILD, clear_left, record_build, same_file
-from deploykit.records import Json, Published, Tell, published
 from deploykit.system.files import open_regular, with_folder
 from deploykit.system.folders import holding, workspace
 from deploykit.system.processes import run

@@ -19,10 +19,10 @@ from typing import Any
 from msgspec import Struct
 
 from deploykit.errors import DefectError, InputError, PackageError
+from deploykit.findings.records import Published
 from deploykit.model.emptying import Emptied, emptied
 from deploykit.model.load import load_model
 from deploykit.model.weights import load_small_weights
-from deploykit.records import Published
 from deploykit.system.files import read_regular, unwritable
 from deploykit.system.folders import workspace
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 
 from deploykit.errors import DeploykitError, PackageError
-from deploykit.records import Json, Names, Record, field
+from deploykit.findings.records import Json, Names, Record, field
 from deploykit.system.files import copy_hashed, open_regular, paths_below, read_regular, unreadable
 
 __all__ = [

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import listed
+from deploykit.findings.records import Json, Names, Tell, silent
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed
-from deploykit.records import Json, Names, Tell, silent
 from deploykit.system.files import read_regular, unwritable
 from deploykit.system.folders import GONE, abandoned, discard, exchange, workspace
 from deploykit.system.jobs import json_object

@@ -24,11 +24,11 @@ from deploykit.encodings.cut import chain_models
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError
+from deploykit.findings.records import Arrays, Feeds, Json, Record
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights
-from deploykit.records import Arrays, Feeds, Json, Record
 
 __all__ = ["PackageJudge", "judge_of", "rejudge"]
 

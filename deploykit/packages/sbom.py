@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from uuid import NAMESPACE_URL, uuid5
 
 from deploykit.errors import ToolError
+from deploykit.findings.records import Json
 from deploykit.packages.manifests import json_text, sealed
-from deploykit.records import Json
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component

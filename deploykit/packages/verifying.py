@@ -16,6 +16,7 @@ from deploykit.backend.status import PackageStatus, status_of
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
 from deploykit.findings import exit_status
+from deploykit.findings.records import Json, Published, replace
 from deploykit.model.load import load_model
 from deploykit.packages.manifests import (
     BUILD_FOLDERS,
@@ -27,7 +28,6 @@ from deploykit.packages.manifests import (
     list_files,
     read_manifest,
 )
-from deploykit.records import Json, Published, replace
 from deploykit.system.files import read_regular
 
 __all__ = ["VerifyReport", "require_integrity", "verify_integrity", "verify_package"]

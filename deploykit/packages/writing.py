@@ -17,6 +17,7 @@ from typing import Self
 
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, DeploykitError, PackageError
+from deploykit.findings.records import Json, Tell, silent
 from deploykit.packages.manifests import (
     BUILD_FOLDERS,
     MANIFEST,
@@ -31,7 +32,6 @@ from deploykit.packages.manifests import (
     sealed,
 )
 from deploykit.packages.placing import ELSEWHERE, PlacedFolder
-from deploykit.records import Json, Tell, silent
 from deploykit.system.files import copy_hashed, open_regular, regular_size, unwritable, with_folder
 from deploykit.system.folders import abandoned, holding, workspace
 

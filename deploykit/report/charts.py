@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from deploykit.accuracy.latency import Estimate, TraceEvent, in_time
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings import Finding, Severity
-from deploykit.records import Json
+from deploykit.findings.records import Json
 
 if TYPE_CHECKING:
     from deploykit.backend.plans import PlannedPrecision

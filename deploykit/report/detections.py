@@ -27,7 +27,7 @@ from deploykit.accuracy.judge.detections import (
     read_detections,
 )
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE
-from deploykit.records import Arrays, Json, Numbers, Record
+from deploykit.findings.records import Arrays, Json, Numbers, Record
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.kinds import DetectionSet

@@ -19,9 +19,9 @@ import msgspec
 from deploykit.accuracy.latency import in_time
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right, status_from_json, status_of
 from deploykit.findings import Finding, group_findings
+from deploykit.findings.records import Json, Published, grouped
 from deploykit.model.facts import in_words
 from deploykit.packages.manifests import content_of, read_manifest
-from deploykit.records import Json, Published, grouped
 
 __all__ = ["ON_A_DEVICE", "Explanation", "Word", "costs_by_output", "explain", "explained"]
 __all__ += ["samples_wanted", "shipping"]

@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Findings, Severity, SubjectKind, sort_findings
+from deploykit.findings.records import Json, Record, replace
 from deploykit.findings.rules import Rule
-from deploykit.records import Json, Record, replace
 from deploykit.system.files import write_files
 from deploykit.tables.reading import read_json, structure
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Finding, group_findings
-from deploykit.records import Json, Record
+from deploykit.findings.records import Json, Record
 from deploykit.report.charts import decibels, loss_bars, share_of, spark, spread
 from deploykit.report.rendering import render
 

@@ -15,8 +15,8 @@ from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus
 from deploykit.encodings.float_sets import collect_coverage
 from deploykit.findings import Findings, group_findings, headline
+from deploykit.findings.records import Json, Names, grouped
 from deploykit.model.facts import GraphChange
-from deploykit.records import Json, Names, grouped
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, timeline
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
 from deploykit.report.rendering import render

@@ -18,7 +18,7 @@ from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deploykit.errors import DefectError, UsageError
-from deploykit.records import Json
+from deploykit.findings.records import Json
 from deploykit.system.store import Store, key_of
 
 __all__ = ["markdown_text", "render"]

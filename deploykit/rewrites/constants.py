@@ -17,11 +17,11 @@ from onnx import ModelProto, NodeProto
 from deploykit.encodings.new_grids import affine_for_range, kind_of_entry
 from deploykit.encodings.place import encoded_bounds, keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings.records import Interval, Numbers
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.model.ranges import ANYTHING, clip_bounds, graph_bounds, late_bounds
-from deploykit.records import Interval, Numbers
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,

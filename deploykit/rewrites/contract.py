@@ -22,11 +22,11 @@ from onnx import ModelProto, NodeProto, helper
 from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
+from deploykit.findings.records import Interval, Names, Numbers, Published, Record, Shape, replace
 from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, copy_of, label, operand, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
-from deploykit.records import Interval, Names, Numbers, Published, Record, Shape, replace
 
 __all__ = [
     "Match",

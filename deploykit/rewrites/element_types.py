@@ -18,12 +18,12 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
+from deploykit.findings.records import Numbers, replace
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, attributes, bodies, label, operand
 from deploykit.model.operators import CONTRIBUTED, Trait, data_outputs, has, is_standard, quantizes_at_run_time
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import stored_values
-from deploykit.records import Numbers, replace
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,

@@ -14,13 +14,13 @@ import onnxruntime as ort
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.encodings.values import EncodingSet
+from deploykit.findings.records import Arrays, Numbers, OpenShape, Shape
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label, operand
 from deploykit.model.operators import BITS, QUANTIZERS, Trait, is_standard, ops
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_outside, taken_in
-from deploykit.records import Arrays, Numbers, OpenShape, Shape
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform, rewritten
 
 __all__ = ["fold", "simplify"]

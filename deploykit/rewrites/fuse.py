@@ -17,13 +17,13 @@ from onnx import NodeProto
 from deploykit.encodings.new_grids import affine_per_channel
 from deploykit.encodings.values import Affine, Float, Lpbq, on_axis
 from deploykit.errors import InputError
+from deploykit.findings.records import Doubles, replace
 from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, changed_operators, copy_of, label, operand, opset_of, raise_opset
 from deploykit.model.operators import CONTRIBUTED, LAYERNORM_SINCE, Trait, has
 from deploykit.model.patterns import find_blocks, written_layer_norms
 from deploykit.model.weights import element_type, stored_values
-from deploykit.records import Doubles, replace
 from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite, rewrite_graph
 
 __all__ = ["fold_batchnorm", "fuse_gelu", "fuse_hardswish", "fuse_layernorm"]

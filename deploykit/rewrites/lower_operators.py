@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper
 
+from deploykit.findings.records import Record
 from deploykit.model.nodes import attribute, attributes, label, operand
 from deploykit.model.ranges import ANYTHING, graph_bounds
-from deploykit.records import Record
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 __all__ = [

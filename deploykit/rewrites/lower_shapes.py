@@ -17,6 +17,7 @@ from onnxruntime import SessionOptions
 from deploykit.encodings.cut import part_of
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
+from deploykit.findings.records import Numbers, OpenShape, Shape, replace
 from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, attributes, label
@@ -24,7 +25,6 @@ from deploykit.model.operators import Trait, ops
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.model.pinning import pin_shapes
 from deploykit.model.running import CpuSession
-from deploykit.records import Numbers, OpenShape, Shape, replace
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
-from deploykit.records import Json, Published, Record, Tell, published
+from deploykit.findings.records import Json, Published, Record, Tell, published
 from deploykit.system.files import with_folder
 from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run

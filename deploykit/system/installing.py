@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from deploykit.errors import ToolError
-from deploykit.records import Tell
+from deploykit.findings.records import Tell
 from deploykit.system.environments import Environment, ToolchainState, environment_of, locked
 from deploykit.system.jobs import Begun
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run

@@ -14,7 +14,7 @@ from hashlib import file_digest
 from pathlib import Path
 
 from deploykit.errors import ToolError
-from deploykit.records import Json, Record, Tell
+from deploykit.findings.records import Json, Record, Tell
 
 __all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "json_object", "prefixed", "run_job"]
 

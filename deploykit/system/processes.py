@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deploykit.errors import ToolError
-from deploykit.records import Record, Tell
+from deploykit.findings.records import Record, Tell
 from deploykit.system.limits import limited_time, time_left, unbounded
 
 __all__ = ["ONLY_INSTALLED", "ProgramEnd", "run"]

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Confidence
-from deploykit.records import Names, Record
+from deploykit.findings.records import Names, Record
 
 __all__ = ["Need", "Stage", "ToolchainSpec", "select"]
 

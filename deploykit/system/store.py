@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 
-from deploykit.records import Json, Published, grouped
+from deploykit.findings.records import Json, Published, grouped
 
 __all__ = [
     "Kept",

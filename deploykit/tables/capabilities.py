@@ -12,7 +12,7 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from deploykit.findings import Confidence
-from deploykit.records import Json, Names, Published, field
+from deploykit.findings.records import Json, Names, Published, field
 from deploykit.tables.sources import NotedRow, SourcedRow
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.records import Json, Names, Published, Record, published
+from deploykit.findings.records import Json, Names, Published, Record, published
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import NO_SOURCES, write_out
 

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
-from deploykit.records import Json, Record, replace
+from deploykit.findings.records import Json, Record, replace
 from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [

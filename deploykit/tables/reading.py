@@ -22,7 +22,7 @@ import msgspec
 from msgspec.json import decode, encode, schema_components
 
 from deploykit.errors import InputError
-from deploykit.records import Json
+from deploykit.findings.records import Json
 from deploykit.system.files import read_regular
 from deploykit.system.store import Store
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from packaging.version import Version
 
 from deploykit.findings import Confidence
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [

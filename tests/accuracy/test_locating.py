@@ -17,8 +17,8 @@ from deploykit.accuracy.search.locate import SESSIONS, Located, ModelProbe, loca
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError, ToolError
+from deploykit.findings.records import Feeds
 from deploykit.model.collect import facts_of
-from deploykit.records import Feeds
 from sample_models.detectors import UNREACHABLE
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

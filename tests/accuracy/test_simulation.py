@@ -27,11 +27,11 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Value
 from deploykit.errors import InputError
+from deploykit.findings.records import Arrays
 from deploykit.model import weights
 from deploykit.model.collect import facts_of
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import is_mapped, lean_weights, unmapped, whole_model
-from deploykit.records import Arrays
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 from text_models import text_model

@@ -12,9 +12,9 @@ from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.findings.records import Interval
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model, wrap_proto
-from deploykit.records import Interval
 from tables import each_row
 from text_models import text_model
 

@@ -16,13 +16,13 @@ from deploykit.accuracy.simulate.simulation import Simulator, simulate
 from deploykit.backend.backend import MixedSupport, Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.place import place
+from deploykit.findings.records import Feeds
 from deploykit.flow.choose import Explored, explore
 from deploykit.flow.cure import rewrite
 from deploykit.flow.pipeline import make_plan
 from deploykit.flow.ways import WIDER_END, BuiltWay, Ground
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
-from deploykit.records import Feeds
 from deploykit.rewrites import SAFE_REWRITES
 from sample_models.finished_detectors import DETECTORS, count_kept, scenes
 from sample_models.min_max import min_max_encodings

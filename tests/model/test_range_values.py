@@ -14,9 +14,9 @@ import onnx.parser
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError
+from deploykit.findings.records import Interval
 from deploykit.model.graph import GraphCopy
 from deploykit.model.ranges import graph_bounds
-from deploykit.records import Interval
 from tables import each_row
 
 STORED: dict[str, Any] = {

@@ -16,12 +16,12 @@ from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
+from deploykit.findings.records import Arrays
 from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.flow.samples import observed_ranges
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit.model.patterns import fusions
-from deploykit.records import Arrays
 from tables import each_row
 from text_models import text_model
 

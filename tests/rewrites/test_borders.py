@@ -18,8 +18,8 @@ from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import UsageError
+from deploykit.findings.records import Arrays
 from deploykit.model.collect import facts_of
-from deploykit.records import Arrays
 from deploykit.rewrites.borders import asked_borders, turn_borders
 from sample_models.feeds import random_feeds
 from tables import each_row

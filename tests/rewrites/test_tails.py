@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 
 from deploykit.accuracy.simulate.sessions import Session
+from deploykit.findings.records import Arrays
 from deploykit.flow.cure import Rewriting, rewrite
-from deploykit.records import Arrays
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row

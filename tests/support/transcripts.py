@@ -40,7 +40,7 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import Settings, run, settings
-from deploykit.records import plain
+from deploykit.findings.records import plain
 from sums import files_in, rough, sum_of
 
 DATA = Path(__file__).parents[1] / "data"

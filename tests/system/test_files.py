@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
-from deploykit.records import Published
+from deploykit.findings.records import Published
 from deploykit.system import folders
 from deploykit.system.files import copy_hashed, open_regular, paths_below, read_regular, regular_size, write_files
 from deploykit.system.folders import abandoned, discard, exchange, holding, scratch, workspace

@@ -17,11 +17,11 @@ from onnx import ModelProto
 from deploykit.backend.backend import Situation
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Finding, Severity, SubjectKind, listed
+from deploykit.findings.records import Tell, replace
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
-from deploykit.records import Tell, replace
 from deploykit_ort_qnn.bench.ask import Bench, bench_of, judged, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
 from deploykit_ort_qnn.bench.pieces import HOLDING, PAIR

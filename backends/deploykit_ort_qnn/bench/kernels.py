@@ -16,10 +16,10 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from deploykit.accuracy.simulate.sessions import Session
+from deploykit.findings.records import Arrays, Names, Numbers, Record, Shape, field, replace
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label, operand
 from deploykit.model.ranges import ANYTHING, graph_bounds
-from deploykit.records import Arrays, Names, Numbers, Record, Shape, field, replace
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed, with_conversions
 from deploykit_ort_qnn.bench.together import Span, covering
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND

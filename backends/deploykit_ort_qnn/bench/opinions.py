@@ -17,7 +17,7 @@ from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, OpinionState
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.findings import Finding
-from deploykit.records import Tell
+from deploykit.findings.records import Tell
 from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.bench.ask import TimedBench

@@ -16,9 +16,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.values import on_axis
 from deploykit.errors import DeploykitError
+from deploykit.findings.records import Numbers, Record, Shape
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
-from deploykit.records import Numbers, Record, Shape
 from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.bench.pieces import PAIR
 

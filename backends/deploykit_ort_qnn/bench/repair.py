@@ -22,11 +22,11 @@ from deploykit.backend.backend import Instead, Request
 from deploykit.backend.opinions import Audit
 from deploykit.backend.status import Right
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.findings.records import Json, Names, Record, Tell, replace
 from deploykit.model.graph import GraphCopy
 from deploykit.model.load import load_model
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
-from deploykit.records import Json, Names, Record, Tell, replace
 from deploykit.rewrites.contract import NoMatchError, load_transform, transform_names
 from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, TimedBench, answer_of, bench_of, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids

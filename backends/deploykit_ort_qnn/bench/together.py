@@ -20,9 +20,9 @@ import onnx
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
+from deploykit.findings.records import Arrays, Numbers, Record, Shape, Tell, field
 from deploykit.model.nodes import copy_of
 from deploykit.model.operators import QUANTIZERS
-from deploykit.records import Arrays, Numbers, Record, Shape, Tell, field
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
 

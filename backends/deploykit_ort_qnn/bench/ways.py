@@ -17,7 +17,7 @@ from onnx import TensorProto
 from onnx.defs import SchemaError, get_schema
 
 from deploykit.encodings.values import on_axis
-from deploykit.records import Numbers, replace
+from deploykit.findings.records import Numbers, replace
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.rewrites.lower_operators import PoolAxis, pool_windows
 from deploykit_ort_qnn.bench.place import OperatorPlace, PairGrid

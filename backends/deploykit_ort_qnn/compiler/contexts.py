@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from deploykit.errors import InputError
+from deploykit.findings.records import Json
 from deploykit.model.load import load_model
 from deploykit.model.nodes import attribute
-from deploykit.records import Json
 from deploykit.system.folders import scratch
 from deploykit_ort_qnn.compiler.jobs import read_context
 from deploykit_qualcomm.carriers import carrier

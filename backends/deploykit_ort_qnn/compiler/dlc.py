@@ -19,10 +19,10 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.errors import InputError
+from deploykit.findings.records import Record, Shape
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.values import is_external
-from deploykit.records import Record, Shape
 from deploykit.system.files import open_regular
 from deploykit_qualcomm.qnn_types import TYPE_CODES, same_grid
 

@@ -26,10 +26,10 @@ from deploykit.accuracy.simulate.simulation import Original, settled
 from deploykit.backend.backend import Seen, SharedWork
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
+from deploykit.findings.records import Arrays, Json, Record, Tell, finite, plain, replace, silent
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS
-from deploykit.records import Arrays, Json, Record, Tell, finite, plain, replace, silent
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope

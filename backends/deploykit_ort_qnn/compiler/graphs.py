@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from deploykit.errors import InputError
-from deploykit.records import Json, Names, Record, Shape, grouped
+from deploykit.findings.records import Json, Names, Record, Shape, grouped
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.qnn_types import type_name
 

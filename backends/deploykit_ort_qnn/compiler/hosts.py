@@ -16,7 +16,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from deploykit.errors import ToolError
-from deploykit.records import Json, Record, Tell
+from deploykit.findings.records import Json, Record, Tell
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.specs import ToolchainSpec

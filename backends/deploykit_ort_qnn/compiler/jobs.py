@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.findings.records import Arrays, Json, Record, Tell, replace, silent
 from deploykit.packages.manifests import hash_file
-from deploykit.records import Arrays, Json, Record, Tell, replace, silent
 from deploykit.system.files import with_folder
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left

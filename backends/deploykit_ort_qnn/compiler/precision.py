@@ -16,7 +16,7 @@ import msgspec
 import onnx
 
 from deploykit.errors import InputError
-from deploykit.records import Json, Record, replace
+from deploykit.findings.records import Json, Record, replace
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.compiler.dlc import DLC, compare_dlc, read_dlc
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic

@@ -15,9 +15,9 @@ from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings.records import Names, Record, field, replace
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import clip_bounds
-from deploykit.records import Names, Record, field, replace
 from deploykit.rewrites.constants import LEAST_LOG_RANGE
 from deploykit.rewrites.contract import ModelLook, Transform, regrid, shares_grid
 from deploykit_qualcomm.qnn_types import whole_step

@@ -17,6 +17,7 @@ from deploykit.encodings.backward import Evidence
 from deploykit.encodings.float_sets import absorbing_fusions
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.findings.records import Names
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
@@ -24,7 +25,6 @@ from deploykit.model.nodes import operand
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import bias_after_matmul
 from deploykit.model.weights import element_type, stored_values
-from deploykit.records import Names
 from deploykit_ort_qnn.forms.blocks import value_grid
 from deploykit_ort_qnn.forms.kernel_grids import symmetric_int16
 

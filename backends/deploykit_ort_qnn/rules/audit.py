@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Severity
+from deploykit.findings.records import Record, replace
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record, replace
 
 __all__ = ["BACKWARD", "BEYOND", "COUNT_RULES", "OFTEN", "RULES", "Counted"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Severity, listed
+from deploykit.findings.records import Json, Names, Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Json, Names, Record
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import host_toolchain
 

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity, listed
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record
 from deploykit_ort_qnn.compiler.precision import FloatNode, float_nodes, narrowed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from deploykit.records import Record
+from deploykit.findings.records import Record
 from deploykit.tables.reading import parse_rows, read_toml
 
 __all__ = [

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TypeAlias
 
+from deploykit.findings.records import Json, Shape
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, ops
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.parameters import stored_behind_pairs
-from deploykit.records import Json, Shape
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 
 __all__ = ["RANGES", "Trait", "traits_of", "type_of"]

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
-from deploykit.records import Names, Record, replace
+from deploykit.findings.records import Names, Record, replace
 from deploykit.tables.sources import NotedRow, SourcedRow, sourced_file
 from deploykit_qualcomm.tables import DATA
 

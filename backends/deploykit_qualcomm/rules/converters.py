@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Set
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Severity
+from deploykit.findings.records import Interval, Record, field, replace
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.operators import LARGEST_FLOAT16, Trait, has, ops
-from deploykit.records import Interval, Record, field, replace
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (
     at_node,

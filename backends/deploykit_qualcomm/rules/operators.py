@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable
 
 from deploykit.backend.backend import Situation
+from deploykit.findings.records import Names, grouped
 from deploykit.findings.rules import Finds, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
-from deploykit.records import Names, grouped
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints, limit
 from deploykit_qualcomm.rules.views import (

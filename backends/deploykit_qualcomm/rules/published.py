@@ -12,11 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from deploykit.backend.backend import Situation
+from deploykit.findings.records import Record, grouped
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import QUANTIZERS, Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
-from deploykit.records import Record, grouped
 from deploykit.system.store import made_once
 from deploykit.tables.reading import read_toml, structure
 

@@ -8,11 +8,11 @@ from packaging.version import Version
 
 from deploykit.backend.backend import Situation
 from deploykit.findings import Severity
+from deploykit.findings.records import Json
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
-from deploykit.records import Json
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints, limit
 from deploykit_qualcomm.rules.views import (

@@ -11,12 +11,12 @@ from deploykit import findings
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine, EncodingSet, Value
 from deploykit.findings import Claim, SubjectKind
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Found
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.load import Model
 from deploykit.model.operators import INTEGER_BITS, Trait, ops
 from deploykit.model.parameters import integer_type, quantizer_of, stored_behind_pairs
-from deploykit.records import Record
 from deploykit.tables.capabilities import SdkTable
 from deploykit_qualcomm.devices import arch_of
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from deploykit.findings.records import Names, Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Names, Record
 
 __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Record
 
 __all__ = ["RULES", "SUMMARY", "CompileSummary", "find_summary"]
 

@@ -22,10 +22,10 @@ from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Findings, exit_status
+from deploykit.findings.records import Arrays, Doubles, Json, Names, Numbers, Record, Shape, plain, published
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
-from deploykit.records import Arrays, Doubles, Json, Names, Numbers, Record, Shape, plain, published
 from deploykit.system.files import regular_size
 
 __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, JudgedNumber, KeptCount, Measure
+from deploykit.findings.records import Arrays, Doubles, Numbers, Record, replace
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Arrays, Doubles, Numbers, Record, replace
 
 __all__ = ["Detections", "background_class", "corners_of", "count_kept", "distinct", "form_of", "judge_detections"]
 __all__ += ["overlaps", "read_both", "read_detections"]

@@ -32,9 +32,9 @@ from deploykit.accuracy.judge.verdict import (
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Session, run_chain
 from deploykit.encodings.cut import chain_models
+from deploykit.findings.records import Arrays, Feeds, Numbers, replace
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, channel_first
-from deploykit.records import Arrays, Feeds, Numbers, replace
 
 __all__ = ["Judge", "judge_outputs"]
 

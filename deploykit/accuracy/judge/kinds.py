@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from deploykit.accuracy.judge.verdict import limits
 from deploykit.encodings.post_processing import concat_parts
+from deploykit.findings.records import Record, replace
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, Trait, has, ops
-from deploykit.records import Record, replace
 
 __all__ = ["DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "pieces_of"]
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.records import Doubles, Numbers, Record
+from deploykit.findings.records import Doubles, Numbers, Record
 
 __all__ = ["Pair", "PairQuality", "Slices", "agreement", "among_five", "answers"]
 __all__ += ["cosine", "decisions_kept", "embeddings", "gain_error", "max_error"]

@@ -18,7 +18,7 @@ import numpy as np
 
 from deploykit.accuracy.samples.arrays import read_arrays
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.records import Arrays, Record, replace
+from deploykit.findings.records import Arrays, Record, replace
 from deploykit.system.processes import run
 
 __all__ = ["UserMetric", "user_metric"]

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.findings.records import Arrays, Doubles, Numbers, Record, replace
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Arrays, Doubles, Numbers, Record, replace
 
 __all__ = ["ChosenRows", "Matched", "match_contents"]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from deploykit.accuracy.judge.verdict import PROBABILITY_TOLERANCE, Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, listed
+from deploykit.findings.records import Json, Record
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Json, Record
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.compare import ComparedOutputs, OutputComparison

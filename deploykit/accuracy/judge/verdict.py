@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
-from deploykit.records import Json, Published, Record, published, replace
+from deploykit.findings.records import Json, Published, Record, published, replace
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [

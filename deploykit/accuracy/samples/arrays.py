@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from deploykit.errors import InputError
-from deploykit.records import Arrays, Record, Shape
+from deploykit.findings.records import Arrays, Record, Shape
 from deploykit.system.files import open_regular, unreadable
 
 if TYPE_CHECKING:

@@ -40,9 +40,9 @@ from deploykit.accuracy.samples.images import (
 )
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import InputError, UsageError
+from deploykit.findings.records import Names, Record, Shape
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import INTEGER_RANGES
-from deploykit.records import Names, Record, Shape
 from deploykit.system.files import paths_below, read_regular, regular_size
 
 __all__ = [

@@ -25,11 +25,11 @@ from deploykit.accuracy.samples.inputs import InputSpec, spread
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError
+from deploykit.findings.records import Doubles, Feeds, Numbers, grouped, replace
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.nodes import copy_of
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import stored_values
-from deploykit.records import Doubles, Feeds, Numbers, grouped, replace
 from deploykit.system.files import read_regular
 
 __all__ = ["LOOKED_AT", "MOST", "data_fit", "range_growth", "survey", "takes_pictures"]

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from deploykit.findings import listed
+from deploykit.findings.records import Json, Names, Published, Record
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.records import Json, Names, Published, Record
 
 __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.records import Json
+from deploykit.findings.records import Json
 
 __all__ = ["MOST_PIXELS", "decoded"]
 

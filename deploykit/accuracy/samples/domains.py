@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
+from deploykit.findings.records import Doubles, Interval, Numbers, Record, Shape, field, replace
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.nodes import reached
 from deploykit.model.operators import INTEGER_RANGES, Trait, is_standard, ops
-from deploykit.records import Doubles, Interval, Numbers, Record, Shape, field, replace
 
 __all__ = [
     "SETS",

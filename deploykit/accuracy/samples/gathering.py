@@ -36,10 +36,10 @@ from deploykit.accuracy.samples.domains import (
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, spread
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, UsageError
+from deploykit.findings.records import Arrays, Json, Numbers, Published, Record, replace
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.values import element_count
-from deploykit.records import Arrays, Json, Numbers, Published, Record, replace
 
 if TYPE_CHECKING:
     from deploykit.accuracy.samples.calibration import Declaration

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
-from deploykit.records import Published, Record, Shape, replace
+from deploykit.findings.records import Published, Record, Shape, replace
 from deploykit.system.files import open_regular, read_regular
 from deploykit.tables.reading import read_toml, structure
 

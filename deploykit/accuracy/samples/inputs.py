@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError
+from deploykit.findings.records import Record, Shape, replace
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Record, Shape, replace
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,9 +19,9 @@ from onnx import ModelProto
 
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.findings.records import Arrays, Record, Shape
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import quantizes_at_run_time
-from deploykit.records import Arrays, Record, Shape
 
 __all__ = ["PinnedInput", "decide_sizes", "rows_meet", "runs_with", "split_shapes"]
 

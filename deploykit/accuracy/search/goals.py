@@ -12,7 +12,7 @@ from typing import Any
 
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict, fewest_for
 from deploykit.errors import UsageError
-from deploykit.records import Published, Record
+from deploykit.findings.records import Published, Record
 
 __all__ = ["GOAL", "WHOLE", "Goal", "Reached", "goal_for", "parse_goal"]
 

@@ -26,11 +26,11 @@ from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated
 from deploykit.accuracy.simulate.simulation import QuestionOfFiles, read_question
 from deploykit.encodings.values import EncodingSet, Float, Value
 from deploykit.errors import UsageError
+from deploykit.findings.records import Json, Names, Published, Record, Tell, grouped, published, silent
 from deploykit.model.facts import GraphFacts
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
 from deploykit.model.patterns import NORMS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
-from deploykit.records import Json, Names, Published, Record, Tell, grouped, published, silent
 from deploykit.system.store import Store, key_of
 
 __all__ = [

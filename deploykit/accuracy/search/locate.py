@@ -21,13 +21,13 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import read_question
 from deploykit.encodings.values import EncodingSet, Value
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.findings.records import Arrays, Feeds, Interval, Json, Names, Numbers, Published, Record, published
 from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
 from deploykit.model.graph import view_of
 from deploykit.model.load import load_model
 from deploykit.model.nodes import reached
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, stored_values
-from deploykit.records import Arrays, Feeds, Interval, Json, Names, Numbers, Published, Record, published
 from deploykit.system.limits import time_left
 
 __all__ = ["SESSIONS", "Culprit", "Divergence", "Located", "ModelProbe", "TensorView"]

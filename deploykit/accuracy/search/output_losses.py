@@ -18,8 +18,8 @@ from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import Context
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
+from deploykit.findings.records import Arrays, Feeds, Numbers, Published
 from deploykit.model.facts import GraphFacts
-from deploykit.records import Arrays, Feeds, Numbers, Published
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.metric import UserMetric

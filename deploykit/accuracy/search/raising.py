@@ -24,10 +24,10 @@ from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders, float_nodes
 from deploykit.encodings.new_grids import widened
 from deploykit.encodings.values import Affine, EncodingSet, Float
+from deploykit.findings.records import Feeds, Json, Names, Published, Tell, published, replace, silent
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
-from deploykit.records import Feeds, Json, Names, Published, Tell, published, replace, silent
 
 __all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType", "fewest_wider"]
 

@@ -12,10 +12,10 @@ from itertools import accumulate, chain
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from deploykit.findings.records import grouped
 from deploykit.model.nodes import bare, copy_of, names_read
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.values import byte_size, constant_tensor
-from deploykit.records import grouped
 
 __all__ = ["GraphPieces"]
 

@@ -17,9 +17,9 @@ from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.quantizers import RAW, quantized_tensor
 from deploykit.accuracy.simulate.sessions import Session, check_feed, on_grid
 from deploykit.encodings.values import Value
+from deploykit.findings.records import Arrays, Feeds, Numbers
 from deploykit.model.values import byte_size
 from deploykit.model.weights import is_mapped, stored_values
-from deploykit.records import Arrays, Feeds, Numbers
 from deploykit.system.limits import memory_budget
 
 __all__ = ["Change", "PartialRuns"]

@@ -18,12 +18,12 @@ from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.new_grids import GridKind, affine_for_range, affine_per_channel
 from deploykit.encodings.values import Encoding, EncodingSet, Float, Value
 from deploykit.errors import UsageError
+from deploykit.findings.records import Json, Numbers, Published, Record, Shape, published
 from deploykit.model.facts import GraphFacts, NodeFact, setting_of
 from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import fusions
 from deploykit.model.weights import stored_values
-from deploykit.records import Json, Numbers, Published, Record, Shape, published
 
 __all__ = [
     "CostModel",

@@ -18,10 +18,10 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value, on_axis
 from deploykit.errors import InputError
+from deploykit.findings.records import Numbers, Shape
 from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import named_tensors
 from deploykit.model.weights import element_type, is_mapped, numpy_type, stored_values
-from deploykit.records import Numbers, Shape
 
 __all__ = ["RAW", "Floats", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
 __all__ += ["quantizers_of", "spread_scale"]

@@ -23,6 +23,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
 from deploykit.encodings.values import Value
 from deploykit.errors import InputError
+from deploykit.findings.records import Arrays, Feeds, Names, Numbers, Record, grouped
 from deploykit.model.nodes import bodies, copy_of, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
@@ -35,7 +36,6 @@ from deploykit.model.weights import (
     stored_values,
     weight_files,
 )
-from deploykit.records import Arrays, Feeds, Names, Numbers, Record, grouped
 from deploykit.system.limits import memory_budget
 
 __all__ = [

@@ -26,12 +26,12 @@ from deploykit.accuracy.simulate.quantizers import quantizers_of
 from deploykit.accuracy.simulate.sessions import Known, Session
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings.records import Doubles, Feeds, Json, Names, Numbers, Published, Record, published, replace
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.operators import quantizes_at_run_time
 from deploykit.model.weights import lean_weights
-from deploykit.records import Doubles, Feeds, Json, Names, Numbers, Published, Record, published, replace
 from deploykit.rewrites.contract import load_transform
 
 __all__ = [

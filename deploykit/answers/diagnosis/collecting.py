@@ -22,7 +22,7 @@ from deploykit.answers.diagnosis.patterns import (
     shape_of,
 )
 from deploykit.answers.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, SOURCE, Trouble, trouble_of
-from deploykit.records import Record, field
+from deploykit.findings.records import Record, field
 from deploykit.tables.known_errors import Catalog, KnownError, Observation, Tool
 
 __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from deploykit.answers.diagnosis.collecting import ErrorLine
 from deploykit.answers.diagnosis.trouble import SOURCE
-from deploykit.records import Record, field
+from deploykit.findings.records import Record, field
 from deploykit.tables.known_errors import Catalog, LineForm, Tool
 
 __all__ = ["Event", "codes_of", "compiled", "event_of", "level_of", "speaker"]

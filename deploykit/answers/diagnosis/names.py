@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-from deploykit.records import Published
+from deploykit.findings.records import Published
 
 __all__ = ["MappedName", "Names", "mangle"]
 

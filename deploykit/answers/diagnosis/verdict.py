@@ -10,7 +10,7 @@ from deploykit.answers.diagnosis.collecting import ErrorLine, Finish, Hit
 from deploykit.answers.diagnosis.events import Event
 from deploykit.answers.diagnosis.names import MappedName
 from deploykit.findings import Severity
-from deploykit.records import Json, Record, field
+from deploykit.findings.records import Json, Record, field
 from deploykit.tables.known_errors import CodeMeaning, KnownError
 
 __all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis"]

@@ -21,7 +21,7 @@ from deploykit.encodings.formats import v061
 from deploykit.encodings.formats.grids import SECTIONS, json_name
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import InputError, UsageError
-from deploykit.records import Json
+from deploykit.findings.records import Json
 from deploykit.system.files import read_regular
 from deploykit.tables.reading import parse_json
 

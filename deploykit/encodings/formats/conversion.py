@@ -16,7 +16,7 @@ from deploykit.encodings.place import Layout
 from deploykit.encodings.read import with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import UsageError
-from deploykit.records import Json, Published, published, replace
+from deploykit.findings.records import Json, Published, published, replace
 
 __all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert", "writable_versions"]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
-from deploykit.records import Json, Published, replace
+from deploykit.findings.records import Json, Published, replace
 
 __all__ = [
     "EntryChange",

@@ -16,7 +16,7 @@ import numpy as np
 
 from deploykit.encodings.values import Affine, Array, Float8, Lpbq
 from deploykit.errors import InputError
-from deploykit.records import Shape
+from deploykit.findings.records import Shape
 
 __all__ = [
     "FLOAT8_TYPES",

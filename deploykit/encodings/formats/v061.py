@@ -16,7 +16,7 @@ from msgspec import Meta, Raw, Struct
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
-from deploykit.records import Json
+from deploykit.findings.records import Json
 
 __all__ = ["Items", "format_sections", "parse_sections"]
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Lpbq, Value
 from deploykit.errors import InputError
-from deploykit.records import Json
+from deploykit.findings.records import Json
 
 __all__ = ["format_sections", "parse_sections"]
 

@@ -15,7 +15,7 @@ from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.grids import nested
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value, on_axis
 from deploykit.errors import InputError
-from deploykit.records import Json
+from deploykit.findings.records import Json
 
 __all__ = ["format_sections", "parse_sections"]
 

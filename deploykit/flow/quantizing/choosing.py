@@ -16,8 +16,8 @@ from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob
 from deploykit.backend.requests import bits_of
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import DefectError, UsageError
+from deploykit.findings.records import Record
 from deploykit.flow.ladder import Learning
-from deploykit.records import Record
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.specs import select
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Findings, exit_status, sort_findings
+from deploykit.findings.records import Json, Published, Tell, plain, replace, silent
 from deploykit.flow.candidates import make_asked, make_best
 from deploykit.flow.choose import ChosenWay
 from deploykit.flow.ladder import Ladder
@@ -24,7 +25,6 @@ from deploykit.flow.rules import RULES
 from deploykit.model.load import blaming, load_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
-from deploykit.records import Json, Published, Tell, plain, replace, silent
 from deploykit.report.ladders import render_ladder
 from deploykit.system.jobs import Steps
 

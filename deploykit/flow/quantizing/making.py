@@ -41,6 +41,7 @@ from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings import Findings
+from deploykit.findings.records import Arrays, Feeds, Json, Published, Record, Tell, field, replace
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
 from deploykit.flow.rules import QUANTIZED_RULES
 from deploykit.flow.samples import about_samples
@@ -49,7 +50,6 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, load_model
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
-from deploykit.records import Arrays, Feeds, Json, Published, Record, Tell, field, replace
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job

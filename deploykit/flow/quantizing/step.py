@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.encodings.read import read_placed
 from deploykit.errors import ToolError, UsageError
+from deploykit.findings.records import Tell, replace
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.operators import Trait, has
-from deploykit.records import Tell, replace
 from deploykit.system.files import with_folder
 
 if TYPE_CHECKING:

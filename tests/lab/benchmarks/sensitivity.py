@@ -17,7 +17,7 @@ from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet, Value
-from deploykit.records import Arrays
+from deploykit.findings.records import Arrays
 from sample_models.tiny_graphs import TinyGraph
 
 T = TypeVar("T")

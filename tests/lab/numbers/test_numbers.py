@@ -20,8 +20,8 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.findings.records import Feeds
 from deploykit.model.collect import facts_of
-from deploykit.records import Feeds
 
 from . import pictures, words
 from .sketches import MODELS, Sample
