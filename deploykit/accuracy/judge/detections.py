@@ -31,9 +31,9 @@ _FAR_APART, _FAR_LOG = 1e5, 10.0  # no box is as large as e to the 10th cells
 _LARGEST_LOG = 6.0  # e to the 6th are 400 cells of 8 pixels, more than any picture has
 _FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
 _REPEATED = 0.5  # a detector that looks at every cell gives each object several times, one with queries hardly ever
-_STRIDES = (8, 16, 32, 64)
-_VARIANCES = np.asarray([0.1, 0.1, 0.2, 0.2])
-_MOST_MOVES = 0.9
+_STRIDES = (8, 16, 32, 64)  # pixels from a cell to the next, finest first
+_VARIANCES = np.asarray([0.1, 0.1, 0.2, 0.2])  # of places and sizes, as SSD has them (Liu et al. 2016)
+_MOST_MOVES = 0.9  # editorial: a tenth of the rows may be noise
 
 
 class Detections(Record):
