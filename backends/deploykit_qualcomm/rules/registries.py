@@ -23,7 +23,7 @@ from deploykit_qualcomm.rules import (
     weights,
 )
 
-__all__ = ["CONVERTERS", "PROVIDER", "REGISTRIES", "RESERVED", "SHARED", "run_lint"]
+__all__ = ["CONVERTERS", "PROVIDER", "RESERVED", "SHARED", "run_lint"]
 
 # Limits of the HTP and its compiler, whatever leads there.
 _HTP: tuple[Registry[Situation], ...] = (
@@ -31,7 +31,6 @@ _HTP: tuple[Registry[Situation], ...] = (
     operators.RULES,
     weights.RULES,
     atlas.RULES,
-    options.RULES,
     published.RULES,
 )
 
@@ -45,6 +44,7 @@ PROVIDER: tuple[Registry[Situation], ...] = (provider.RULES,)
 SHARED: tuple[Registry[Any], ...] = (
     *(resolving.RULES, resolving.TARGET_RULES, carriers.RULES, converters.FLOAT16_RULES),
     *_HTP,
+    options.RULES,
 )
 
 # Every registry of this package.
@@ -62,5 +62,6 @@ RESERVED: Mapping[str, str] = {
 
 def run_lint(situation: Situation, way_in: Iterable[Registry[Situation]]) -> Findings:
     """What the rules about the HTP and those about one way to it (``CONVERTERS``, ``PROVIDER``) find, by code."""
-    found = [finding for registry in (*_HTP, *way_in) for finding in registry.run(situation)]
+    asked = [*_HTP, *way_in, *([options.RULES] if situation.request.options else [])]
+    found = [finding for registry in asked for finding in registry.run(situation)]
     return tuple(sorted(found, key=lambda finding: finding.code))
