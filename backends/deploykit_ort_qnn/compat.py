@@ -22,15 +22,7 @@ from deploykit_ort_qnn.provider_keys import load_options
 from deploykit_qualcomm.atlas.rows import atlas_rows, costs, where_it_holds
 from deploykit_qualcomm.tables import tables
 
-__all__ = [
-    "DATA",
-    "FAMILY",
-    "KernelCell",
-    "kernel_rows",
-    "operator_rows",
-    "option_rows",
-    "recorded",
-]
+__all__ = ["kernel_rows", "operator_rows", "option_rows"]
 
 FAMILY = "kernels of QAIRT"
 

@@ -29,11 +29,9 @@ __all__ = [
     "RUN",
     "TAIL",
     "TYPES",
-    "build_configs",
     "make_plan",
     "mixed_support",
     "resolve",
-    "steps",
 ]
 
 MODEL, CONTEXT, BINARY = "model/model.onnx", "artifacts/model_ctx.onnx", "artifacts/model_ctx_qnn.bin"

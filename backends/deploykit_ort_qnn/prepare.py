@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.backward import Evidence
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["ProviderDraft", "Source", "compiled_model", "prepare", "prepared_model", "wheel_for", "whole_model"]
+__all__ = ["ProviderDraft", "compiled_model", "prepare", "prepared_model", "wheel_for", "whole_model"]
 
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")

@@ -17,16 +17,7 @@ from deploykit.errors import UsageError
 from deploykit.findings.records import Names, Record
 from deploykit.tables.sources import SourcedRow, sourced_file
 
-__all__ = [
-    "Chosen",
-    "Entry",
-    "Option",
-    "OptionTable",
-    "RefusedOption",
-    "choose_options",
-    "has_option",
-    "load_options",
-]
+__all__ = ["Chosen", "choose_options", "has_option", "load_options"]
 
 _BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
 

@@ -17,7 +17,7 @@ from deploykit.errors import DefectError
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit_qnn_htp.draft import Intent, RouteCandidate
 
-__all__ = ["HOST", "Paths", "from_dlc", "graph_name", "listed_step", "net_run", "shared_steps", "steps"]
+__all__ = ["HOST", "Paths", "from_dlc", "graph_name", "net_run", "shared_steps", "steps"]
 
 
 HOST = "x86_64-linux-clang"

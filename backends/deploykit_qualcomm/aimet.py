@@ -12,7 +12,7 @@ from deploykit.errors import UsageError
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.devices import arch_of
 
-__all__ = ["AIMET", "Aimet", "configuration", "encodings_version"]
+__all__ = ["AIMET", "Aimet", "configuration"]
 
 # The HTP versions that aimet-onnx 2.42 has a configuration for (htp_v66 and so on).
 _CONFIGURATIONS = (66, 68, 69, 73, 75, 79, 81, 85)

@@ -19,13 +19,9 @@ from deploykit.system.specs import ToolchainSpec
 
 __all__ = [
     "RECORD",
-    "NodeVerdict",
     "RefusedNode",
-    "RunnerAnswer",
     "ask_runner",
-    "read_answer",
     "read_calls",
-    "read_event",
     "read_refusals",
     "read_verdicts",
     "refusal_lines",

@@ -20,7 +20,7 @@ from deploykit.devices.profiles import Origins
 from deploykit.errors import InputError
 from deploykit.system.files import open_regular
 
-__all__ = ["CsvProfile", "ProfileRow", "profile_rows", "read_profile_csv"]
+__all__ = ["CsvProfile", "profile_rows", "read_profile_csv"]
 
 _COLUMNS = ("message", "time", "unit of measurement", "timing source", "event level", "event identifier")
 # "/conv1/Conv_token_1:OpId_26 (cycles)", and "Input OpId_2 (cycles)" for the ends of the graph; then the ONNX sources.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deploykit.encodings.values import Affine
 
-__all__ = ["TYPE_CODES", "mangled", "same_grid", "step_units", "type_name", "whole_step"]
+__all__ = ["TYPE_CODES", "mangled", "same_grid", "type_name", "whole_step"]
 
 
 # Qnn_DataType_t values as seen in graphs dumped by onnxruntime-qnn 2.7.0; fixed-point codes by their grid.

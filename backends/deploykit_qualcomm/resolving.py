@@ -24,7 +24,7 @@ from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.devices import arch_of, capability, lacks, qualcomm_device
 from deploykit_qualcomm.tables import Tables, tables
 
-__all__ = ["RULES", "TARGET_RULES", "SdkChoice", "SdkMatch", "resolve_sdk", "resolve_target"]
+__all__ = ["RULES", "TARGET_RULES", "resolve_sdk", "resolve_target"]
 
 
 _CADENCE = "Qualcomm Linux documentation, installation pages: monthly releases"

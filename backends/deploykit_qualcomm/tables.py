@@ -21,17 +21,7 @@ from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import SourcedRow, SourceFile, read_source_file, write_out
 
-__all__ = [
-    "DATA",
-    "FAMILY",
-    "LINUX",
-    "MACHINES",
-    "WINE",
-    "Tables",
-    "Wheel",
-    "row_key",
-    "tables",
-]
+__all__ = ["DATA", "FAMILY", "MACHINES", "WINE", "Tables", "Wheel", "row_key", "tables"]
 
 
 class ToolFlags(Record):

@@ -29,7 +29,6 @@ __all__ = [
     "parse_options",
     "quark_keys",
     "quark_recipes",
-    "renamed_keys",
 ]
 
 

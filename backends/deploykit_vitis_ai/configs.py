@@ -19,7 +19,6 @@ from deploykit_vitis_ai.tables import Pass, QuarkOption, VaimlKey, product_of, r
 __all__ = [
     "CACHE",
     "CONFIG",
-    "HOLD_OUT",
     "RECIPE",
     "SESSION",
     "VALIDATION",

@@ -27,7 +27,7 @@ from deploykit.system.store import Store, key_of
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai.tables import DATA, known_errors
 
-__all__ = ["RESULT", "EndlessError", "QuarkRun", "keep_run", "quark_environment", "run_key", "run_quark", "take_run"]
+__all__ = ["RESULT", "EndlessError", "QuarkRun", "quark_environment", "run_quark"]
 
 # Seconds after which a run is ended; fine-tuning a large net takes minutes, a hung compiler for ever.
 TIMEOUT = 3600.0

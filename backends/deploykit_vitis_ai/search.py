@@ -38,7 +38,7 @@ from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial
 from deploykit_vitis_ai.runner import QuarkRun, run_quark
 
-__all__ = ["Measured", "QuantizedQuality", "SearchResult", "find_better", "measure", "tried"]
+__all__ = ["Measured", "find_better", "measure", "tried"]
 
 
 # What the names of samples begin with that the quantizer did not see (scripts/quantize.py).

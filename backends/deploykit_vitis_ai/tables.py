@@ -37,7 +37,6 @@ __all__ = [
     "known_errors",
     "operators_in",
     "product_of",
-    "products",
     "read_table",
     "releases",
     "rows",

@@ -16,7 +16,7 @@ from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
 from deploykit_vitis_ai.tables import Release, product_of, releases
 
-__all__ = ["RULES", "PickedRelease", "is_older", "release_of", "resolve"]
+__all__ = ["RULES", "is_older", "release_of", "resolve"]
 
 
 class PickedRelease(Record):

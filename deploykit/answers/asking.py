@@ -18,21 +18,7 @@ from deploykit.findings.records import Json, Names, Published, Record, published
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
 
-__all__ = [
-    "CompatAnswer",
-    "Query",
-    "ReleaseComparison",
-    "ReleaseDifference",
-    "answer",
-    "ask",
-    "ask_binary",
-    "compare",
-    "device_rows",
-    "differences",
-    "features",
-    "releases_between",
-    "search",
-]
+__all__ = ["CompatAnswer", "ask", "ask_binary", "compare", "features"]
 
 
 class ReleaseComparison(Published):

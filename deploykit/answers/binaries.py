@@ -15,7 +15,7 @@ from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings.records import Json, Published, published
 from deploykit.tables.capabilities import CompatRow, Status
 
-__all__ = ["BinaryReport", "Runtime", "report_binary"]
+__all__ = ["BinaryReport", "report_binary"]
 
 
 class Runtime(Published):

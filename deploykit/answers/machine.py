@@ -17,7 +17,7 @@ from deploykit.backend.backend import AnyBackend
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import DeploykitError
 
-__all__ = ["examine", "examine_core"]
+__all__ = ["examine"]
 
 _ROOM = 5 << 30
 _PACKAGES = ("onnx", "onnxruntime", "numpy", "click", "jinja2", "packaging")

@@ -15,7 +15,7 @@ from deploykit.errors import UsageError
 from deploykit.findings.records import Json, Published, Record, published, replace
 from deploykit.tables.reading import read_json, read_toml, structure
 
-__all__ = ["KNOWN", "Advice", "Advised", "advise", "advise_on"]
+__all__ = ["Advice", "Advised", "advise", "advise_on"]
 
 KNOWN = ("fp32", "fp16", "bf16", "w16a16", "w8a16", "w4a16", "w8a8", "w4a8", "vint8", "mixed")
 """Precisions that conclusions speak of, the most precise first."""

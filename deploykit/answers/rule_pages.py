@@ -16,7 +16,7 @@ from deploykit.findings import Answerer
 from deploykit.findings.records import Json, Names, Published
 from deploykit.findings.rules import Registry, Rule
 
-__all__ = ["RuleEntry", "all_rules", "find_rule", "reserved_codes", "rule_page"]
+__all__ = ["RuleEntry", "all_rules", "find_rule", "rule_page"]
 
 
 class RuleEntry(Published):

@@ -28,17 +28,7 @@ from deploykit.errors import DefectError, DeploykitError, InputError, PackageErr
 from deploykit.system.limits import VARIABLE as MEMORY
 from deploykit.system.limits import with_memory
 
-__all__ = [
-    "CRASHES",
-    "BranchingCommand",
-    "Command",
-    "Ended",
-    "Group",
-    "Settings",
-    "guarded",
-    "run",
-    "settings",
-]
+__all__ = ["BranchingCommand", "Command", "Group", "guarded", "run", "settings"]
 
 _ENV = "DEPLOYKIT"  # the environment variables of all options begin with it
 _NO_CACHE = f"{_ENV}_NO_CACHE"

@@ -19,7 +19,7 @@ from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import run
 from deploykit.findings.records import Json
 
-__all__ = ["READING", "argv", "schema", "serve"]
+__all__: list[str] = []
 
 READING: Mapping[str, tuple[str, ...]] = {
     "check": ("plan", "sdk", "encodings", "precision", "calibration", "backend", "target"),

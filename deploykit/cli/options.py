@@ -22,7 +22,7 @@ from deploykit.cli.frame import Command
 from deploykit.errors import UsageError
 from deploykit.findings.records import Names
 
-__all__ = ["F", "RequestCommand", "SpecOption", "argument", "flag", "option", "options", "pair", "path", "request_from"]
+__all__ = ["F", "RequestCommand", "argument", "flag", "option", "options", "pair", "path", "request_from"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)

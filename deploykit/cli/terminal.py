@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from deploykit.backend.status import PackageStatus
 
 __all__ = [
-    "News",
     "columns",
     "decibels",
     "defused",
-    "elapsed",
     "emit",
     "finding_lines",
     "findings_text",

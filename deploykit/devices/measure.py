@@ -15,7 +15,7 @@ from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError, ToolError
 from deploykit.findings.records import Numbers, Published
 
-__all__ = ["Comparison", "Latency", "Trend", "faster", "summarize"]
+__all__ = ["Comparison", "Latency", "faster", "summarize"]
 
 PERCENTILES = "linear interpolation between closest ranks (Hyndman and Fan, type 7); throughput is count / sum"
 TEST = (

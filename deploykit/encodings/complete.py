@@ -20,12 +20,7 @@ from deploykit.model.operators import BIAS, WEIGHT, Trait, data_outputs, has
 from deploykit.model.parameters import ParameterUse, parameter_uses, stored_behind
 from deploykit.model.patterns import find_blocks
 
-__all__ = [
-    "complete",
-    "complete_encodings",
-    "copy_over_movement",
-    "effective_entry",
-]
+__all__ = ["complete", "complete_encodings", "copy_over_movement"]
 
 _ALL = -1
 _DATA_INPUTS: Mapping[str, tuple[int, ...]] = {

@@ -39,9 +39,7 @@ from deploykit.system.files import unwritable
 from deploykit.system.folders import scratch, workspace
 
 __all__ = [
-    "Applied",
     "PartReport",
-    "Removed",
     "apply_encodings",
     "check_encodings",
     "convert_encodings",

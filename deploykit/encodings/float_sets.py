@@ -22,7 +22,6 @@ from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import Fusion, fusions
 
 __all__ = [
-    "CoverageStatus",
     "FloatPrediction",
     "absorbing_fusions",
     "collect_coverage",

@@ -23,7 +23,7 @@ from deploykit.model.nodes import copy_of, operand, opset_of, raise_opset
 from deploykit.model.operators import CONTRIBUTED, QUANTIZERS, Trait, has, ops, settings
 from deploykit.model.weights import element_type, numpy_type, stored_values
 
-__all__ = ["Bias", "QdqModel", "QuantizedConstant", "dequantized", "insert_qdq", "quantize_constant"]
+__all__ = ["dequantized", "insert_qdq"]
 
 
 class QuantizedConstant(Record, eq=False):

@@ -26,7 +26,7 @@ from deploykit.model.weights import copy_bytes, numpy_type, point_outside, weigh
 from deploykit.system.files import unwritable
 from deploykit.system.folders import scratch
 
-__all__ = ["LpbqReport", "WeightReport", "convert_file"]
+__all__ = ["LpbqReport", "convert_file"]
 
 _LAYERS = ("MatMul", "Gemm", "Conv")
 _FUSED = ("Add", "Relu", "Clip")

@@ -17,16 +17,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.parameters import parameter_uses
 from deploykit.system.store import made_once
 
-__all__ = [
-    "Layout",
-    "encoded_bounds",
-    "fit",
-    "keep_entries",
-    "layouts",
-    "needed_opset",
-    "place",
-    "share_entry",
-]
+__all__ = ["Layout", "encoded_bounds", "keep_entries", "layouts", "needed_opset", "place", "share_entry"]
 
 
 def fit(value: Affine | Float8 | Lpbq, shape: Shape, where: str) -> Affine | Float8 | Lpbq:

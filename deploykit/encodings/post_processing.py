@@ -17,9 +17,6 @@ from deploykit.model.operators import QUANTIZERS, RANGES, ROLES, Trait, has, is_
 __all__ = [
     "NETWORK_OPS",
     "Harm",
-    "Hurt",
-    "Mixing",
-    "Operand",
     "PostProcessing",
     "concat_parts",
     "exclusion_around",

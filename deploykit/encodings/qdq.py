@@ -29,17 +29,7 @@ from deploykit.model.ranges import Arithmetic, graph_bounds
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import element_type, is_outside, stored_values
 
-__all__ = [
-    "DEQUANTIZE",
-    "QDQ_VERSION",
-    "QUANTIZE",
-    "Extracted",
-    "PlainNames",
-    "QdqGraph",
-    "ReadTensor",
-    "extract_qdq",
-    "read_qdq",
-]
+__all__ = ["DEQUANTIZE", "QDQ_VERSION", "QUANTIZE", "extract_qdq", "read_qdq"]
 
 
 class PlainNames(Struct, kw_only=True):

@@ -22,7 +22,7 @@ from deploykit.model.ranges import ANYTHING, graph_bounds
 if TYPE_CHECKING:
     from deploykit.model.load import Model
 
-__all__ = ["Reach", "collect_reach", "only_masks", "proven_bounds", "saturates"]
+__all__ = ["collect_reach", "only_masks", "proven_bounds", "saturates"]
 
 _PASSING = ops(Trait.CARRIES_GRID) | {"Cast"}
 _UNION = ops(Trait.JOINS)

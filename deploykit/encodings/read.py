@@ -24,7 +24,7 @@ from deploykit.model.weights import weight
 from deploykit.system.files import read_regular
 from deploykit.tables.reading import parse_json
 
-__all__ = ["float_tensors_to_json", "read_float_tensors", "read_given", "read_placed", "with_float_tensors"]
+__all__ = ["float_tensors_to_json", "read_given", "read_placed", "with_float_tensors"]
 
 _LIMIT = 64 << 20
 _SCHEMA = 1

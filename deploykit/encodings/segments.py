@@ -20,7 +20,7 @@ from deploykit.model.facts import GraphFacts, static_tensors, with_static
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import reached
 
-__all__ = ["Partition", "Segment", "SegmentCosts", "SegmentRange", "partition", "split_model", "whole_as_cut"]
+__all__ = ["Partition", "Segment", "partition", "split_model", "whole_as_cut"]
 
 
 class SegmentCosts(Record):

@@ -27,7 +27,7 @@ from deploykit.system.folders import exchange, scratch, workspace
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["address_of", "make_on_worker", "packed", "run_on_cluster", "unpack"]
+__all__ = ["address_of", "run_on_cluster"]
 
 _DASK = "dask://"
 _TOPIC = "deploykit-news"

@@ -15,7 +15,7 @@ from deploykit.errors import InputError
 from deploykit.findings.records import Json, Names, Record, field
 from deploykit.tables.reading import read_toml, schema_of, structure
 
-__all__ = ["FILE_NAME", "Described", "Excluded", "Included", "Shared", "read_file", "schema"]
+__all__ = ["FILE_NAME", "Described", "Included", "Shared", "read_file", "schema"]
 
 FILE_NAME = "deploykit.toml"
 

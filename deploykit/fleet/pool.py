@@ -30,7 +30,7 @@ from deploykit.system.processes import run
 if TYPE_CHECKING:
     from deploykit.flow.pipeline import Packaged
 
-__all__ = ["Batch", "Tell", "batches_of", "default_processes", "run_batch", "run_batches", "work"]
+__all__ = ["Batch", "Tell", "batches_of", "default_processes", "run_batch", "run_batches"]
 
 Tell: TypeAlias = Callable[[str, str], None]
 """Called with a cell's id and one line of news."""

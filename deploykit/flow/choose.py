@@ -32,16 +32,7 @@ from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
 from deploykit.rewrites.contract import load_transform
 
-__all__ = [
-    "ChosenWay",
-    "Explored",
-    "WayChoice",
-    "choose",
-    "choose_way",
-    "explore",
-    "is_proven",
-    "run_of",
-]
+__all__ = ["ChosenWay", "choose_way", "run_of"]
 
 _EQUAL_DB = 0.05
 """A difference that is none: simulations of the same thing on the same samples agree better than that."""

@@ -38,12 +38,10 @@ from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
 
 __all__ = [
-    "Cured",
     "JudgedSituation",
     "RewriteStep",
     "Rewriting",
     "cure",
-    "difference_in_ulps",
     "judge",
     "rewrite",
     "rewrite_quantized",

@@ -19,7 +19,7 @@ from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
 from deploykit.findings.records import Json, Names, Published, Record, Tell, published, replace, silent
 
-__all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
+__all__ = ["Ladder", "LadderRung", "Learning", "walk"]
 
 
 class LadderRung(Published, kw_only=False, eq=False):

@@ -24,7 +24,7 @@ from deploykit.flow.samples import data_findings
 if TYPE_CHECKING:
     from deploykit.backend.opinions import Compiler, Opinions
 
-__all__ = ["SECONDS", "Decision", "decide", "plan_as_given", "second_opinions"]
+__all__ = ["Decision", "decide", "plan_as_given"]
 
 SECONDS = 120.0
 """What all questions to compilers about one model may take together."""

@@ -30,7 +30,7 @@ from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
 
-__all__ = ["pin", "read_situation", "read_situations", "resolve_target", "turned"]
+__all__ = ["read_situation", "read_situations", "resolve_target", "turned"]
 
 
 def resolve_target(request: Request) -> tuple[AnyBackend, Target]:

@@ -19,7 +19,7 @@ from deploykit.model.load import blaming
 from deploykit.system.folders import scratch
 from deploykit.tables.capabilities import Status
 
-__all__ = ["CompilerTrial", "SdkSearch", "SdkTrial", "lowest_sdk", "try_compilers"]
+__all__ = ["lowest_sdk", "try_compilers"]
 
 _YES = str(Status.SUPPORTED)
 

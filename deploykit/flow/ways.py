@@ -41,17 +41,7 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.segments import Partition, Segment
 
-__all__ = [
-    "WAYS",
-    "WIDER_END",
-    "WIDER_LAYERS",
-    "BuiltWay",
-    "ChainProof",
-    "Ground",
-    "Way",
-    "prove_chain",
-    "segment_pieces",
-]
+__all__ = ["WAYS", "WIDER_END", "WIDER_LAYERS", "BuiltWay", "Ground", "Way", "segment_pieces"]
 
 WIDER_END = "end-in-int16"
 """The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""

@@ -18,7 +18,6 @@ from deploykit.system.store import Kept, made_once
 
 __all__ = [
     "LAYOUT",
-    "DynamicDim",
     "GraphChange",
     "GraphFacts",
     "NodeFact",

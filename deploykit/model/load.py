@@ -30,13 +30,7 @@ from deploykit.system.limits import limited_memory, one_patience
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
-__all__ = [
-    "Model",
-    "blaming",
-    "load_model",
-    "what_is_wrong",
-    "wrap_proto",
-]
+__all__ = ["Model", "blaming", "load_model", "wrap_proto"]
 
 NODE_LIMIT = 200_000
 """Nodes of one model, those of subgraphs and functions included: what can be looked at within seconds."""

@@ -21,8 +21,6 @@ from deploykit.system.store import made_once
 __all__ = [
     "NORMS",
     "PAIRS",
-    "FusedBlock",
-    "FusedKind",
     "Fusion",
     "casts_of_indices",
     "find_blocks",

@@ -28,7 +28,6 @@ __all__ = [
     "SUMS",
     "ZERO",
     "Case",
-    "Rule",
     "both",
     "clip_bounds",
     "hull",

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from deploykit.model.load import Model
 
 __all__ = [
-    "LEAST",
     "WeightFiles",
     "copy_bytes",
     "element_type",

@@ -22,7 +22,7 @@ from deploykit.system.files import open_regular, with_folder
 from deploykit.system.folders import holding, workspace
 from deploykit.system.processes import run
 
-__all__ = ["SCRIPT", "BuildReport", "build_package", "diagnosis_of", "names_of_models"]
+__all__ = ["BuildReport", "build_package", "diagnosis_of", "names_of_models"]
 
 SCRIPT = "scripts/build.sh"
 _ARTIFACTS, _LOGS = (folder.strip("/") for folder in BUILD_FOLDERS)

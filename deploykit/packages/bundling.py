@@ -26,13 +26,7 @@ from deploykit.model.weights import load_small_weights
 from deploykit.system.files import read_regular, unwritable
 from deploykit.system.folders import workspace
 
-__all__ = [
-    "Bundle",
-    "BundleNames",
-    "clean_text",
-    "pack_bundle",
-    "personal_words",
-]
+__all__ = ["pack_bundle"]
 
 _CASE, _READ_ME = "case.json", "README.txt"
 _LARGEST = 512 << 20

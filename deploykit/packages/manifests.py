@@ -36,7 +36,6 @@ __all__ = [
     "hash_file",
     "json_text",
     "list_files",
-    "parse_manifest",
     "read_manifest",
     "sealed",
 ]

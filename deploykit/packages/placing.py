@@ -23,18 +23,7 @@ from deploykit.system.files import read_regular, unwritable
 from deploykit.system.folders import GONE, abandoned, discard, exchange, workspace
 from deploykit.system.jobs import json_object
 
-__all__ = [
-    "ELSEWHERE",
-    "FRESH",
-    "OLD",
-    "PACKAGES",
-    "REPORT",
-    "RESULTS",
-    "PlacedFolder",
-    "check_place",
-    "publish_results",
-    "tidy",
-]
+__all__ = ["ELSEWHERE", "FRESH", "OLD", "RESULTS", "PlacedFolder", "check_place", "publish_results"]
 
 FRESH, OLD = "new", "old"
 """The folders of a workspace: what is being made, and what it replaced."""

@@ -30,7 +30,7 @@ from deploykit.packages.manifests import (
 )
 from deploykit.system.files import read_regular
 
-__all__ = ["VerifyReport", "require_integrity", "verify_integrity", "verify_package"]
+__all__ = ["VerifyReport", "require_integrity", "verify_package"]
 
 NAMESPACE = "deploykit"
 """What a signature of ``ssh-keygen -Y sign`` is for: one made for mail or git does not count."""

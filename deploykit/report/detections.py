@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.judge.kinds import DetectionSet
     from deploykit.backend.backend import Seen
 
-__all__ = ["KeptBox", "Picture", "boxes_beside", "draw_detections", "kept_boxes", "picture_in", "png"]
+__all__ = ["draw_detections", "picture_in"]
 
 _Pixels: TypeAlias = Numbers
 

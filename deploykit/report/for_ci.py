@@ -26,7 +26,6 @@ __all__ = [
     "JUnitCase",
     "apply_baseline",
     "apply_severity_overrides",
-    "fingerprint",
     "junit_text",
     "read_baseline",
     "run_cases",

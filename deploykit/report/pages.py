@@ -24,7 +24,7 @@ from deploykit.report.rendering import render
 if TYPE_CHECKING:
     from deploykit.backend.opinions import Audit
 
-__all__ = ["audit_section", "quantized_section", "render_readme", "render_report", "with_runs"]
+__all__ = ["render_readme", "render_report", "with_runs"]
 
 _SERIES = {"float": "quantization", "quantized": "device"}
 """What a number in decibels tells of, by what it was held against."""

@@ -37,14 +37,7 @@ from deploykit.rewrites.contract import (
     rewrite_graph,
 )
 
-__all__ = [
-    "log_of_ratio",
-    "log_of_scaled",
-    "log_range",
-    "logit_of_sigmoid",
-    "mask_constant",
-    "saturating_constant",
-]
+__all__: list[str] = []
 
 _MASK_PASSES = {"Add", "Where", "Identity", *ops(Trait.REARRANGES)}
 # What lies below is a mask: no attention score does.

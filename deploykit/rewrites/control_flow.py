@@ -32,7 +32,7 @@ from deploykit.rewrites.contract import (
 )
 from deploykit.rewrites.fold import fold
 
-__all__ = ["both_branches", "inline_control_flow", "resolve_sequences"]
+__all__: list[str] = []
 
 
 # A loop that becomes more nodes than this would make a graph that compilers take minutes for.

@@ -38,7 +38,7 @@ from deploykit.rewrites.contract import (
     rewritten,
 )
 
-__all__ = ["dequantize_layers", "double_to_float", "half_to_float", "integers_to_pairs"]
+__all__: list[str] = []
 
 _LAYERS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 

@@ -23,7 +23,7 @@ from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_outside, taken_in
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform, rewritten
 
-__all__ = ["fold", "simplify"]
+__all__ = ["fold"]
 
 _LARGEST_BYTES = 16 << 20
 """A result above this stays computed, unless it is at most four times what it is computed from."""

@@ -18,32 +18,7 @@ from deploykit.model.nodes import attribute, attributes, label, operand
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
-__all__ = [
-    "PoolAxis",
-    "cast_labels",
-    "clip_to_extremes",
-    "conv_by_shifts",
-    "cumulate_forward",
-    "divide_by_root",
-    "einsum_to_matmul",
-    "equal_of_bools",
-    "flat_index",
-    "float_exponent",
-    "gathernd_to_gather",
-    "global_pool",
-    "index_from_front",
-    "integer_remainder",
-    "norm_statistics",
-    "one_hot_of_floats",
-    "pad_by_borders",
-    "pool_by_taps",
-    "pool_windows",
-    "product_by_halves",
-    "sum_to_mean",
-    "table_of_its_own",
-    "usual_activations",
-    "zeros_in_kernel",
-]
+__all__ = ["PoolAxis", "pool_windows"]
 
 
 # Values of a kernel with zeros in it: 128 MB.

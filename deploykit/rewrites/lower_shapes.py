@@ -40,19 +40,7 @@ from deploykit.rewrites.contract import (
     rewritten,
 )
 
-__all__ = [
-    "Move",
-    "batch_of_one",
-    "expand_before_norm",
-    "linear_to_conv",
-    "longer_axes",
-    "merge_axes",
-    "moves",
-    "norm_rows",
-    "rank_four",
-    "reshape_behind",
-    "sums_to_matmul",
-]
+__all__: list[str] = []
 
 # Tensors of more dimensions than this are what the kernels of NPUs do not take.
 _MOST_AXES = 5

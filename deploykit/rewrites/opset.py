@@ -26,7 +26,7 @@ from deploykit.model.pinning import keep_weights_constant
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform, rewritten
 from deploykit.rewrites.fold import fold
 
-__all__ = ["raise_opset", "write_out_functions"]
+__all__: list[str] = []
 
 # Before set 7 broadcasting was an attribute and every node was written differently, which compilers no longer read;
 # before set 10 there are no QuantizeLinear and DequantizeLinear, which quantizers write, before 13 no grids per channel

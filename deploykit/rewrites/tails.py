@@ -23,7 +23,7 @@ from deploykit.model.ranges import late_bounds
 from deploykit.model.values import nested_graphs
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 
-__all__ = ["cut_tail", "loops_on_host", "scale_last", "split_output"]
+__all__: list[str] = []
 
 _MOVES = ops(Trait.REARRANGES) | {"Cast", "Concat"}
 # Ranges whose magnitudes differ by no more than this factor may share a grid.

@@ -16,7 +16,7 @@ from pathlib import Path
 from deploykit.errors import ToolError
 from deploykit.findings.records import Json, Record, Tell
 
-__all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "json_object", "prefixed", "run_job"]
+__all__ = ["Begun", "Job", "Steps", "finished_job", "json_object", "prefixed", "run_job"]
 
 RESULT = "result.json"
 LOG = "log.txt"

@@ -16,14 +16,12 @@ from deploykit.errors import UsageError
 
 __all__ = [
     "VARIABLE",
-    "free_memory",
     "guarded_memory",
     "limited_memory",
     "limited_time",
     "lost_patience",
     "memory_budget",
     "one_patience",
-    "read_size",
     "time_left",
     "unbounded",
     "with_memory",

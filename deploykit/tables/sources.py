@@ -19,7 +19,6 @@ from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
     "NO_SOURCES",
-    "Extent",
     "NotedRow",
     "SourceFile",
     "SourcedRow",

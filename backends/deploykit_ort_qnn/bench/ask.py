@@ -27,16 +27,7 @@ from deploykit_ort_qnn.compiler.hosts import Host, who_compiles
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model
 from deploykit_qualcomm.atlas.rows import KernelVerdict, limits_of, verdict_of
 
-__all__ = [
-    "Bench",
-    "CompileAnswer",
-    "KernelAnswer",
-    "Memory",
-    "TimedBench",
-    "bench_of",
-    "judged",
-    "verdict_on",
-]
+__all__ = ["Bench", "KernelAnswer", "TimedBench", "bench_of", "judged", "verdict_on"]
 
 # With less time left no worker is started: it would not get as far as compiling.
 _LEAST_SECONDS = 2.0

@@ -33,15 +33,7 @@ from deploykit_ort_qnn.rules.audit import BEYOND, COUNT_RULES, RULES, Counted
 from deploykit_qualcomm.atlas.rows import KernelVerdict, operators
 from deploykit_qualcomm.rules.atlas import suspects_in
 
-__all__ = [
-    "affordable",
-    "audit_draft",
-    "audit_model",
-    "in_place_of",
-    "mended",
-    "settled_by",
-    "with_count",
-]
+__all__ = ["audit_draft", "with_count"]
 
 # Kernels that are not right of which other ways are tried.
 _MOST_TRIED = 24

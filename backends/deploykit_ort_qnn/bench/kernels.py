@@ -24,7 +24,7 @@ from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed, wit
 from deploykit_ort_qnn.bench.together import Span, covering
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
 
-__all__ = ["RUNNING", "Kernel", "kernels_of", "spared", "within_grids"]
+__all__ = ["Kernel", "kernels_of", "spared", "within_grids"]
 
 # What a float input is given: nothing says what it may hold.
 _FLOAT_SPAN = Span(low=-4.0, high=4.0)

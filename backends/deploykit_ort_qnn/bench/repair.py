@@ -43,18 +43,7 @@ from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.rows import KernelVerdict
 from deploykit_qualcomm.hosted import RefusedNode
 
-__all__ = [
-    "Repair",
-    "done_otherwise",
-    "find_culprit",
-    "find_repairs",
-    "repaired_kernels",
-    "repaired_model",
-    "repairs_of",
-    "rescue",
-    "suspects_of",
-    "wanted_repairs",
-]
+__all__ = ["done_otherwise", "repaired_kernels", "repaired_model", "repairs_of", "rescue", "wanted_repairs"]
 
 # Values of an input beyond which ways are tried one after the other: one alone is much to emulate.
 _MUCH = 1 << 16

@@ -30,13 +30,11 @@ __all__ = [
     "COVERING",
     "BenchGraph",
     "Deviation",
-    "Numbers",
     "Outputs",
     "Ran",
     "Span",
     "covering",
     "deviation",
-    "joined",
     "run_together",
 ]
 

@@ -22,7 +22,7 @@ from deploykit.rewrites.contract import NoMatchError
 from deploykit.rewrites.lower_operators import PoolAxis, pool_windows
 from deploykit_ort_qnn.bench.place import OperatorPlace, PairGrid
 
-__all__ = ["WAYS", "RepairWay"]
+__all__ = ["WAYS"]
 
 Build: TypeAlias = "Callable[[OperatorPlace], None]"
 

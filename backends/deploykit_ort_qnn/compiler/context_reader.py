@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TYPES", "ContextReadError", "read_context_binary"]
+__all__ = ["ContextReadError", "read_context_binary"]
 
 TYPES = {
     0x008: "int8",

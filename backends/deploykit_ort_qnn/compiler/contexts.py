@@ -17,7 +17,7 @@ from deploykit_ort_qnn.compiler.jobs import read_context
 from deploykit_qualcomm.carriers import carrier
 from deploykit_qualcomm.devices import arch_of, capability, qualcomm_devices
 
-__all__ = ["inspect_context", "judged"]
+__all__ = ["inspect_context"]
 
 _SERIALIZED = ("constants", "op_data", "shared_weights")
 """What the limit counts: buffers for activations, inputs and outputs are made when the binary is loaded."""

@@ -26,7 +26,7 @@ from deploykit.model.values import is_external
 from deploykit.system.files import open_regular
 from deploykit_qualcomm.qnn_types import TYPE_CODES, same_grid
 
-__all__ = ["DLC", "Compared", "Dlc", "DlcTensor", "compare_dlc", "read_dlc", "with_check_sums"]
+__all__ = ["DLC", "Compared", "compare_dlc", "read_dlc", "with_check_sums"]
 
 DLC = "artifacts/model.dlc"
 """Where it lies in a package."""

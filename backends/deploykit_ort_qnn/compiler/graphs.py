@@ -20,17 +20,7 @@ from deploykit.findings.records import Json, Names, Record, Shape, grouped
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.qnn_types import type_name
 
-__all__ = [
-    "QnnGraph",
-    "QnnNode",
-    "QnnTensor",
-    "Schematic",
-    "SchematicOp",
-    "parse_graph",
-    "parse_schematic",
-    "read_graph",
-    "read_schematic",
-]
+__all__ = ["QnnGraph", "QnnNode", "Schematic", "read_graph", "read_schematic"]
 
 _ENCODINGS = {
     0: "per-tensor",

@@ -38,9 +38,7 @@ __all__ = [
     "CompileJob",
     "CompileOutcome",
     "compile_model",
-    "execute",
     "execute_both",
-    "known_work",
     "read_context",
     "write_dlc",
 ]

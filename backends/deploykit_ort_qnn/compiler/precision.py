@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EVIDENCE",
     "FloatNode",
-    "Narrowed",
     "PrecisionScope",
     "actual_types",
     "dlc_scope",

@@ -18,12 +18,7 @@ from typing import Any
 
 from deploykit_ort_qnn.compiler.context_reader import ContextReadError, read_context_binary
 
-__all__ = [
-    "EP_NAME",
-    "NOTHING_TAKEN",
-    "main",
-    "npu_session",
-]
+__all__ = ["main"]
 
 EP_NAME = "QNNExecutionProvider"
 

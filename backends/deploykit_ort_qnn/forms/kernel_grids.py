@@ -24,7 +24,6 @@ from deploykit_qualcomm.qnn_types import whole_step
 
 __all__ = [
     "REGRIDS",
-    "Conversions",
     "conversions_before_moves",
     "find_conversions",
     "gates_apart",
@@ -32,7 +31,6 @@ __all__ = [
     "of_16_bits",
     "symmetric_int16",
     "symmetric_uint16",
-    "widened",
 ]
 
 _ONE_WIDTH = frozenset(

@@ -16,21 +16,13 @@ from deploykit.findings.records import Record
 from deploykit.tables.reading import parse_rows, read_toml
 
 __all__ = [
-    "COSTS",
-    "FILES",
-    "FOLDER",
-    "PLACES",
-    "KernelCost",
     "KernelVerdict",
-    "MeasuredPlace",
     "Row",
     "atlas_rows",
     "costs",
     "limits_of",
     "numbers_of",
     "operators",
-    "place_of",
-    "places",
     "rows_for",
     "verdict_at",
     "verdict_in",

@@ -18,7 +18,7 @@ from deploykit.model.operators import Trait as Kind
 from deploykit.model.parameters import stored_behind_pairs
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 
-__all__ = ["RANGES", "Trait", "traits_of", "type_of"]
+__all__ = ["traits_of", "type_of"]
 
 Trait: TypeAlias = float | str
 

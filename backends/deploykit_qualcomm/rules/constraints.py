@@ -11,7 +11,7 @@ from deploykit.findings.records import Names, Record, replace
 from deploykit.tables.sources import NotedRow, SourcedRow, sourced_file
 from deploykit_qualcomm.tables import DATA
 
-__all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "limit", "rated"]
+__all__ = ["claim_of", "constraint", "constraints", "limit", "rated"]
 
 
 class HtpConstraint(NotedRow):

@@ -20,7 +20,7 @@ from deploykit.model.parameters import stored_behind_pairs
 from deploykit.system.store import made_once
 from deploykit.tables.reading import read_toml, structure
 
-__all__ = ["RULES", "published_networks", "structure_of"]
+__all__ = ["RULES"]
 
 # How exporters differ where no chip computes anything.
 _NOT_COUNTED = ops(Trait.RESHAPES) | {"Cast", "Constant", *QUANTIZERS}

@@ -19,7 +19,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-__all__ = ["compiler", "libraries", "main", "relay", "runner", "wine"]
+__all__ = ["main"]
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE.parent / "data" / "wheels.toml"

@@ -10,7 +10,7 @@ from pathlib import Path
 from deploykit.findings.records import Record
 from deploykit.findings.rules import Finds, Found, Registry
 
-__all__ = ["RULES", "SUMMARY", "CompileSummary", "find_summary"]
+__all__ = ["RULES", "find_summary"]
 
 
 SUMMARY = "final-vaiml-pass-summary.txt"

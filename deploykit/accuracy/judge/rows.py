@@ -14,7 +14,7 @@ import numpy.typing as npt
 from deploykit.findings.records import Arrays, Doubles, Numbers, Record, replace
 from deploykit.model.facts import GraphFacts
 
-__all__ = ["ChosenRows", "Matched", "match_contents"]
+__all__ = ["ChosenRows", "Matched"]
 
 # Places on the left and on the right, of the same length; each place at most once.
 _Pairs: TypeAlias = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]

@@ -49,7 +49,6 @@ __all__ = [
     "KINDS",
     "Calibration",
     "Declaration",
-    "SamplePlace",
     "load_calibration",
     "parse_declarations",
     "places_in",

@@ -13,7 +13,7 @@ import numpy as np
 
 from deploykit.findings.records import Json
 
-__all__ = ["MOST_PIXELS", "decoded"]
+__all__ = ["decoded"]
 
 MOST_PIXELS = 1 << 26
 """67 megapixels: decoded and converted, a larger one takes half a gigabyte."""

@@ -29,7 +29,6 @@ __all__ = [
     "VARIED",
     "Domain",
     "EncodedRange",
-    "ReadConstant",
     "ValuePoint",
     "arbitrary_values",
     "encoded_range",

@@ -41,7 +41,6 @@ __all__ = [
     "TensorLoss",
     "analyze",
     "analyze_files",
-    "layers_of",
     "quantized_question",
     "worst_first",
 ]

@@ -29,7 +29,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
 
-__all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType", "fewest_wider"]
+__all__ = ["MOST_SHOWN", "Raised", "Raiser", "WideType", "fewest_wider"]
 
 MOST_SHOWN = 20
 """Of the layers that cost most, in what is published of a search."""

@@ -22,7 +22,7 @@ from deploykit.model.values import byte_size
 from deploykit.model.weights import is_mapped, stored_values
 from deploykit.system.limits import memory_budget
 
-__all__ = ["Change", "PartialRuns"]
+__all__ = ["PartialRuns"]
 
 Change: TypeAlias = Mapping[str, Value | None]
 """What some tensors are quantized with, other than in the run that is kept; None for not at all."""

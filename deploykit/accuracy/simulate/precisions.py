@@ -25,15 +25,7 @@ from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import fusions
 from deploykit.model.weights import stored_values
 
-__all__ = [
-    "CostModel",
-    "ModelCost",
-    "SimulatedPrecision",
-    "TensorStatistics",
-    "min_max_encodings",
-    "precision_of",
-    "statistics_of",
-]
+__all__ = ["CostModel", "ModelCost", "TensorStatistics", "min_max_encodings", "precision_of", "statistics_of"]
 
 _WIDTHS = re.compile(r"w(4|8|16)a(8|16)")
 _FLOATS = {"fp16": "float16", "bf16": "bfloat16"}

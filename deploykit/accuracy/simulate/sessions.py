@@ -38,15 +38,7 @@ from deploykit.model.weights import (
 )
 from deploykit.system.limits import memory_budget
 
-__all__ = [
-    "Known",
-    "Session",
-    "StreamedModel",
-    "check_feed",
-    "on_grid",
-    "reference_outputs",
-    "run_chain",
-]
+__all__ = ["Known", "Session", "check_feed", "on_grid", "reference_outputs", "run_chain"]
 
 Known: TypeAlias = dict[bytes, dict[str, Numbers]]
 """What pieces of models gave, by all that it hangs on: the piece, its quantizers, what it was fed."""

@@ -45,7 +45,6 @@ __all__ = [
     "overall_sqnr_db",
     "read_question",
     "settled",
-    "simulate",
     "simulate_files",
     "without_rounding",
 ]

@@ -13,7 +13,7 @@ from deploykit.findings import Severity
 from deploykit.findings.records import Json, Record, field
 from deploykit.tables.known_errors import CodeMeaning, KnownError
 
-__all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis"]
+__all__ = ["Cause", "CodeSeen", "Diagnosis"]
 
 Certainty = Literal["likely", "possible"]
 Conclusion = Literal["failed", "finished", "not-understood"]

@@ -25,14 +25,7 @@ from deploykit.findings.records import Json
 from deploykit.system.files import read_regular
 from deploykit.tables.reading import parse_json
 
-__all__ = [
-    "LIMIT",
-    "VERSIONS",
-    "WRITTEN_VERSIONS",
-    "parse_encodings",
-    "read_encodings",
-    "write_encodings",
-]
+__all__ = ["WRITTEN_VERSIONS", "read_encodings", "write_encodings"]
 
 LIMIT = 1 << 30
 """The largest file that is opened at all, in bytes."""

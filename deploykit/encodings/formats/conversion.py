@@ -18,7 +18,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Flo
 from deploykit.errors import UsageError
 from deploykit.findings.records import Json, Published, published, replace
 
-__all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert", "writable_versions"]
+__all__ = ["Conversion", "convert", "writable_versions"]
 
 # How the versions begin whose files state no axes.
 _WITHOUT_AXES = ("0.6", "1.")

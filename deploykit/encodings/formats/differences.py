@@ -13,15 +13,7 @@ import numpy as np
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.findings.records import Json, Published, replace
 
-__all__ = [
-    "EntryChange",
-    "EntryDifference",
-    "Signedness",
-    "compare_values",
-    "describe_encodings",
-    "diff",
-    "to_unsigned",
-]
+__all__ = ["EntryDifference", "Signedness", "compare_values", "describe_encodings", "diff", "to_unsigned"]
 
 Signedness: TypeAlias = Literal["as-is", "unsigned", "signed"]
 """What to do with activations: leave each as it is, or force all of them."""

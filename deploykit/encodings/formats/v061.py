@@ -18,7 +18,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Val
 from deploykit.errors import InputError
 from deploykit.findings.records import Json
 
-__all__ = ["Items", "format_sections", "parse_sections"]
+__all__ = ["Items"]
 
 
 class FloatItem(Struct, frozen=True, tag_field="dtype", tag="float", forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Flo
 from deploykit.errors import InputError
 from deploykit.findings.records import Json
 
-__all__ = ["format_sections", "parse_sections"]
+__all__: list[str] = []
 
 # Axes beyond 64 are none of any tensor.
 _Axis = Annotated[int, Meta(ge=-64, le=64)]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ChildJob", "SampleFiles", "main", "tell", "with_room"]
+__all__ = ["ChildJob", "SampleFiles", "main", "with_room"]
 
 Feed = dict[str, Any]
 

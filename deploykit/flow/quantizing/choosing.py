@@ -21,16 +21,7 @@ from deploykit.flow.ladder import Learning
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.specs import select
 
-__all__ = [
-    "EMBEDDED",
-    "SECONDS",
-    "Picked",
-    "environment_for",
-    "learning_with",
-    "options_of",
-    "pick",
-    "quantizers_for",
-]
+__all__ = ["SECONDS", "Picked", "learning_with", "options_of", "pick", "quantizers_for"]
 
 _TYPES = {8: "QUInt8", 16: "QUInt16"}
 _WEIGHTS = {8: "QInt8", 16: "QInt16"}

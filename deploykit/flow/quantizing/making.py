@@ -55,7 +55,7 @@ from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
 from deploykit.system.store import cache_folder, is_off
 
-__all__ = ["Made", "Making", "Numbers", "divide", "measure", "read_held_out", "run_quantizer"]
+__all__ = ["Made", "Making", "measure", "read_held_out"]
 
 MOST_HELD_OUT = 8
 """Samples that are judged on; one in five at most is held out, none of fewer than five."""

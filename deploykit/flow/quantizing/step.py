@@ -21,7 +21,7 @@ from deploykit.system.files import with_folder
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.making import Made
 
-__all__ = ["AUTO", "NONE", "quantized_situation", "quantizes"]
+__all__ = ["AUTO", "quantized_situation", "quantizes"]
 
 AUTO = "auto"
 NONE = "none"

@@ -24,8 +24,9 @@ from atlas.forms import Form, all_forms
 from atlas.sketch import AS_IT_IS, Coarse, Sketch, Variation
 from atlas.units import Kind, Unit, unit
 from deploykit.errors import InputError
+from deploykit.findings.records import Numbers
 from deploykit.model.weights import stored_values
-from deploykit_ort_qnn.bench.together import COVERING, Numbers, covering
+from deploykit_ort_qnn.bench.together import COVERING, covering
 
 __all__ = ["Case", "all_cases", "case_of", "case_unit", "every_form", "in_turn"]
 

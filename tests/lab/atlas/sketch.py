@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ValueInfoProto, helper, numpy_helper, shape_inference
 
-from deploykit_ort_qnn.bench.together import Numbers, Span
+from deploykit.findings.records import Numbers
+from deploykit_ort_qnn.bench.together import Span
 
 if TYPE_CHECKING:
     from onnx import ModelProto

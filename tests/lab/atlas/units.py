@@ -18,10 +18,11 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.findings.records import Numbers
 from deploykit.model.graph import GraphCopy
 from deploykit.model.operators import Trait, has, settings
 from deploykit.model.weights import stored_values
-from deploykit_ort_qnn.bench.together import Numbers, Span
+from deploykit_ort_qnn.bench.together import Span
 
 __all__ = ["TYPES", "Kind", "Unit", "unit"]
 
