@@ -91,8 +91,10 @@ def resolve(device: Device, sdk: str | None) -> Target:
         return Target(device=device, backend="vitis-ai", requested=requested, sdk=None)
     known = sorted((release for release in releases() if release.name == name), key=lambda one: Version(one.version))
     offer = "known: " + ", ".join(release.version for release in known)
+    # Of a release that is no more than a name nothing is known: it is for those who ask for it.
+    newest = next((release for release in reversed(known) if release.established), known[-1])
     try:
-        wanted = Version(requested or known[-1].version).release[:2]
+        wanted = Version(requested or newest.version).release[:2]
     except InvalidVersion:
         raise UnknownTargetError(f"{requested!r} is not a version of {name}", next=offer) from None
     lower = [release for release in known if Version(release.version).release[:2] <= wanted]

@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from msgspec.structs import replace
 
+from deploykit.backend.targets import find_device
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
@@ -21,6 +24,14 @@ def test_every_row_says_who_says_it() -> None:
     assert len(rows) > 110 and all(row.source and row.confidence is not None and row.note for row in rows)
     short = tables.source_file().sources.keys()
     assert not [row for row in rows if not short.isdisjoint(row.source)], "unexplained short keys"
+
+
+def test_a_release_that_is_no_more_than_a_name_is_for_those_who_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = replace(tables.releases()[-1], version="99.1", established=False)
+    monkeypatch.setattr("deploykit_vitis_ai.targets.releases", lambda: (*tables.releases(), newer))
+    device = find_device(backend.devices(), "vek385")
+    found = [backend.resolve(device, asked).sdk for asked in (None, "99.1")]
+    assert [one and one.version for one in found] == [tables.releases()[-1].version, "99.1"]
 
 
 PARTITION: dict[str, object] = {"name": "vaiml_partition", "plugin": "vaip-pass_vaiml_partition"}
