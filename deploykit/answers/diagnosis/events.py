@@ -129,6 +129,7 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
             return tool
     marks = [(mark, tool) for tool in tools for mark in tool.speaks]
     inner: Tool | None = None
+    stranger = False  # code of a package of no table failed: who called it is not to blame, unless it is the chain
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
         plain = line.replace("\\", "/")
         here = index == 0 or _FRAME.match(line)
@@ -144,11 +145,12 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
         if not found:
             if index and _KERNEL.match(line):
                 break  # a driver's line says nothing of what follows it
+            stranger = stranger or (index > 0 and "-packages/" in line and _FRAME.match(line) is not None)
             continue
         tool = max(found, key=lambda pair: (pair[0], not pair[1].foreign))[1]
         if not tool.foreign and (inner is None or (here and not tool.drives_others)):
             return tool
-        inner = inner or tool
+        inner = inner or (None if stranger else tool)
     return inner
 
 

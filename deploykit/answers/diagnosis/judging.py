@@ -35,6 +35,9 @@ _WELL = re.compile(  # what a run says that did its job
     r"|\b(?:completed?|finished|Done)\W*$"
 )
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[1-9]\d*")
+_PASSED_OVER = re.compile(  # a line that is no error's says that the program goes on without it
+    r"^(?!\W*E(?:RR|rr)).*?(?i:\b(?:skip(?:ped|ping|s)?|ignor(?:ed|ing)|non-fatal|not fatal|optional|continuing)\b)"
+)
 _LET_GO = re.compile(r"\b(?:[Ff]ailed|[Uu]nable) to (?:close|free|release|destroy|unmap|unload|disconnect)\b")
 _MOST_CODES = 20
 _MOST_PARSED = 60  # lines of trouble, from either end, that are parsed into events, which takes milliseconds a line
@@ -75,9 +78,10 @@ def diagnose(
         line.trouble == "failure" and line.line not in calm and level_of(line.text, catalog.forms)[0] in ("error", "")
         for line in seen.error_lines.values()
     )
+    well = not failing and _did_well(seen, catalog.forms) is True
     end = end_of_first_step(seen.error_lines.values())
-    shown = [_cause(one, catalog, names or Names(), known_tools, failing=failing, end=end) for one in found]
-    past = [cause for cause in shown if _is_past(cause, seen, catalog.forms)]
+    shown = [_cause(one, catalog, names or Names(), known_tools, failing=failing, well=well, end=end) for one in found]
+    past = [cause for cause in shown if _is_past(cause, seen, catalog.forms) or _is_passed_over(cause, seen)]
     shown = [replace(one, error=replace(one.error, severity=Severity.WARNING)) if one in past else one for one in shown]
     aside = [cause for cause in shown if all(TOLD.search(hit.text) for hit in cause.hits)]
     shown = [cause for cause in shown if cause not in aside]
@@ -171,6 +175,14 @@ def _is_past(cause: Cause, seen: Collected, forms: Iterable[LineForm]) -> bool:
     return done > cause.hits[-1].line or _did_well(seen, forms) is True
 
 
+def _is_passed_over(cause: Cause, seen: Collected) -> bool:
+    """Whether each of its lines says that the program goes on without this, and another one fails later."""
+    return all(_PASSED_OVER.search(hit.text) and trouble_of(hit.text) == "failure" for hit in cause.hits) and any(
+        line.trouble == "failure" and line.line > cause.hits[-1].line and not _PASSED_OVER.search(line.text)
+        for line in seen.error_lines.values()
+    )
+
+
 def _went_on(seen: Collected, forms: Iterable[LineForm]) -> bool:
     """Whether the run said after its last failure that it did its job, or went on for long."""
     well = _did_well(seen, forms)
@@ -204,7 +216,9 @@ def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, too
         return diagnose(stream, catalog, names, tools=tools)
 
 
-def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], *, failing: bool, end: int) -> Cause:
+def _cause(
+    sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], *, failing: bool, well: bool, end: int
+) -> Cause:
     """The row as this log shows it: as telling as its most telling words, with what they keep filled in.
 
     ``end`` is where the first process that failed ended: what it should have made is missing later.
@@ -214,8 +228,10 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], 
     # Of which only warnings speak is no failure where nothing failed, nor of which details do where something did.
     levels = {level_of(hit.text, catalog.forms)[0] for hit in hits[:_MOST_CODES]}
     quiet = said == {"mild"} or levels == {"detail" if failing else "warning"}
-    # Words that other causes have too, on a line that states no level, tell of no failure beside lines that do.
+    # Words that other causes have too, on a line that states no level, tell of no failure beside lines that do, nor do
+    # any on a line of a note, or in a run that did well, where nothing looks like a failure.
     hushed = levels == {"detail"} or (failing and levels == {""} and said == {"general"})
+    hushed |= (levels == {"note"} and not failing) or (well and levels <= {"", "note"})
     quiet |= hushed and not any(trouble_of(hit.text) for hit in hits[:_MOST_CODES])
     weak = "match" not in said and "weak" in said and not tools.isdisjoint(row.tools)
     root = "follow-up"

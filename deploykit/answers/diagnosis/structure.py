@@ -28,15 +28,16 @@ _CRASHED = re.compile(
 )
 _DIED = re.compile(r"\W{0,4}(?:Segmentation fault|Bus error|Illegal instruction|Aborted|Killed)\b")
 _NAMES_ITSELF = re.compile(  # a package before its exception, or a program before its message
-    r"(?:\[\w+\]: |\S*[/\\])?(?!(?:error|fatal|panic|warning|failed|info|note|reason|\w{0,2}sh)\b)"
+    r"(?:\[\w+\]: |\S*[/\\])?(?!(?:error|fatal|panic|warning|failed|info|note|reason|libc|\w{0,2}sh)\b)"
     r"(?![\w-]*(?:npu|dsp|backend)\b)"
     r"([a-z_]\w*(?:\.\w+)*?(?=\.[A-Z]\w*(?:Error|Exception|Refused|Timeout)\b)|[a-z][a-z\d+-]+(?=(?:\[\d+\])?: \S))"
 )
-_INNERMOST = re.compile(r'File "[^"\n]*-packages[/\\](\w+)(?![\s\S]*\nFile ")')  # whose code the last frame is
+_INNERMOST = re.compile(r'File "[^"\n]*-packages[/\\](\w+)[^\n]*(?![\s\S]*\nFile ")')  # whose code the last frame is
 _RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w+(?:: |$)")  # right after a frame where its source is not at hand
 _CHAINED = re.compile(r"During handling of the above|The above exception was")
-# A destructor misses what ended the work before; of a command that Python could not begin another try came after.
-_TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]|: Error while finding module specification for ")
+# A destructor misses what ended the work before; of a command that Python could not begin another try came after; a
+# stack's first line says nothing.
+_NO_REASON = re.compile(r"[\s:]~[A-Z]\w+[\]:(]|: Error while finding module specification for |^\s*Traceback \(most")
 
 
 def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Collection[str]) -> Cause | None:
@@ -50,7 +51,7 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     severe = [pair for pair in pairs if pair[1].level in ("error", "")]
     # What a frame of a Python stack shows is code: it says what might be raised, not what was.
     telling = [pair for pair in severe if "".join(pair[0].before[-1:])[:6] != 'File "' or _RAISED.match(pair[0].text)]
-    severe = [pair for pair in telling if not _TORN_DOWN.search(pair[0].text)] or telling or severe
+    severe = [pair for pair in telling if not _NO_REASON.search(pair[0].text)] or telling or severe
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*wrote, *(event.tool for _, event in pairs)} - {""} <= beside
     if nobody:
@@ -118,7 +119,9 @@ def _by_kind(
                 return _beside(line, other)
             continue
         if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
-            tool = tools.get(event.tool, Tool(id="line", name="the program"))
+            tool = tools.get(event.tool) or Tool(id="line", name="the program")
+            if nobody and tool.id == "line" and known is None:
+                tool = _stranger(line, catalog) or tool
             words = defaultdict(partial(str, kind.unnamed or "not named"), _spelled_out(names, catalog))
             words["speaker"] = tool.name
             said = " ".join(kind.cause.format_map(words).split())
@@ -178,13 +181,22 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
         if event.tool in tools:
             return _beside(line, tools[event.tool])
     for line, _ in ordered[:10] if nobody else ():  # above the first lines the tool shows, or it does nowhere
-        for text in reversed(line.before):
-            if tool := speaker((text,), [*tools.values()]):
-                return _beside(line, tool)
-        own = _NAMES_ITSELF.match(line.text) or _INNERMOST.search("\n".join(line.before))
-        if own and own[1].partition(".")[0] not in sys.stdlib_module_names:
-            return _beside(line, Tool(id="program", name=own[1], drives_others=True))
+        tool = _stranger(line, catalog)
+        above = (speaker((text,), [*tools.values()]) for text in reversed(line.before))
+        if tool or (tool := next(filter(None, above), None) or _named(_NAMES_ITSELF.match(line.text))):
+            return _beside(line, tool)
     return None
+
+
+def _stranger(line: ErrorLine, catalog: Catalog) -> Tool | None:
+    """The package of no table whose code the last frame above an exception is."""
+    frame = _INNERMOST.search("\n".join(line.before))
+    return None if frame is None or speaker((frame[0],), catalog.tools) else _named(frame)
+
+
+def _named(own: re.Match[str] | None) -> Tool | None:
+    known = own is None or own[1].partition(".")[0] in sys.stdlib_module_names
+    return None if own is None or known else Tool(id="program", name=own[1], foreign=True, drives_others=True)
 
 
 def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()) -> Cause:
