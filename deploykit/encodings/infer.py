@@ -248,7 +248,7 @@ class _RangeSearch:
             roots = [root for root in self.facts.inputs if root in self.roots.get(name, ())]
             unknown = [root for root in roots if root not in self.known and root not in self.evidence.inputs]
             maker = self.facts.producer_of(name)
-            says = "it is an input of the graph" if maker is None else f"{maker.op_type} bounds nothing"
+            says = "it is an input of the graph" if maker is None else f"{maker.op_type} has no fixed bounds"
             why = f"no entry, {says}, and no neighbour tells"
             missing.append(OpenTensor(tensor=name, inputs=tuple(unknown or roots), why=why))
         return Inference(encodings=made, concluded=found, open=tuple(missing))

@@ -171,7 +171,7 @@ def check_open(chosen: ChosenWay) -> Finds:
         return
     inferences = [item.inference for item in chosen.explored.built if item.inference is not None]
     for one in next((inference.open for inference in inferences if inference.open), ()):
-        hang = f"; it hangs on the input {listed(one.inputs)}" if one.inputs else ""
+        hang = f"; it depends on the input {listed(one.inputs)}" if one.inputs else ""
         yield Found(
             kind="tensor",
             name=one.tensor,

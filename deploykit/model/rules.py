@@ -281,7 +281,7 @@ def check_idle_output(facts: GraphFacts) -> Finds:
     for name in facts.outputs:
         role = facts.tensor(name).role
         if role is not TensorRole.ACTIVATION:
-            yield Found("tensor", name, f"output {name!r} is the {role} of that name")
+            yield Found("tensor", name, f"no node computes output {name!r}: it is the {role} of that name")
 
 
 @RULES.rule("DK013", "external-data", "info", sources=["ONNX external data (onnx/onnx docs/ExternalData.md)"])

@@ -198,7 +198,7 @@ def check_unchecked(draft: ProviderDraft) -> Finds:
     """
     # Options whose first wheel is not known.
     for name in draft.chosen.unchecked:
-        message = f"{name}: not looked up in onnxruntime-qnn {draft.wheel.version}"
+        message = f"{name}: whether onnxruntime-qnn {draft.wheel.version} reads it is not known"
         yield Found("config-key", name, message)
 
 
@@ -230,7 +230,7 @@ def check_erf(draft: ProviderDraft) -> Finds:
     """
     for node in draft.situation.facts.nodes if draft.source == "float" else ():
         if node.op_type == "Erf":
-            yield Found("node", node.label, f"Erf {node.label} is no operator of its own")
+            yield Found("node", node.label, f"Erf {node.label} is not part of a GELU, and the provider has no Erf")
 
 
 @RULES.rule(
@@ -305,7 +305,7 @@ def check_rms_samples(draft: ProviderDraft) -> Finds:
     for node in facts.nodes if draft.source == "float" else ():
         shape = facts.tensor(node.inputs[0]).shape or () if node.op_type == "RMSNormalization" else ()
         if len(shape) > 2 and shape[0] != 1:
-            message = f"{node.label}: an RMS normalization of {shape[0]} samples"
+            message = f"{node.label}: an RMS normalization of {shape[0]} samples is computed right for the first only"
             yield Found("node", node.label, message)
 
 
@@ -457,7 +457,7 @@ def check_float_parts(draft: ProviderDraft) -> Finds:
         return
     tensors = sorted(name for name, kind in draft.prepared.intended.items() if kind == "float16")
     if tensors:
-        message = f"{len(tensors)} tensors, of which the first is {tensors[0]}"
+        message = f"{len(tensors)} tensors are meant to be float16 and stay float32, {tensors[0]} first"
         yield Found("model", draft.situation.model.path.name, message, evidence={"tensors": tensors})
 
 
@@ -524,4 +524,8 @@ def check_labels(draft: ProviderDraft) -> Finds:
     for node in facts.nodes if draft.source == "float" else ():
         made = facts.tensors[node.outputs[0]] if node.op_type == "Gather" else None
         if made is not None and made.is_output and made.dtype == "int64":
-            yield Found("node", node.label, f"{node.label}: its int64 result is an output")
+            yield Found(
+                "node",
+                node.label,
+                f"{node.label}: its int64 result is an output of the model, so that it stays on the CPU",
+            )

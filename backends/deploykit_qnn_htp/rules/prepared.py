@@ -147,7 +147,7 @@ def check_float8(draft: ConversionDraft) -> Finds:
     """
     names = [entry.name for entry in draft.completed or () if entry.dtype.startswith("float8")]
     if names:
-        yield about_encodings(draft, f"{len(names)} tensors are float8", names)
+        yield about_encodings(draft, f"{len(names)} tensors are float8, which no known route takes", names)
 
 
 @RULES.rule(
@@ -173,7 +173,11 @@ def check_weight_width(draft: ConversionDraft) -> Finds:
         if isinstance(entry.value, Affine | Lpbq) and entry.value.bits not in (4, 8, 16, 32)
     }
     if odd:
-        yield about_encodings(draft, f"{len(odd)} tensors are {', '.join(sorted(set(odd.values())))}", odd)
+        yield about_encodings(
+            draft,
+            f"{len(odd)} tensors are {', '.join(sorted(set(odd.values())))}, which the converter does not take",
+            odd,
+        )
 
 
 @RULES.rule(

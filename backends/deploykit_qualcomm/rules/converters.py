@@ -50,7 +50,7 @@ def check_second_operand(situation: Situation) -> Finds:
     for node in dynamic_matmuls(situation):
         first, second = (_has_grid(situation, name) for name in node.inputs[:2])
         if first and not second:
-            yield at_node(node, f"its second operand {node.inputs[1]} has no encoding")
+            yield at_node(node, f"its second operand {node.inputs[1]} has no encoding, and gets the width of weights")
 
 
 def _has_grid(situation: Situation, name: str) -> bool:

@@ -70,7 +70,9 @@ def check_repeated(situation: Situation) -> Finds:
     """
     # By shapes, whether the operand is stored or computed.
     for node, operand, _, shape in repeated_before_norm(situation.facts):
-        yield at_node(node, f"{operand} is repeated to {'x'.join(map(str, shape))} in front of a normalization")
+        yield at_node(
+            node, f"{operand} is repeated to {'x'.join(map(str, shape))} in front of a normalization: computed wrong"
+        )
 
 
 @RULES.rule(
@@ -128,7 +130,9 @@ def check_statistics(situation: Situation) -> Finds:
     facts = situation.facts
     for node in nodes(situation, "LayerNormalization"):
         if _read(facts, node.outputs[1:]):
-            yield at_node(node, f"it gives {len(node.outputs) - 1} statistics")
+            yield at_node(
+                node, f"it gives {len(node.outputs) - 1} statistics beside its result; the HTP operator has one output"
+            )
 
 
 def _read(facts: GraphFacts, names: Iterable[str]) -> list[str]:
@@ -153,7 +157,10 @@ def check_far_dilation(situation: Situation) -> Finds:
     for node in nodes(situation, "Conv"):
         far = [steps for steps in node.attributes.get("dilations") or () if steps > 255]
         if far:
-            yield at_node(node, f"its places lie {max(far)} steps apart")
+            yield at_node(
+                node,
+                f"its places lie {max(far)} steps apart: the compiler may need minutes, or more memory than there is",
+            )
 
 
 @RULES.rule(
@@ -172,7 +179,7 @@ def check_computed_bounds(situation: Situation) -> Finds:
     """
     for node in nodes(situation, "Clip"):
         if any(name and not situation.facts.is_stored(name) for name in node.inputs[1:]):
-            yield at_node(node, "its bounds are computed")
+            yield at_node(node, "its bounds are computed; the HTP has them as constants")
 
 
 @RULES.rule(
@@ -194,7 +201,10 @@ def check_short_axes(situation: Situation) -> Finds:
     for node, shape in over_short_axes(situation.facts):
         held = quantized(situation, node.inputs[0]) or quantized(situation, node.outputs[0])
         if held is not None and held.bits == 16:
-            yield at_node(node, f"{node.inputs[0]} ({'x'.join(map(str, shape))}) has an axis of length 1")
+            yield at_node(
+                node,
+                f"{node.inputs[0]} ({'x'.join(map(str, shape))}) is reduced over an axis of length 1: computed wrong",
+            )
 
 
 @RULES.rule(

@@ -179,7 +179,9 @@ def check_per_channel_activation(situation: Situation) -> Finds:
             continue
         found = quantized(situation, fact.name)
         if found is not None and found.granularity == "per-channel":
-            yield Found("tensor", fact.name, f"{fact.name} is quantized per channel")
+            yield Found(
+                "tensor", fact.name, f"{fact.name} is computed and quantized per channel; only stored weights may be"
+            )
 
 
 @RULES.rule(
@@ -227,7 +229,7 @@ def check_int32_constant(situation: Situation) -> Finds:
         for name in node.inputs:
             found = quantized(situation, name)
             if stored_behind_pairs(situation.facts, name) is not None and found is not None and found.dtype == "int32":
-                yield at_node(node, f"its constant {name} is int32")
+                yield at_node(node, f"its constant {name} is int32, which only a bias may be")
 
 
 @RULES.rule("QNN251", "lpbq-gemm", "error", sources=[f"{_LAB}: LPBQ Gemm against CPU, soc_model 43"])

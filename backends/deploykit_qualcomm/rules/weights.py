@@ -104,7 +104,7 @@ def check_bfloat16(situation: Situation) -> Finds:
         yield Found(
             "target",
             situation.target.device.id,
-            f"bfloat16 on {arch(situation) or 'an unknown architecture'} with soc_model {soc}",
+            f"{arch(situation) or 'an unknown architecture'} with soc_model {soc} is not known to have bfloat16",
             evidence={"tensors": entries or tensors},
         )
 
@@ -181,7 +181,7 @@ def check_norm_scale(situation: Situation) -> Finds:
     for node in nodes(situation, "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
         found = quantized(situation, node.operand(1))
         if found is not None and found.dtype == "int8":
-            yield at_node(node, f"its scale {node.inputs[1]} is int8")
+            yield at_node(node, f"its scale {node.inputs[1]} is int8, which the HTP refuses")
 
 
 _SWAMPED = 1e6  # with 16 bits a step of 15: nothing that a network computes with is that coarse

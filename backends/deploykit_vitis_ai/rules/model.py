@@ -108,7 +108,9 @@ def check_shapes(draft: QuarkDraft) -> Finds:
     for name in draft.facts.inputs:
         fact = draft.facts.tensors[name]
         if fact.static_shape is None:
-            yield Found("tensor", name, f"input {name!r} has shape {list(fact.shape or ())}")
+            yield Found(
+                "tensor", name, f"input {name!r} has shape {list(fact.shape or ())}, and the compiler needs numbers"
+            )
 
 
 _PAIRS_SINCE = 10  # ONNX's QuantizeLinear and DequantizeLinear
@@ -191,7 +193,9 @@ def check_batch(draft: QuarkDraft) -> Finds:
     for name in draft.facts.inputs:
         shape = draft.facts.tensors[name].shape
         if shape and len(shape) > 2 and isinstance(shape[0], int) and shape[0] > 1:
-            yield Found("tensor", name, f"input {name!r} has batch {shape[0]}")
+            yield Found(
+                "tensor", name, f"input {name!r} has batch {shape[0]}; users got no results but the first sample's"
+            )
 
 
 @RULES.rule("VAI126", "known-miscompilation", "warning", sources=["amd/RyzenAI-SW#390"])
@@ -206,7 +210,9 @@ def check_miscompilation(draft: QuarkDraft) -> Finds:
     for op in operators_in(draft.product.miscompiled, draft.precision):
         found = [node for node in draft.facts.nodes if node.op_type == op]
         if found:
-            message = f"{op} in {draft.precision.upper()}: {listed([node.label for node in found])}"
+            message = (
+                f"{op} in {draft.precision.upper()} gave a user wrong results: {listed([node.label for node in found])}"
+            )
             yield Found("node", found[0].label, message)
 
 

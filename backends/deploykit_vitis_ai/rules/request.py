@@ -79,7 +79,7 @@ def check_unconfirmed(draft: QuarkDraft) -> Finds:
         yield Found(
             "target",
             _device(draft),
-            f"{draft.precision} on {_device(draft)}: an assistant skill of the vendor names it, its manual not",
+            f"{draft.precision} on {_device(draft)}: only an assistant skill of the vendor names it, no manual",
         )
 
 
@@ -168,7 +168,7 @@ def check_closed(draft: QuarkDraft) -> Finds:
             yield Found(
                 "node",
                 leak.consumer,
-                f"{region.subgraph}: {leak.tensor!r} of {leak.producer} enters at {leak.consumer}, past the starts",
+                f"{region.subgraph}: {leak.tensor!r} of {leak.producer} enters at {leak.consumer}, which is no start",
                 hint=f"add {leak.consumer if leak.producer == GRAPH_INPUT else leak.producer} to the starts",
                 evidence={"tensor": leak.tensor, "producer": leak.producer, "consumer": leak.consumer},
             )
@@ -330,7 +330,7 @@ def check_xclbin(draft: QuarkDraft) -> Finds:
         yield Found(
             "config-key",
             "xclbin",
-            f"must not be set on {_device(draft)} since 1.6",
+            f"{_device(draft)} chooses its xclbin by itself since 1.6: none may be set",
         )
 
 
