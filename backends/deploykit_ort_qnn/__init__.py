@@ -5,4 +5,4 @@ from deploykit_ort_qnn.backend import OrtQnn
 __all__ = ["backend"]
 
 backend = OrtQnn()
-"""What the entry point ``deploykit.backends`` names."""
+"""The object that the entry point ``deploykit.backends`` names."""

@@ -1,6 +1,6 @@
-"""The backend object: the methods of ``deploykit.backend.backend.Backend``, each a call into the module that does it.
+"""The backend object: the methods of ``deploykit.backend.backend.Backend``, each calls the module that does the work.
 
-Cheap to import; what needs onnx or numpy is imported when it is called.
+It is cheap to import: modules that need onnx or numpy are imported inside the methods.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ class OrtQnn(QualcommBackend["Prepared", None]):
     summary = "Qualcomm HTP through ONNX Runtime's QNN provider: compiled, typed and emulated on the build machine"
 
     def options(self) -> tuple[OptionSpec, ...]:
-        """What the compiler is asked for, and how strictly it is judged."""
+        """The options of compilation, and how strictly its result is judged."""
         from deploykit_ort_qnn.options import OPTIONS
 
         return OPTIONS
 
     def registries(self) -> tuple[Registry[Any], ...]:
-        """Shared rules, then those about the plan, the environment, the compilation, types, numbers and the package."""
+        """The shared rules, then those about the plan, the environment,
+        the compilation, types, numbers and the package.
+        """
         from deploykit_ort_qnn.rules import audit, compiled, numerics, prepared
         from deploykit_qualcomm.rules.registries import PROVIDER, SHARED
 
@@ -61,7 +63,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         return (*before, *types, compiled.PACKAGE_RULES, compiled.DLC_RULES, audit.RULES, audit.COUNT_RULES)
 
     def compat(self) -> Iterable[CompatRow]:
-        """The shared tables, the provider's options, and what each release makes of operators."""
+        """Rows of the shared tables, of the provider's options, and of what each release makes of operators."""
         from deploykit_ort_qnn.compat import kernel_rows, operator_rows, option_rows
         from deploykit_qualcomm.compat import compat_rows
 
@@ -77,88 +79,88 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         return resolve(device, sdk)
 
     def prepare(self, situation: Situation, shared: SharedWork) -> Prepared:
-        """Everything the decision needs."""
+        """Works out all that the plan needs: the model that the compiler gets, its options and its findings."""
         from deploykit_ort_qnn.prepare import prepare
 
         return prepare(situation, shared)
 
     def plan(self, prepared: Prepared) -> Plan[None]:
-        """Decide."""
+        """Decides the commands, the files and the findings."""
         from deploykit_ort_qnn.planning import make_plan
 
         return make_plan(prepared)
 
     def render(self, prepared: Prepared, plan: Plan[None], templates: Path | None) -> Iterable[PackageFile]:
-        """QDQ model, options and scripts."""
+        """Gives the package's files: the QDQ model, options and scripts."""
         from deploykit_ort_qnn.rendering import package_files
 
         return package_files(prepared, plan, templates)
 
     def execute(self, package: Path, prepared: Prepared, plan: Plan[None], aids: Aids) -> Execution:
-        """Compile, read the types, emulate."""
+        """Compiles the model, reads the types it was compiled in, and emulates it."""
         from deploykit_ort_qnn.execution import execute
 
         return execute(package, prepared, plan, aids)
 
     def audit(self, prepared: Prepared, *, level: str, progress: Tell, given: Situation | None = None) -> Audit:
-        """Each kernel of what would be compiled, by itself on the emulator."""
+        """Runs each kernel of the model to be compiled by itself on the emulator, and judges it."""
         from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 
         found = audit_draft(prepared, level=level, progress=progress, given=given)
         return found if given is None else with_count(found, prepared)
 
     def verify(self, package: Path, manifest: Json) -> Verification:
-        """Judge a package on disk."""
+        """Judges a package on disk."""
         from deploykit_ort_qnn.verification import verify
 
         return verify(package, manifest)
 
     def device_job(self, package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob:
-        """The context in the provider of a device's Python."""
+        """The job that runs the package's context with the provider in the device's Python."""
         from deploykit_ort_qnn.execution import device_job
 
         return device_job(package, manifest, request)
 
     def device_results(self, package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
-        """Outputs, times and profiles of such a run."""
+        """The outputs, times and profiles of a run on a device."""
         from deploykit_ort_qnn.execution import device_results
 
         return device_results(package, request, folder)
 
     def inspect(self, path: Path) -> Json:
-        """The metadata of a compiled context binary or model; InputError where it is none."""
+        """The metadata of a compiled context binary or model. Raises InputError for any other file."""
         from deploykit_ort_qnn.compiler.contexts import inspect_context
 
         return inspect_context(path)
 
     def mixed_support(self, target: Target, options: Json) -> MixedSupport:
-        """Integers everywhere; float16 tensors inside the same graph where the chip has it."""
+        """Integers for all tensors; float16 tensors in the same graph where the chip has float16."""
         from deploykit_ort_qnn.planning import mixed_support
 
         del options
         return mixed_support(target)
 
     def probes(self) -> Iterable[Probe]:
-        """The wheel, the ONNX Runtime beside it, and whether it registers."""
+        """Probes of this machine: the wheel, the ONNX Runtime beside it, and whether the provider registers."""
         from deploykit_qualcomm.carriers import probe_hosts
         from deploykit_qualcomm.probes import probe_wheel
 
         return probe_wheel, probe_hosts
 
     def time_us(self, model: bytes, device: Device, progress: Tell) -> float | None:
-        """Of a QDQ or float model, by the installed wheel's compiler."""
+        """The estimated microseconds of one run of a QDQ or float model, by the installed wheel's compiler."""
         from deploykit_ort_qnn.bench.opinions import time_us
 
         return time_us(model, device, progress)
 
     def compilers(self, device: Device, sdk: str) -> tuple[Compiler, ...]:
-        """The compiler of the nearest release that runs here, and that of the wheel that is installed."""
+        """The compiler of the nearest release that runs here, and that of the installed wheel."""
         from deploykit_ort_qnn.bench.opinions import compilers_for
 
         return compilers_for(device, sdk)
 
     def releases_here(self) -> Names:
-        """The wheel that is installed, and those of toolchains that are ready."""
+        """The versions of the wheels that run here: the installed one, and those of toolchains that are ready."""
         from deploykit_ort_qnn.bench.opinions import wheels_here
 
         return tuple(wheel.version for wheel in wheels_here())
@@ -173,13 +175,13 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         seconds: float,
         progress: Tell,
     ) -> tuple[Opinion, ...]:
-        """What such a compiler says of findings of this backend or of another for the same devices."""
+        """One compiler's opinions on findings of this backend, or of another backend for the same devices."""
         from deploykit_ort_qnn.bench.opinions import settle
 
         return settle(situation, findings, release=compiler.release, shared=shared, seconds=seconds, progress=progress)
 
     def quantizers(self, target: Target) -> tuple[Quantizer, ...]:
-        """AIMET, with blocks for layers that become a MatMul, where the provider of the release takes any."""
+        """AIMET; with weight blocks for layers that become a MatMul, if the release's provider takes block weights."""
         from deploykit_ort_qnn.prepare import wheel_for
         from deploykit_qualcomm.aimet import Aimet
         from deploykit_qualcomm.carriers import forms_of
@@ -190,7 +192,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         )
 
     def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
-        """What the provider makes of a layer with block-quantized weights, in words."""
+        """Describes what the provider makes of a layer with block-quantized weights."""
         from deploykit_ort_qnn.forms.blocks import block_weight_path
         from deploykit_ort_qnn.prepare import wheel_for
 

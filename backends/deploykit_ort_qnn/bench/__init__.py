@@ -1,3 +1,3 @@
-"""Small graphs run side by side on the compiler and the emulator, what they are given, and how far off they are."""
+"""Runs small graphs side by side on the compiler and the emulator, and measures how far off their outputs are."""
 
 __all__: list[str] = []

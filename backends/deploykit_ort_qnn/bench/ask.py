@@ -1,7 +1,7 @@
-"""Asks one release's compiler about pieces of a model: are they taken, and what do they compute on the emulator.
+"""Asks one release's compiler about pieces of a model: whether it takes them, and what they compute on the emulator.
 
-What was answered is kept in one memory, under everything that the answer follows from. It cuts nothing and chooses
-nothing; what was not finished in time is asked again next time.
+Answers are kept in one store, under a key of all that they depend on. Questions that ran out of time are asked again
+the next time. Nothing here cuts a model or chooses between ways.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from deploykit_qualcomm.atlas.rows import KernelVerdict, limits_of, verdict_of
 
 __all__ = ["Bench", "KernelAnswer", "TimedBench", "bench_of", "judged", "verdict_on"]
 
-# With less time left no worker is started: it would not get as far as compiling.
+# With less time left no worker is started: it would not even begin to compile.
 _LEAST_SECONDS = 2.0
-# Kernels in one compilation: more of them make a death dear, fewer make each start of the compiler dear.
+# Kernels in one compilation: with more a crash costs more, with fewer the compiler is started more often.
 _TOGETHER = 48
-# What is remembered of a kernel: a death or a time that ran out may have had another reason.
+# The answers about a kernel that are kept: a crash or a timeout may have another cause.
 _LASTING = ("taken", "refused")
 _LASTING_WAYS = (*_LASTING, "failed", "invalid", "none")
 
 
 class Memory:
-    """What was answered before to one asker: a compiler, a chip, its options.
+    """The answers that one asker (a compiler, a chip, its options) got before.
 
-    A question is the ``content`` of a piece, equal for pieces that differ in names only, and what is wanted to know of
-    it: ``taken``, ``types`` or ``numbers``, or in which other way.
+    A question is the ``content`` of a piece, which is equal for pieces that differ in names only, and what is asked
+    about it: ``taken``, ``types``, ``numbers``, or ``numbers`` of a repair way.
     """
 
     def __init__(self, who: Json) -> None:
-        # Whoever changes how is asked, or how ways are built, asks anew.
+        # A change of the code that asks or that builds ways makes old answers invalid.
         self._store, self._who = Store("asked"), {**who, "code": code_digest(Path(__file__).parent)}
 
     def get(self, content: bytes, want: str) -> Json | None:
-        """The answer to a question, None where there is none."""
+        """The kept answer to a question, None if there is none."""
         return self._store.get(key_of(content, {**self._who, "want": want}))
 
     def put(self, content: bytes, want: str, answer: Json) -> None:
-        """Keep an answer."""
+        """Keeps the answer to a question in the store."""
         self._store.put(key_of(content, {**self._who, "want": want}), dict(answer))
 
 
 class CompileAnswer(Record):
-    """What one compilation came to. ``refused`` are (name, type), ``changes`` (node, what became of its type)."""
+    """The result of one compilation. ``refused`` holds (node, type), ``changes`` (node, what became of its type)."""
 
     status: str
     message: str
@@ -68,12 +68,12 @@ class CompileAnswer(Record):
 
     @property
     def taken(self) -> bool:
-        """True where it was compiled."""
+        """True if the piece was compiled."""
         return self.status == "compiled"
 
     @property
     def no(self) -> str:
-        """Why the compiler does not take it, "" where it does, or where that is not what stopped it."""
+        """Why the compiler does not take the piece; "" if it does, or if something else stopped the compilation."""
         if self.status == "crashed":
             return self.message
         if self.status == "refused" or "default CPU EP" in self.message:
@@ -83,9 +83,10 @@ class CompileAnswer(Record):
 
 
 class TimedBench(Struct, kw_only=True):
-    """Compiles pieces with one set of provider options, until a moment of ``time.monotonic``; ``longest`` s for each.
+    """Compiles pieces with one set of provider options until ``deadline``
+    (``time.monotonic``), ``longest`` seconds each.
 
-    ``host`` compiles, None is the provider installed beside this Python.
+    ``host`` runs the compiler; None means the provider installed beside this Python.
     """
 
     options: Mapping[str, str]
@@ -97,7 +98,7 @@ class TimedBench(Struct, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """True when there is no time for another."""
+        """True if no time is left for another question."""
         return self.deadline - time.monotonic() < _LEAST_SECONDS
 
     def ask(
@@ -106,7 +107,9 @@ class TimedBench(Struct, kw_only=True):
         content: bytes,
         types: Callable[[CompileOutcome], Iterable[tuple[str, str]]] | None = None,
     ) -> CompileAnswer:
-        """What comes of a model; ``types`` gives (node, what became of its type) where it is another than was meant."""
+        """Compiles a model, or gives the kept answer. ``types`` lists (node,
+        what became of its type) for unintended types.
+        """
         who = who_compiles(self.host) or {}
         memory = Memory({**who, "options": dict(self.options), "entries": dict(self.entries)})
         want = "taken" if types is None else "types"
@@ -139,9 +142,9 @@ class TimedBench(Struct, kw_only=True):
 
 
 class KernelAnswer(Record):
-    """What became of a kernel: ``answer`` as in ``Ran``, or "none" where a way is none; the deviation where it ran.
+    """What became of a kernel: ``answer`` as in ``Ran``, or "none" if its way does not apply; the deviation if it ran.
 
-    ``from_float`` are the most steps that the file and the kernel are off the float model, where steps grew inside.
+    ``from_float`` is how many steps the file and the kernel are at most off the float model, if steps grew inside.
     """
 
     answer: str
@@ -151,42 +154,42 @@ class KernelAnswer(Record):
 
     @property
     def most(self) -> float:
-        """The largest deviation in steps, 0 where nothing ran."""
+        """The largest deviation in steps, 0 if nothing ran."""
         return 0.0 if self.deviation is None else self.deviation.most
 
 
 Runner: TypeAlias = "Callable[[Sequence[BenchGraph]], Iterator[Ran]]"
-"""Runs graphs on an emulator and gives what became of each, in any order."""
+"""Runs graphs on an emulator and yields the result of each, in any order."""
 
 
 class Bench(Record):
-    """Whose compiler and emulator run here; ``seen`` are the kernels that this one ran, which it does once."""
+    """Asks one compiler and emulator about kernels. ``seen`` holds the answers of this bench: it runs a kernel once."""
 
     run: Runner
     memory: Memory
     seen: dict[str, KernelAnswer] = field(default_factory=dict)
 
     def known(self, kernel: Kernel) -> KernelAnswer | None:
-        """What was measured of a kernel before, as it is or with one of its operators done in another way."""
+        """What was measured of a kernel before, as it is or with an operator done in another way, else None."""
         if not kernel.way and kernel.key in self.seen:
             return self.seen[kernel.key]
         kept = self.memory.get(kernel.key.encode(), f"numbers {kernel.way}".strip())
         return None if kept is None else msgspec.convert(kept, KernelAnswer)
 
     def keep(self, kernel: Kernel, answer: KernelAnswer) -> None:
-        """Keep what lasts: that a way is none, or does not compile, is an answer too."""
+        """Keeps an answer that lasts; that a way does not apply or does not compile lasts, too."""
         if answer.answer in (_LASTING_WAYS if kernel.way else _LASTING):
             self.memory.put(kernel.key.encode(), f"numbers {kernel.way}".strip(), to_builtins(answer))
 
     def ask(self, kernels: Sequence[Kernel]) -> list[tuple[Kernel, KernelAnswer | None]]:
-        """Each kernel with what is known or found of it now; None where it cannot be asked."""
+        """Pairs each kernel with its known or new answer; None if it cannot be asked."""
         found = {one.prefix: known for one in kernels if (known := self.known(one)) is not None}
         asked = [kernel if kernel.prefix in found or kernel.why else within_grids(kernel) for kernel in kernels]
         new = {kernel.prefix: kernel for kernel in asked if kernel.prefix not in found and not kernel.why}
         for ran in self.run([*new.values()]) if new else ():
             kernel = new[ran.probe.prefix]
             answer = answer_of(ran, ran.wanted, ran.got, kernel)
-            # Among neighbours the file may be as far off as the kernel, in its own way.
+            # With neighbours around it, the file may be as far off the float model as the kernel, in another direction.
             off = answer.deviation if kernel.place == "inside" and kernel.steps else None
             if off is not None and _by_limits(kernel, off) is not KernelVerdict.RIGHT:
                 answer = replace(answer, from_float=_from_float(kernel, ran))
@@ -196,7 +199,7 @@ class Bench(Record):
 
 
 def bench_of(wheel: Mapping[str, str], host: Host | None, soc_model: int, progress: Tell, what: str) -> Bench:
-    """The bench of one compiler and chip, with what is remembered of these; ``what`` is told while it runs."""
+    """The bench of one compiler and chip, with the answers kept for them; progress lines begin with ``what``."""
 
     def run(probes: Sequence[BenchGraph]) -> Iterator[Ran]:
         def tell(line: str) -> None:
@@ -208,13 +211,13 @@ def bench_of(wheel: Mapping[str, str], host: Host | None, soc_model: int, progre
 
 
 def answer_of(ran: Ran, wanted: Outputs, got: Outputs, kernel: Kernel) -> KernelAnswer:
-    """What became of a kernel, with how far its outputs are off the wanted ones."""
+    """The answer about a kernel, with the deviation of its outputs from the wanted ones."""
     off = deviation(wanted, got, kernel.steps) if ran.ran else None
     return KernelAnswer(answer=ran.answer, why=ran.why, deviation=off)
 
 
 def _from_float(kernel: Kernel, ran: Ran) -> tuple[float, float] | None:
-    """The most steps that the file and the kernel are off the model without its pairs; None where these stay."""
+    """How many steps the file and the kernel are at most off the model without Q/DQ pairs; None if some pairs stay."""
     taken = extract_qdq(kernel.model, saturate=True)
     if taken.kept:
         return None
@@ -224,12 +227,12 @@ def _from_float(kernel: Kernel, ran: Ran) -> tuple[float, float] | None:
 
 
 def verdict_on(kernel: Kernel, answer: KernelAnswer | None) -> KernelVerdict:
-    """What an answer means, for the kernel as it is or done in another way."""
+    """The verdict on a kernel, as it is or done in another way, from its answer."""
     return judged(kernel, answer)[0]
 
 
 def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[KernelVerdict, str, Json]:
-    """The verdict, why it is not right ("" where it is), and what was measured."""
+    """The verdict, the reason if it is not right (else ""), and the measured numbers."""
     if answer is None or kernel.why:
         return KernelVerdict.UNJUDGED, kernel.why or "it was not reached", {}
     off = answer.deviation
@@ -241,7 +244,7 @@ def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[KernelVerdict, 
         return KernelVerdict.UNJUDGED, f"{answer.answer}: {answer.why}", {}
     verdict = _by_limits(kernel, off)
     if kernel.place == "inside" and verdict is not KernelVerdict.RIGHT:
-        # Steps of one operator grow in the next one: only what is far off in most places is laid to the kernels.
+        # An operator's deviation grows in the next one: only one that is large in many places is the kernels' fault.
         far = off.usual > off.span / 20 and off.share > 0.05
         verdict = KernelVerdict.WRONG if far or off.odd else KernelVerdict.RIGHT
     told = {**asdict(off), "unit": "steps", "limit": limits_of(kernel.operators, kernel.type)[1]}

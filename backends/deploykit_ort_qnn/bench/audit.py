@@ -1,7 +1,7 @@
 """Runs each distinct kernel of a prepared model on the emulator against ONNX Runtime on the CPU, and judges it.
 
-Kernels are compiled side by side in child processes; what was measured of one is remembered for every model that has
-it. It changes no model. Which kernels are run follows from the model and the atlas alone, never from what was measured
+Kernels are compiled side by side in child processes. What was measured of a kernel is kept for every model that has it.
+No model is changed. Which kernels are run follows from the model and the atlas alone, never from what was measured
 before or from a clock, so that two machines look at the same ones.
 """
 
@@ -35,21 +35,20 @@ from deploykit_qualcomm.rules.atlas import suspects_in
 
 __all__ = ["audit_draft", "with_count"]
 
-# Kernels that are not right of which other ways are tried.
+# How many faulty kernels other ways are tried for.
 _MOST_TRIED = 24
 _FAULTS = (KernelVerdict.WRONG, KernelVerdict.REFUSED, KernelVerdict.NARROWED)
-# Whom a row says what of.
+# The verdicts in the atlas that make a node a suspect, by the level of the audit.
 _SUSPECT = {"quick": ("wrong",), "auto": ("wrong", "narrowed", "refused")}
-# Bytes of weights beyond which a model is not loaded unless all of its kernels are asked for.
+# Bytes of weights above which a model is loaded only if all of its kernels are asked for.
 _LARGEST = 1 << 29
 
-# Of processor time, estimated: what a check or a package may take for kernels that nobody asked for by name.
+# Estimated processor seconds that a check or a package may spend on kernels that nobody asked for by name.
 _SECONDS = 3.0
-# Seconds for a kernel of any size, which is its share of a compilation and of a run; and for each value that goes in
-# or is stored.
+# Estimated seconds: for any kernel, as its share of a compilation and a run; and for each value of an input or weight.
 _EACH = 0.03
 _PER_VALUE = 1e-6
-# Times over the budget that nodes are cut out of the model: equal ones are one kernel, which only then is seen.
+# How many times the budget of nodes is cut out of the model: that equal nodes are one kernel is only seen then.
 _ALIKE = 4
 
 T = TypeVar("T")
@@ -58,11 +57,11 @@ T = TypeVar("T")
 def audit_draft(
     draft: ProviderDraft, *, level: str, progress: Tell, given: Situation | None = None, doubted: bool = False
 ) -> Audit:
-    """The kernels of what a package would compile.
+    """Audits the kernels of the model that a package would compile.
 
-    ``full`` are all of them, ``auto`` as many as are affordable where a row suspects any or the whole is ``doubted``,
-    ``quick`` those that a row calls wrong. With ``given`` the kernels of a small model as it was given are looked at
-    too: what is wrong with them is told as mended.
+    Level ``full`` runs all of them; ``auto`` as many as are affordable if the atlas suspects any or the model is
+    ``doubted``; ``quick`` those that the atlas calls wrong. With ``given``, kernels of a small model as the user gave
+    it are run too, and those that are wrong are told as mended.
     """
     host = toolchain_host(draft.wheel)
     wheel = who_compiles(host)
@@ -70,7 +69,7 @@ def audit_draft(
         return Audit(level=level, by=f"nobody: the compiler of QAIRT {draft.wheel.sdk} is not here")
     facts = draft.situation.facts
     if level == "auto" and host is not None and host.emulator is None:
-        level = "quick"  # its compiler runs under another system's loader: few kernels would be soon done
+        level = "quick"  # its compiler needs another system's loader: it would get through few kernels
     if level == "auto" and facts.weight_bytes > _LARGEST:
         found = Audit(level=level, by="nobody: its weights are not loaded for it", left_out=len(facts.nodes))
         return replace(found, findings=tuple(RULES.run(found)))
@@ -80,7 +79,7 @@ def audit_draft(
     if level == "auto":
         doubted |= bool(suspects or repairs_of(draft.options)) or any(one.code == "QNN284" for one in draft.lint)
         if not doubted and (whole is None or not suspects_in(whole, verdicts=_SUSPECT[level])):
-            level = "quick"  # which then runs none: the whole model is compiled and emulated all the same
+            level = "quick"  # runs no kernel here: the whole model is compiled and emulated in any case
     bench = bench_of(wheel, host, draft.soc_model, progress, "auditing kernels")
     run = partial(audit_model, bench=bench, by=f"QAIRT {wheel['qairt']} for soc_model {draft.soc_model}")
     found = run(model, level=level, suspects=suspects)
@@ -92,7 +91,7 @@ def audit_draft(
 
 
 def with_count(audit: Audit, draft: ProviderDraft) -> Audit:
-    """With the finding that says how many kernels were run: for whoever tells nothing else of the whole audit."""
+    """Adds the finding that says how many kernels were run, for callers that tell nothing else of the audit."""
     nodes = {finding.subject.name for finding in audit.findings if finding.handled} | repairs_of(draft.options).keys()
     return replace(audit, findings=(*audit.findings, *COUNT_RULES.run(Counted(audit=audit, otherwise=len(nodes)))))
 
@@ -100,9 +99,9 @@ def with_count(audit: Audit, draft: ProviderDraft) -> Audit:
 def audit_model(
     model: ModelProto, *, level: str, bench: Bench, by: str, suspects: Set[str], ways: bool = True
 ) -> Audit:
-    """Each distinct kernel of a model that its level looks at, with its verdict; ``suspects`` are labels of nodes.
+    """Runs and judges the distinct kernels that a level looks at; ``suspects`` are labels of nodes.
 
-    With ``ways`` those that are not right are done in other ways too, to tell in which they are.
+    With ``ways``, kernels that are not right are also done in other ways, to tell which of those are right.
     """
     only, beyond = within_reach(facts_of(model), suspects) if level == "auto" else (suspects, 0)
     there = list(kernels_of(model, only=None if level == "full" else only))
@@ -128,7 +127,7 @@ def audit_model(
     names = {name for place in faulty for name in kernels[place].nodes}
     found = repaired_kernels(model, names, bench, faults=_FAULTS) if ways and names else {}
     right = {name: tuple(repair.words for repair in repairs) for nodes, repairs in found.items() for name in nodes}
-    # What alone shows that a kernel is wrong: it is right without.
+    # What alone makes a kernel wrong (indices from the end, sums beyond the grid): it is right without.
     milder = {kernel.prefix: (what, kernel) for what, kernel in spared(kernels[place] for place in faulty)}
     answers = bench.ask([kernel for _, kernel in milder.values()])
     shown = {
@@ -143,10 +142,10 @@ def audit_model(
 
 
 def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], str]:
-    """What was said of kernels like those of nodes whose own ones were run, and are right, or fail in another way.
+    """The findings that this model's own kernels refute, by (code, node), with the reason.
 
-    Right are those that are so in every place. That an operator is never taken is said once, of the first node: there
-    all of that kind must be right.
+    QNN320 falls if the node's kernels are right in every place, or fail in another way. QNN284 names only the first
+    node of its operator: it falls if all kernels of this operator are right.
     """
     named = [(kernel, {kernel.node, *kernel.nodes}) for kernel in audit.kernels]
     alone = {name: kernel for kernel, names in named if kernel.place == "alone" for name in names}
@@ -172,7 +171,9 @@ def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], s
 
 
 def within_reach(facts: GraphFacts, suspects: Set[str]) -> tuple[frozenset[str], int]:
-    """Labels of the operators worth being cut out, and how many are not: no large model is taken apart as a whole."""
+    """Labels of the operators worth cutting out, and how many are left
+    out: a large model is not taken apart as a whole.
+    """
 
     def urgency(node: NodeFact) -> tuple[bool, ...]:
         return (node.label not in suspects, node.op_type not in operators())
@@ -195,10 +196,10 @@ def within_reach(facts: GraphFacts, suspects: Set[str]) -> tuple[frozenset[str],
 
 
 def affordable(kernels: Sequence[Kernel], suspects: Set[str]) -> tuple[Kernel, ...]:
-    """Those that fit into the budget, in the order of the model: all of them where that is little enough.
+    """The kernels that fit into the time budget, in the order of the model.
 
-    Suspects come first, alone before among neighbours, then operators that a row of the atlas is about under other
-    conditions; of kernels that are as urgent the cheaper ones.
+    Suspects come first, and kernels alone before those among neighbours; then operators that the atlas knows faults of
+    under other conditions. Of equally urgent kernels the cheaper ones come first.
     """
 
     def urgency(kernel: Kernel) -> tuple[bool, ...]:
@@ -215,7 +216,7 @@ def affordable(kernels: Sequence[Kernel], suspects: Set[str]) -> tuple[Kernel, .
 
 
 def _filled(sized: Iterable[tuple[T, float]], urgency: Callable[[T], Any], budget: float) -> list[T]:
-    """The most urgent first, of as urgent ones the cheapest, while the budget lasts."""
+    """The items that fit into the budget in seconds: the most urgent first, of equally urgent ones the cheapest."""
     chosen = []
     for one, seconds in sorted(sized, key=lambda pair: (urgency(pair[0]), pair[1])):
         if seconds <= budget:
@@ -227,13 +228,14 @@ def _filled(sized: Iterable[tuple[T, float]], urgency: Callable[[T], Any], budge
 def mended(
     before: Iterable[Finding], first: Audit, given: ModelProto, found: Audit, made: ModelProto
 ) -> Iterator[Finding]:
-    """Of findings about kernels of the given model: as handled where what is compiled instead was run and is right.
+    """Yields findings about kernels of the given model as handled, if what is
+    compiled in their place was run and is right.
 
-    Where that is wrong too it is told by itself. Where it could not be run, or nothing is seen in their place, they
-    stay, as warnings.
+    A replacement that is wrong has its own finding, so that the first is dropped. If no replacement was run or found,
+    the finding stays, as a warning.
     """
     views = view_of(given), view_of(made)
-    # By label what is known of a node's kernels: the worst fault, else right where one is.
+    # What is known of a node's kernels, by label: the worst fault, else right if one of them is.
     rank = (*_FAULTS, KernelVerdict.RIGHT)
     verdicts: dict[str, KernelVerdict] = {}
     for kernel in found.kernels:
@@ -254,9 +256,9 @@ def mended(
 
 
 def in_place_of(given: GraphCopy, made: GraphCopy, name: str) -> frozenset[str]:
-    """The labels of the operators of one form of a model that stand in the place of a node of another form.
+    """The labels of the operators in one form of a model that stand in place of a node of another form.
 
-    Tensors keep their names through a preparation, nodes need not. None where that cannot be told.
+    Tensors keep their names through a preparation, nodes need not. Empty if no such operator is found.
     """
     tensors, static = {output for node in given.nodes for output in node.output}, made.static()
     left = [output for node in given.nodes if label(node) == name for output in node.output]
@@ -266,15 +268,15 @@ def in_place_of(given: GraphCopy, made: GraphCopy, name: str) -> frozenset[str]:
         if not output or output in seen:
             continue
         seen.add(output)
-        # What the result is called before and behind its pairs, and what the operators that read it make.
+        # The result's names before and behind its Q/DQ pairs, and the results of the operators that read it.
         names, further = [output], list[str]()
         for one in names:
             for reader in given.readers(one):
                 (names if reader.op_type in PAIR else further).extend(reader.output)
         if not any(one in made.makers for one in names):
-            left += further  # its own result is gone, as inside of what was fused
+            left += further  # its own result is gone, as that of a node inside a fused one
             continue
-        # The operators that inputs decide, from there back to whatever other tensor the given model has, too.
+        # The computed operators, from there back to the next tensors that the given model has, too.
         back = [*names]
         for one in back:
             node = made.makers.get(one)

@@ -1,4 +1,4 @@
-"""Takes the model that is compiled apart into its distinct kernels, each with input sets over all that it may be given.
+"""Takes the compiled model apart into its distinct kernels, each with input sets over all values that it may be given.
 
 A kernel is an operator with the Q/DQ pairs around it, alone or with the operators before and after it. Nothing is run
 on a device.
@@ -26,12 +26,12 @@ from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
 
 __all__ = ["Kernel", "kernels_of", "spared", "within_grids"]
 
-# What a float input is given: nothing says what it may hold.
+# The range of a float input without a grid: nothing says what it may hold.
 _FLOAT_SPAN = Span(low=-4.0, high=4.0)
-# Inputs of which zero and what lies below are no question: no number is the answer.
+# The input at which an operator is given positive values only: elsewhere its result is no number.
 _ABOVE_ZERO: Mapping[str, int] = {"Div": 1, "Mod": 1, **dict.fromkeys(("Log", "Pow", "Reciprocal", "Sqrt"), 0)}
-# Inputs that hold boxes by two corners each: the second lies behind the first, else nothing is defined. Where no grid
-# says that they may begin before the map does they do not: the kernel of 2.51 moves such boxes into it.
+# Inputs that hold boxes as two corners each; the second corner must not lie before the first. Without a grid, boxes do
+# not begin before the map: the kernel of 2.51 moves such boxes into it.
 _CORNERS: Mapping[str, int] = {"RoiAlign": 1}
 RUNNING = ("CumSum",)
 """Operators that make each value of their result from the one before it."""
@@ -39,20 +39,20 @@ _PICKS = ("Gather", "GatherElements")
 _WHOLE: Mapping[int, Any] = {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}
 _GRID_POINTS = 256
 _MOST_DENSE = 6
-# The share of values that may lie on an end of their grid where nothing follows from it.
+# The share of values that may lie at an end of their grid without meaning that they were cut off.
 _FEW = 0.01
-# An input beyond it gets fewer sets: its values cover the grid many times over.
+# An input with more values gets fewer sets: one set covers the grid many times over.
 _MOST_ELEMENTS = 1 << 20
-# Beyond this none: the sets of one kernel would take more than half a gigabyte.
+# A kernel with more values gets no sets: they would take more than half a gigabyte.
 _MOST_GIVEN = 1 << 24
 
 
 class Kernel(Record):
-    """One distinct kernel, of all ``nodes``. ``key`` is equal for equal ones; ``type`` is its result's: u8, u16, float.
+    """One distinct kernel, which all ``nodes`` have. ``key`` is equal for equal kernels; ``type`` is u8, u16 or float.
 
-    ``steps`` are the scales of outputs with an integer grid. ``why`` says why it cannot be asked, "" where it can:
-    then there are ``samples``, by the names in ``model``, which begin with ``prefix``. ``way`` says which of its
-    operators is done in which other way, "" for none.
+    ``steps`` are the scales of outputs with an integer grid. ``why`` says why it cannot be run, "" if it can: then
+    ``samples`` hold its input sets, by the names in ``model``, which begin with ``prefix``. ``way`` names an operator's
+    position and its repair way, "" for none.
     """
 
     key: str
@@ -69,7 +69,9 @@ class Kernel(Record):
 
 
 class _Cut(Record):
-    """Operators cut out of a model: ``run`` are the positions of the first ones, ``nodes`` those that it is about."""
+    """Operators cut out of a model: ``run`` are their positions, ``nodes``
+    the positions of the operators they stand for.
+    """
 
     model: ModelProto
     run: tuple[int, ...]
@@ -79,9 +81,9 @@ class _Cut(Record):
 
 
 def kernels_of(model: ModelProto, *, only: Collection[str] | None = None) -> Iterator[Kernel]:
-    """Every distinct kernel alone, then among its neighbours, in the order of the graph.
+    """Yields every distinct kernel alone, then among its neighbours, in the order of the graph.
 
-    ``only`` are labels of nodes: what is about no other node is left out.
+    ``only`` are labels of nodes: kernels of other nodes are left out.
     """
     if only is not None and not only:
         return
@@ -100,7 +102,7 @@ def kernels_of(model: ModelProto, *, only: Collection[str] | None = None) -> Ite
         if part is None:
             continue
         part = with_conversions(part, ends)
-        # Indices that the model computes and that cannot be below zero, as those of a TopK: only such are given then.
+        # Computed indices that cannot be below zero, as those of a TopK: the kernel gets only such indices then.
         picked = {one.input[1] for at in run if (one := nodes[at]).op_type in _PICKS and len(one.input) > 1}
         picked -= pieces.static
         forward = bool(picked) and all(bounds().get(name, ANYTHING)[0] >= 0 for name in picked)
@@ -118,17 +120,17 @@ def kernels_of(model: ModelProto, *, only: Collection[str] | None = None) -> Ite
 
 
 class _KernelGraph:
-    """The small graph of one kernel, all names behind a prefix: its grids, and what its inputs may hold."""
+    """The small graph of one kernel, with all names behind a prefix: its grids, and what its inputs may hold."""
 
     def __init__(self, model: ModelProto, prefix: str) -> None:
         named = renamed(model, lambda n: n and prefix + n, lambda number, node: f"{prefix}{number}:{node.op_type}")
         self.graph, self._ends, self._prefix = GraphCopy(named, copy=False), named.graph, prefix
 
     def kernel(self, *, forward: bool, **about: Any) -> Kernel:
-        """With as many input sets as the smallest float input needs, or why there are none.
+        """The kernel, with as many input sets as its smallest float input needs, or the reason why there are none.
 
-        Indices count from both ends of an axis, or ``forward`` alone. The type is that of the first output's grid, else
-        of the first input's: what a comparison answers has none.
+        Indices count from both ends of an axis, with ``forward`` only from the beginning. The type is that of the first
+        output's grid, else of the first input's, as for a comparison.
         """
         floats = [value for value in self._ends.input if value.type.tensor_type.elem_type == TensorProto.FLOAT]
         counts = [math.prod(_dims(value)) for value in floats]
@@ -157,9 +159,10 @@ class _KernelGraph:
         )
 
     def _grid(self, name: str) -> tuple[Any, Any]:
-        """Scale and zero point of a border tensor: half a pair makes it, or the other half reads it.
+        """Scale and zero point of a border tensor, from the half pair that
+        makes or reads it; (None, None) without a pair.
 
-        The scale is None where it is not one for the whole tensor.
+        The scale is None if it is not one for the whole tensor.
         """
         pair = self.graph.makers.get(name)
         if pair is None or pair.op_type not in PAIR:
@@ -171,10 +174,10 @@ class _KernelGraph:
         return (scale if scale is not None and scale.size == 1 else None), zero
 
     def _values(self, value: ValueInfoProto, number: int, dense: int, *, forward: bool) -> list[Numbers]:
-        """The sets of one input; none where it is not known what it may hold."""
+        """The input sets of one input; empty if it is not known what it may hold."""
         kind, shape, name = value.type.tensor_type.elem_type, _dims(value), value.name
         if kind in (TensorProto.FLOAT, TensorProto.FLOAT16):
-            # The range of the input's grid; above zero where the operator that reads it is not defined below.
+            # The range of the input's grid; only positive where the operator that reads it is not defined below.
             is_paired = any(node.op_type == PAIR[0] for node in self.graph.readers(name))
             low, high, step = _FLOAT_SPAN.low, _FLOAT_SPAN.high, 2.0**-6
             scale, zero = self._grid(name) if is_paired else (None, None)
@@ -194,7 +197,7 @@ class _KernelGraph:
         random = np.random.default_rng(number)
         if kind == TensorProto.BOOL:
             return [random.random(shape) < part for part in np.linspace(0.0, 1.0, count)]
-        # How long the axis is that whole numbers point into; other whole numbers may mean anything.
+        # The length of the axis that integer indices point into; other integers may mean anything.
         picks = (one for one, at in self.graph.uses(name) if one.op_type in _PICKS and at == 1)
         pick = next(picks, None) if kind in _WHOLE else None
         shape_of = self._shape(pick.input[0]) if pick is not None else ()
@@ -204,7 +207,7 @@ class _KernelGraph:
         return [random.integers(0 if forward else -size, size, shape).astype(_WHOLE[kind]) for _ in range(count)]
 
     def _is_read_at(self, name: str, positions: Mapping[str, int]) -> bool:
-        """Whether a tensor, by itself or through pairs and conversions, is that input of such an operator."""
+        """True if such an operator reads the tensor at its listed position, perhaps through pairs and conversions."""
         carried = [name]
         for one in carried:
             carried += [node.output[0] for node in self.graph.readers(one) if node.op_type in (*PAIR, "Cast")]
@@ -212,7 +215,7 @@ class _KernelGraph:
         return any(positions.get(node.op_type) == at for node, at in uses)
 
     def _shape(self, name: str) -> Shape:
-        """Of what a tensor was before its pairs and conversions."""
+        """The shape of a tensor before its pairs and conversions, 0 for an unknown size."""
         shape = self.graph.shape(self.graph.origin(name, (*PAIR, "Cast"))) or ()
         return tuple(size if isinstance(size, int) else 0 for size in shape)
 
@@ -222,15 +225,16 @@ def _dims(value: ValueInfoProto) -> Shape:
 
 
 def within_grids(kernel: Kernel, *, results: bool = False) -> Kernel:
-    """A kernel with those input sets only that keep what lies inside of it within its grids.
+    """A kernel with only those input sets that keep the tensors inside it within their grids.
 
-    Calibrated grids hold what real inputs make of them. Beyond their ends operators that were made one cut off later
-    than the file says: no fault of theirs. Sets that go beyond are brought nearer to zero, by halves. With ``results``
-    sums that run on and end the kernel are kept within their grid, too.
+    Calibrated grids hold what real inputs produce. Beyond their ends, fused operators cut off later than the file says,
+    which is no fault. Sets that go beyond are scaled towards zero. With ``results``, running sums that end the kernel
+    are kept within their grid, too.
     """
     graph = GraphCopy(kernel.model, copy=False)
     ends = {value.name for value in (*kernel.model.graph.input, *kernel.model.graph.output)}
-    # Integers inside: the ends of their type that mean a cut, and the share of values that may lie there.
+    # By the name of an inner integer tensor: the ends of its type that mean
+    # a cut-off, the share of values allowed there.
     inner: dict[str, tuple[list[int], float]] = {}
     for node in graph.nodes:
         zero = graph.array(operand(node, 2)) if node.op_type == PAIR[0] else None
@@ -241,7 +245,7 @@ def within_grids(kernel: Kernel, *, results: bool = False) -> Kernel:
         runs_on = maker is not None and maker.op_type in RUNNING
         if (node.input[0] not in ends and ends.isdisjoint(behind)) or (runs_on and results):
             info, point = np.iinfo(zero.dtype), int(np.reshape(zero, -1)[0])
-            # A Relu ends at zero, rightly.
+            # A Relu ends at zero rightly.
             inner[node.output[0]] = [end for end in (info.min, info.max) if end != point], 0.0 if runs_on else _FEW
     if not inner:
         return kernel
@@ -270,14 +274,14 @@ def within_grids(kernel: Kernel, *, results: bool = False) -> Kernel:
 
 
 def spared(kernels: Iterable[Kernel]) -> Iterator[tuple[str, Kernel]]:
-    """Of kernels that are given what may alone show them to be wrong, what that is, and the same without it."""
+    """Yields what may alone make a kernel wrong, with the kernel given samples without it."""
 
     def counts_back(values: Numbers) -> bool:
         return bool(np.issubdtype(values.dtype, np.integer) and np.any(values < 0))
 
     for kernel in kernels:
         if any(counts_back(value) for sample in kernel.samples for value in sample.values()):
-            # As many places from the beginning of an axis as indices count from its end.
+            # As many places from the beginning of the axis as the index counts from its end.
             forward = tuple(
                 {name: np.where(v < 0, -1 - v, v) if counts_back(v) else v for name, v in sample.items()}
                 for sample in kernel.samples

@@ -1,7 +1,7 @@
-"""Asks the compiler inside the wheel whether what a finding claims is so: on the operators meant, else on the model.
+"""Asks the compiler inside the wheel whether a finding's claim is true: on the operators it names, else on the model.
 
-What is compiled is what this backend would compile: its own preparation, its pairs, its options. Nothing is kept but
-the answers, under a hash of what was asked.
+It compiles what this backend would compile: the same preparation, pairs and options. Only
+answers are kept, under a hash of the question.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 __all__ = ["compilers_for", "settle", "time_us", "wheels_here"]
 
-# Seconds for one question: what takes longer is left open, so that others are asked too.
+# Seconds for one question: one that takes longer is left open, so that others are asked too.
 _LONGEST = 60.0
 
 
 def compilers_for(device: Device, sdk: str) -> tuple[Compiler, ...]:
-    """For the chip of a device: the nearest release that can be asked here, then the wheel that is installed.
+    """The compilers for a device's chip: the nearest release that can be asked here, then the installed wheel.
 
-    A release asks its own compiler alone. Where nobody can be asked, one that says why.
+    A release that is here is asked alone. If no compiler can be asked, one entry says why.
     """
     soc, runs = device.fact("soc_model"), wheels_here()
     if not runs:
@@ -58,7 +58,8 @@ def compilers_for(device: Device, sdk: str) -> tuple[Compiler, ...]:
         return (Compiler(missing=f"the soc_model of {device.id} is not known", instead=instead),)
     wanted = int(sdk.split(".")[1]) if sdk else 0
     series = {wheel.sdk: int(wheel.sdk.split(".")[1]) for wheel in runs}
-    # In series, 2.36 and 2.33 are 3 apart; of two as near the later is nearer. Without an SDK: the newest.
+    # By minor version, 2.36 and 2.33 are 3 apart; of two equally near releases
+    # the later is taken. Without an SDK: the newest.
     nearest = min(runs, key=lambda wheel: (abs(series[wheel.sdk] - wanted) if sdk else 0, -series[wheel.sdk]))
     installed = [wheel for wheel in runs if toolchain_host(wheel) is None]
     chosen = [nearest] if nearest.sdk == sdk else dict.fromkeys((nearest, *installed))
@@ -83,7 +84,7 @@ def settle(
     seconds: float,
     progress: Tell,
 ) -> tuple[Opinion, ...]:
-    """One release's opinion on each finding: from the operators it is about, and else from the model."""
+    """One release's opinion on each finding, from the operators it is about, else from the whole model."""
     try:
         wheel = next(wheel for wheel in wheels_here() if wheel.sdk == release)
         asking = _Asking.of(situation, wheel, shared, seconds, progress)
@@ -97,7 +98,7 @@ def settle(
 
 
 class _Asking(Struct, kw_only=True):
-    """The model to cut from, what it may take, and what was answered already."""
+    """The model to cut from, and the compiler with its options."""
 
     situation: Situation
     prepared: ProviderModel | None
@@ -107,7 +108,9 @@ class _Asking(Struct, kw_only=True):
 
     @classmethod
     def of(cls, situation: Situation, wheel: Wheel, shared: SharedWork, seconds: float, progress: Tell) -> _Asking:
-        """ToolError where what would be compiled is not what the package is made of."""
+        """Prepares the model for a wheel. Raises ToolError if the compiled
+        model would not be what the package is made of.
+        """
         request, own = situation.request, situation.target.backend == "ort-qnn"
         quantized = situation.encodings is not None or situation.facts.is_qdq
         if situation.segments:
@@ -135,7 +138,7 @@ class _Asking(Struct, kw_only=True):
         )
 
     def about_operators(self, finding: Finding) -> Opinion:
-        """What the operators say on their own; open where they cannot be cut out or something else stops them."""
+        """The opinion from the operators alone; open if they cannot be cut out or something else stops them."""
         outputs, kinds = self._operators(finding)
         positions = self.pieces.makers(outputs, kinds)
         piece = self.pieces.cut(positions) if len(positions) == len(outputs) and positions else None
@@ -151,7 +154,7 @@ class _Asking(Struct, kw_only=True):
         return Opinion.on(finding, OpinionState.OPEN, answer.message, scope)
 
     def about_model(self, finding: Finding, before: Opinion) -> Opinion:
-        """The opinion as it is after the whole model was asked: what it takes as a whole it takes in its parts."""
+        """The opinion after the whole model was compiled too: a model that is taken shows that its parts are."""
         if before.state is OpinionState.REFUTED:
             return before
         content = bytes(self.model.SerializeToString(deterministic=True))
@@ -169,7 +172,7 @@ class _Asking(Struct, kw_only=True):
         return Opinion.on(finding, OpinionState.OPEN, f"{before.why}; the model: {why}", "the model")
 
     def _operators(self, finding: Finding) -> tuple[tuple[str, ...], frozenset[str]]:
-        """(first outputs, types) of the operators that a finding is about; pairs are not among them."""
+        """(first outputs, operator types) of the operators that a finding is about, without Q/DQ pairs."""
         facts, listed = self.situation.facts, (finding.evidence.get(key, ()) for key in ("nodes", "tensors"))
         names = {finding.subject.name}.union(*listed)
         nodes = [node for node in facts.nodes if node.label in names]
@@ -180,24 +183,24 @@ class _Asking(Struct, kw_only=True):
         return outputs, frozenset(node.op_type for node in nodes)
 
     def _changes(self, outcome: CompileOutcome) -> Iterator[tuple[str, str]]:
-        """Nodes that are compiled in another type than was meant, "" for one that is not named."""
+        """Yields (node, reason) for nodes compiled in an unintended type; "" if the finding names no node."""
         for finding in PRECISION_RULES.run(precision_scope(outcome.graphs, outcome.schematics, self.prepared)):
             named = finding.subject.name if finding.subject.kind == "node" else ""
-            # A float island that nothing was said about is no change: such a tensor has no encoding anywhere.
+            # A float island without an encoding anywhere is no change: nobody stated its type.
             if finding.code != "ORT101" or "intended" in finding.evidence:
                 yield named, f"it is taken, but in another type ({finding.code})"
 
 
 def _taken(finding: Finding, scope: str, lost: Sequence[str]) -> Opinion:
-    """Refuted, but where it is taken in another type than was meant."""
+    """The opinion on a finding whose operators compile: refuted; open if some are compiled in an unintended type."""
     state = OpinionState.OPEN if lost else OpinionState.REFUTED
     return Opinion.on(finding, state, lost[0] if lost else "it is taken", scope)
 
 
 def time_us(model: bytes, device: Device, progress: Tell) -> float | None:
-    """Microseconds of one run, by the installed compiler's own cost model; None where it has none of this chip.
+    """Microseconds of one run by the installed compiler's own cost model; None if it gives no estimate for this chip.
 
-    Raises ToolError where no compiler runs here.
+    Raises ToolError if no compiler runs here.
     """
     soc = device.fact("soc_model")
     if installed_wheel() is None or not isinstance(soc, int):

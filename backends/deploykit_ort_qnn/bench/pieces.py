@@ -1,6 +1,6 @@
-"""Cuts operators out of the model that the provider gets, with the Q/DQ pairs around them. It compiles nothing.
+"""Cuts operators, with the Q/DQ pairs around them, out of the model that the provider gets. It compiles nothing.
 
-Types and values stay as they are in the model; where a size is not known nothing is cut.
+Types and values stay as in the model. Nothing is cut at a tensor of unknown size.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ __all__ = ["HOLDING", "PAIR", "Pieces", "anonymous", "renamed", "with_conversion
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 HOLDING = (*PAIR, "Constant")
-"""What computes nothing: it says in which form numbers are held."""
+"""Nodes that compute nothing: they only say in which form numbers are held."""
 
-# Operators that are looked at together.
+# How many operators are looked at together.
 _LONGEST_RUN = 3
 
 
 class Pieces:
-    """One prepared model to cut from, and which of its operators are one kernel. Operators are told by their positions.
+    """One prepared model to cut from, and which of its operators form one
+    kernel. Operators are named by their positions.
 
-    The indexes are made once.
+    The indexes are built once.
     """
 
     def __init__(self, model: ModelProto) -> None:
@@ -41,22 +42,24 @@ class Pieces:
         }
 
     def computes(self, node: NodeProto) -> bool:
-        """True for operators on something that an input decides."""
+        """True for an operator that reads a tensor which depends on an input."""
         return node.op_type not in HOLDING and any(name not in self.static for name in node.input if name)
 
     def makers(self, tensors: Iterable[str], op_types: Collection[str]) -> tuple[int, ...]:
-        """Positions of the nodes of these types that make these tensors, the float form of an output included."""
+        """Positions of the nodes of these types that make these tensors, seen through the pairs of an output."""
         found = (self._maker(name, op_types) for name in tensors)
         return tuple(
             dict.fromkeys(self._at[id(node)] for node in found if node is not None and node.op_type in op_types)
         )
 
     def _maker(self, name: str, op_types: Collection[str] = ()) -> NodeProto | None:
-        """What makes a tensor, through pairs that are not of these types; None for inputs and what is stored."""
+        """The node that makes a tensor, seen through pairs that are not in
+        ``op_types``; None for inputs and stored tensors.
+        """
         return self.graph.makers.get(self.graph.origin(name, {*PAIR}.difference(op_types)))
 
     def cut(self, positions: Sequence[int]) -> ModelProto | None:
-        """These nodes with their pairs as a model; None where a tensor at its border has no static shape."""
+        """The nodes with their pairs as a model; None if a tensor at its border has no static shape."""
         graph = self.graph
         nodes = {index: graph.nodes[index] for index in positions}
         ends: dict[str, None] = {}
@@ -85,9 +88,10 @@ class Pieces:
         return part
 
     def alone(self, index: int) -> tuple[int, ...]:
-        """The operator, with those that no pair parts from it: a layer and the sum behind it are one kernel.
+        """The operator, with its neighbours that no pair separates from it:
+        a layer and the sum behind it are one kernel.
 
-        Where no pair stands behind the last of them either, they compute in float, each by itself.
+        If the last of them has no pair behind it either, they compute in float, each by itself.
         """
         run = [self.graph.nodes[index]]
         while len(run) < _LONGEST_RUN:
@@ -108,7 +112,7 @@ class Pieces:
         return any(maker is not None and maker.op_type == PAIR[1] for maker in makers)
 
     def inside(self, index: int) -> tuple[int, ...]:
-        """The operator that makes its first computed input, itself, and the only one that reads its result."""
+        """The operator that makes its first computed input, the operator itself, and the only reader of its result."""
         node = self.graph.nodes[index]
         before = next((maker for name in node.input if (maker := self._maker(name)) is not None), None)
         readers = [*self._readers(node.output[0])]
@@ -116,7 +120,7 @@ class Pieces:
         return tuple(self._at[id(one)] for one in around if one is not None and self.computes(one))
 
     def _readers(self, name: str) -> Iterator[NodeProto]:
-        """What reads a tensor, through the pairs."""
+        """The nodes that read a tensor, seen through the pairs."""
         for reader in self.graph.readers(name):
             if reader.op_type in PAIR:
                 yield from self._readers(reader.output[0])
@@ -125,10 +129,10 @@ class Pieces:
 
 
 def with_conversions(model: ModelProto, ends: Collection[str]) -> ModelProto:
-    """The piece between float32 borders, but for those of its tensors that are ``ends`` of the whole model.
+    """The piece with float32 instead of float16 borders, except for the model's own inputs and outputs (``ends``).
 
-    What is given to a graph in float16 is not what lies in its midst: an AveragePool of QAIRT 2.51 that reads it so is
-    off by half its range, and right behind a conversion.
+    A float16 graph input is not the same as a float16 tensor inside: in QAIRT 2.51 an AveragePool that reads such an
+    input is off by half its range, and is right behind a conversion.
     """
 
     def is_half(value: ValueInfoProto) -> bool:
@@ -150,7 +154,7 @@ def with_conversions(model: ModelProto, ends: Collection[str]) -> ModelProto:
 
 
 def renamed(model: ModelProto, name: Callable[[str], str], node_name: Callable[[int, NodeProto], str]) -> ModelProto:
-    """A copy whose tensors and nodes have other names; declarations of inner tensors go."""
+    """A copy of the model whose tensors and nodes have other names, without the declarations of inner tensors."""
     copy = copy_of(model)
     graph = copy.graph
     # Inputs first: ``name`` may count.

@@ -1,6 +1,7 @@
-"""One operator of the model that is compiled, with the pairs around it, and what is built to stand in its place.
+"""One operator of the compiled model with its pairs, and the nodes that are built to replace it.
 
-It knows no operator and decides nothing; what a way builds is put into a copy of the graph at once, or not at all.
+It treats all operators alike and decides nothing. The replacement is put into
+a copy of the graph as a whole, or not at all.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from deploykit_ort_qnn.bench.pieces import PAIR
 
 __all__ = ["OperatorPlace", "PairGrid"]
 
-# From here on the operator set itself has pairs of 16 bits.
+# From this operator set on, ONNX itself has Q/DQ pairs of 16 bits.
 _MICROSOFT = "com.microsoft"
 _WIDE_OPSET = 21
 
 
 class PairGrid(Record):
-    """The scale and the zero point of a pair; one of each, or one per channel along ``axis``."""
+    """The scale and the zero point of a Q/DQ pair: one of each, or one per channel along ``axis``."""
 
     scale: Numbers
     zero: Numbers
@@ -38,22 +39,22 @@ class PairGrid(Record):
 
     @property
     def low(self) -> float:
-        """The least value that it holds, of one scale."""
+        """The least value on a grid with one scale."""
         return float((np.iinfo(self.zero.dtype).min - float(self.zero)) * float(self.scale))
 
     @property
     def high(self) -> float:
-        """The greatest."""
+        """The greatest value on a grid with one scale."""
         return float((np.iinfo(self.zero.dtype).max - float(self.zero)) * float(self.scale))
 
     @property
     def bits(self) -> int:
-        """Of its integers."""
+        """The width of the grid's integers."""
         return 8 * self.zero.dtype.itemsize
 
     @classmethod
     def over(cls, low: float, high: float, dtype: npt.DTypeLike) -> PairGrid:
-        """That holds this range and zero; symmetric where the type has a sign."""
+        """A grid that holds this range and zero; symmetric if the type is signed."""
         info, low, high = np.iinfo(np.dtype(dtype)), min(low, 0.0), max(high, 0.0)
         if info.min < 0:
             scale = max(-low, high) / info.max or 1.0
@@ -62,16 +63,17 @@ class PairGrid(Record):
         return cls(scale=np.asarray(scale, np.float32), zero=np.asarray(round(-low / scale), info.dtype))
 
     def integers(self, values: Numbers) -> Numbers:
-        """Values on the grid, of one scale."""
+        """The values as integers on a grid with one scale."""
         info = np.iinfo(self.zero.dtype)
         steps = np.rint(np.asarray(values, np.float64) / float(self.scale)) + float(self.zero)
         return np.clip(steps, info.min, info.max).astype(self.zero.dtype)
 
 
 class OperatorPlace:
-    """An operator with one result. NoMatchError where it has more, or where a size is not known.
+    """An operator with one result, and what is built in its place. Raises
+    NoMatchError for more results or unknown sizes.
 
-    Names of what is built end in what the ways call them; ``finish`` puts it into the graph.
+    Names of built tensors end in what the repair way calls them; ``finish`` puts the nodes into the graph.
     """
 
     def __init__(self, graph: GraphCopy, node: NodeProto) -> None:
@@ -81,7 +83,7 @@ class OperatorPlace:
         self._made: list[NodeProto] = []
 
     def shape(self, name: str) -> Shape:
-        """The sizes of a tensor."""
+        """The shape of a tensor. Raises NoMatchError if it is not known."""
         known = self.graph.shape(name)
         sizes = tuple(size for size in known or () if isinstance(size, int) and size > 0)
         if sizes != known:
@@ -89,38 +91,38 @@ class OperatorPlace:
         return sizes
 
     def assert_is(self, *operators: str) -> None:
-        """NoMatchError for another operator."""
+        """Raises NoMatchError for another operator."""
         if self.node.op_type not in operators:
             raise NoMatchError(f"it is no {' or '.join(operators)}")
 
     def setting(self, name: str, default: Any) -> Any:
-        """An attribute's value."""
+        """The value of one of the operator's attributes."""
         return attribute(self.node, name, default)
 
     @cached_property
     def grid(self) -> PairGrid | None:
-        """Of the result; None for a float."""
+        """The grid of the operator's result, None for a float."""
         return next((self._read(node) for node in self.graph.readers(self.result) if node.op_type == PAIR[0]), None)
 
     @property
     def result_grid(self) -> PairGrid:
-        """Of the result; NoMatchError for a float."""
+        """The grid of the operator's result. Raises NoMatchError for a float."""
         if self.grid is None:
             raise NoMatchError("its result has no grid")
         return self.grid
 
     def _pair(self, name: str) -> NodeProto | None:
-        """The half of a pair that makes what the operator reads."""
+        """The DequantizeLinear that makes a tensor, None if another node does."""
         maker = self.graph.makers.get(name)
         return maker if maker is not None and maker.op_type == PAIR[1] else None
 
     def grid_of(self, name: str) -> PairGrid | None:
-        """Of what the operator reads; None for a float."""
+        """The grid of a tensor that the operator reads, None for a float."""
         pair = self._pair(name)
         return None if pair is None else self._read(pair)
 
     def one_grid(self, name: str) -> PairGrid:
-        """Of what the operator reads, of one scale; NoMatchError where it has none."""
+        """The grid of a tensor that the operator reads. Raises NoMatchError if it has none, or more than one scale."""
         grid = self.grid_of(name)
         if grid is None or grid.scale.size != 1:
             raise NoMatchError(f"{name} has no grid of one scale")
@@ -134,12 +136,12 @@ class OperatorPlace:
         return PairGrid(scale=shaped[0], zero=shaped[1], axis=int(attribute(pair, "axis", 1)))
 
     def integers(self, name: str) -> Numbers | None:
-        """The stored integers behind a tensor that the operator reads."""
+        """The stored integers of a tensor that the operator reads; None for a float or a computed tensor."""
         pair = self._pair(name)
         return None if pair is None else self.graph.array(pair.input[0])
 
     def value(self, name: str) -> Numbers | None:
-        """What is stored, as the operator reads it; None for what is computed."""
+        """The stored values of a tensor as floats, None for a computed tensor."""
         stored, integers, grid = self.graph.array(name), self.integers(name), self.grid_of(name)
         if stored is not None or integers is None or grid is None:
             return stored
@@ -149,7 +151,7 @@ class OperatorPlace:
 
     @cached_property
     def only_computed(self) -> str:
-        """The one tensor that the operator reads and that is not stored; NoMatchError where there are more."""
+        """The operator's first input, if that is its only computed one. Raises NoMatchError otherwise."""
         computed = [name for name in self.node.input if name and self.value(name) is None]
         if len(computed) != 1 or computed[0] != self.node.input[0]:
             raise NoMatchError("it reads more than one computed tensor")
@@ -157,7 +159,7 @@ class OperatorPlace:
 
     @cached_property
     def function(self) -> Callable[[Numbers], Numbers]:
-        """What it makes of the one tensor that it computes from, in float32 on the CPU."""
+        """The operator as a function of its computed input, run in float32 on the CPU."""
         source, names = self.only_computed, dict.fromkeys(filter(None, self.node.input))
         values = {name: value for name in names if (value := self.value(name)) is not None}
         given = helper.make_tensor_value_info(source, TensorProto.FLOAT, self.shape(source))
@@ -172,34 +174,34 @@ class OperatorPlace:
         return lambda values: session.run({source: values.astype(np.float32)})[self.result]
 
     def number(self, name: str, value: Numbers) -> str:
-        """A stored value as it is."""
+        """Stores a value as it is and gives its name."""
         return self.graph.store(f"{self.result}_{name}", value)
 
     def floats(self, name: str, values: Numbers, grid: PairGrid | None) -> str:
-        """Stored floats of the type that the operator reads, on a grid where there is one."""
+        """Stores floats in the type that the operator reads, on a grid if one is given, and gives the tensor's name."""
         if grid is not None:
             return self._half(PAIR[1], self.number(f"{name}_q", grid.integers(values)), f"{self.result}_{name}", grid)
         half = self.graph.dtype(self.node.input[0]) == "float16"
         return self.number(name, values.astype(np.float16 if half else np.float32))
 
     def weight(self, values: Numbers, grid: PairGrid | None) -> str:
-        """Stored weights: integers with their grid, or floats."""
+        """Stores weights, as integers with their grid or as floats, and gives the tensor's name."""
         if grid is None:
             return self.number("weight", values)
         return self._half(PAIR[1], self.number("weight_q", values), f"{self.result}_weight", grid)
 
     def step(self, op: str, inputs: Sequence[str], grid: PairGrid | None, **settings: Any) -> str:
-        """An operator more, and its result: on that grid, where there is one."""
+        """Adds an operator and gives its result's name; on the grid, if one is given."""
         made = self.graph.fresh(f"{self.result}_{op.lower()}")
         self._made.append(helper.make_node(op, list(inputs), [made], name=made, **settings))
         return made if grid is None else self.converted(made, grid)
 
     def moved_on_result_grid(self) -> str:
-        """What it reads, in the integers that the result has: what moves them need not convert."""
+        """The operator's computed input in the result's grid: operators that only move values need not convert then."""
         return self.only_computed if self.grid is None else self.converted(self.only_computed, self.grid)
 
     def taken(self, source: str, places: Mapping[int, Numbers], grid: PairGrid | None) -> str:
-        """Of the operator's input, converted or not, what is at those places of each axis; zeros for those below zero.
+        """The values of the operator's input at those places of each axis; zeros for places below zero.
 
         A mask makes the zeros: Pad and Concat put other integers there on some grids (QAIRT 2.51).
         """
@@ -217,7 +219,7 @@ class OperatorPlace:
         return self.step("Mul", [name, self.floats("mask", mask, ones)], grid)
 
     def converted(self, source: str, grid: PairGrid) -> str:
-        """A pair behind a tensor."""
+        """Adds a Q/DQ pair behind a tensor and gives the pair's result."""
         return self._half(PAIR[1], self._half(PAIR[0], source, f"{source}_to", grid), f"{source}_on", grid)
 
     def _half(self, op: str, source: str, name: str, grid: PairGrid) -> str:
@@ -233,7 +235,7 @@ class OperatorPlace:
         return made
 
     def again(self, inputs: Sequence[str], **settings: Any) -> str:
-        """The operator itself on other tensors; a setting that is None is left out."""
+        """Adds the operator itself on other tensors and gives its result; a setting that is None is removed."""
         made = self.graph.fresh(f"{self.result}_again")
         node = NodeProto()
         node.CopyFrom(self.node)
@@ -246,14 +248,14 @@ class OperatorPlace:
         return made
 
     def finish(self, name: str) -> None:
-        """What was built takes the operator's place, and this tensor that of its result."""
+        """Replaces the operator by what was built; the tensor ``name`` takes the place of its result."""
         makers = {made: node for node in self._made for made in node.output}
         half = makers[name]
         if half.op_type == PAIR[1] and (given := self.grid) is not None:
             made = self._read(half)
             alike = np.array_equal(made.zero, given.zero) and np.array_equal(made.scale, given.scale)
             if alike and made.zero.dtype == given.zero.dtype:
-                name = makers[half.input[0]].input[0]  # the pair of the result stands behind
+                name = makers[half.input[0]].input[0]  # the result's own pair stands behind it
         for node in self._made:
             node.output[:] = [self.result if made == name else made for made in node.output]
             node.input[:] = [self.result if read == name else read for read in node.input]

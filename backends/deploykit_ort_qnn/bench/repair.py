@@ -1,9 +1,8 @@
-"""Finds what can be done about kernels that are not right, and about operators on which the compiler dies.
+"""Finds other ways for kernels that are not right, and for operators on which the compiler crashes.
 
-Every way is tried on the emulator; those are kept that are right there, in their order. What counts is the kernel's own
-reference on the CPU over its whole grid, alone and among its neighbours. Of a compilation without an answer the fewest
-operators are looked for that end it so. It packages nothing: what is found is a request for the core to start again
-with.
+Every way is tried on the emulator. Those that are right there are kept, in their order. The reference is the kernel on
+the CPU over its whole grid, alone and among its neighbours. If a compilation gives no answer, the fewest operators that
+cause this are looked for. Nothing is packaged: the result is a request with which the core starts again.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ from deploykit_qualcomm.hosted import RefusedNode
 
 __all__ = ["done_otherwise", "repaired_kernels", "repaired_model", "repairs_of", "rescue", "wanted_repairs"]
 
-# Values of an input beyond which ways are tried one after the other: one alone is much to emulate.
+# Values of an input above which ways are tried one after the other: one way alone is much to emulate.
 _MUCH = 1 << 16
-# How far off a way may be, of what it is instead of, where that is within what its operator costs.
+# How far off a way may be as a share of the original's deviation, if that is within its operator's limits.
 _LESS = 0.5
-# Nodes of a model of which all are looked at where its outputs differ and none could be named.
+# A model with at most so many nodes is searched as a whole if its outputs differ and no node could be named.
 _FEW = 12
 _WORST_FIRST = (KernelVerdict.WRONG, KernelVerdict.REFUSED, KernelVerdict.NARROWED)
-# What is said of a node whose kernel is wrong.
+# The findings about a node whose kernel is wrong.
 _ABOUT = ("QNN320", "QNN321")
 
 
 class Repair(Record):
-    """A way that is right for equal nodes whose kernel is not; how far off it is before and after, in words."""
+    """A way that is right for equal nodes whose kernel is not, with its deviation before and after in words."""
 
     nodes: Names
     operator: str
@@ -67,28 +66,28 @@ class Repair(Record):
 
     @property
     def told(self) -> str:
-        """What is done, how far off it is then, and how far it was."""
+        """What the way does, how far off it is, and how far off the original was."""
         return f"{WAYS[self.way].told}: {self.after}, before {self.before}"
 
     @property
     def words(self) -> str:
-        """What it is called, and what is done."""
+        """The way's name, and what it does."""
         return f"{self.way} ({WAYS[self.way].told})"
 
 
-# Where an operator stands in a kernel: the kernel, and which of its operators it is.
+# A kernel, and the position of one operator among its operators.
 _Spot = tuple[Kernel, int]
-# The prefix of a kernel, and which of its operators is done in which way.
+# The prefix of a kernel, and the position of an operator with its way.
 _Asked = tuple[str, str]
 
 
 def find_repairs(
     model: ModelProto, suspects: Collection[str], bench: Bench, *, named: Collection[str] = ()
 ) -> tuple[Repair, ...]:
-    """For every distinct kernel of these nodes (labels) that is wrong, the way to do it, as far as there is one.
+    """The best way for every distinct kernel of these nodes (labels) that is wrong and can be repaired.
 
-    Of ``named`` ones the outputs of the whole say that something is wrong, whatever their kernels cost otherwise: a way
-    is one then if it is less than half as far off.
+    For ``named`` nodes the model's outputs say that something is wrong, even if their kernels are within limits. A way
+    for these must be less than half as far off.
     """
     found = repaired_kernels(model, suspects, bench, named=named)
     return tuple(repairs[0] for repairs in found.values() if repairs)
@@ -102,13 +101,13 @@ def repaired_kernels(
     named: Collection[str] = (),
     faults: Collection[KernelVerdict] = (KernelVerdict.WRONG,),
 ) -> dict[tuple[str, ...], tuple[Repair, ...]]:
-    """By the nodes of each distinct kernel that has one of these faults, or is ``named``, the ways that are right.
+    """The ways that are right, by the nodes of each distinct kernel that has one of these faults or is ``named``.
 
-    The one to take comes first.
+    The preferred way comes first.
     """
     cases = _cases(model, suspects, bench, named=named, faults=faults)
     tried: dict[_Asked, KernelAnswer] = {}
-    # All ways at once; where one alone is much to emulate, none after the first that is right.
+    # All ways at once; where one way is much to emulate, none after the first that is right.
     for turn in zip_longest(*(case.turns for case in cases), fillvalue=()):
         pairs = zip(cases, turn, strict=True)
         tried |= _otherwise(
@@ -135,10 +134,10 @@ def repaired_kernels(
 
 
 class _RepairCase(Record, eq=False):
-    """An operator of equal nodes, where it is worst and what it is there.
+    """An operator of equal nodes, the place where it is worst, and its answer there.
 
-    ``bad`` are the other places where it is so: a way that is right there too is better. In those that are ``right`` it
-    must stay so.
+    ``bad`` are other places with the same fault: a way that is right there too is preferred. In
+    the places in ``right`` a way must stay right.
     """
 
     nodes: Names
@@ -150,13 +149,13 @@ class _RepairCase(Record, eq=False):
 
     @property
     def turns(self) -> list[list[str]]:
-        """The ways, by when they are tried."""
+        """The ways, grouped by when they are tried."""
         given = self.worst[0].model.graph.input
         size = max(math.prod(dim.dim_value for dim in one.type.tensor_type.shape.dim) for one in given)
         return [[way] for way in WAYS] if size > _MUCH else [[*WAYS]]
 
     def near(self, tried: Mapping[_Asked, KernelAnswer], wanted: KernelVerdict) -> list[str]:
-        """The ways that come to this and are near enough: what is nearly right is done much better, or left."""
+        """The ways with this verdict that are near enough: a kernel that is nearly right must become much better."""
         kernel, at = self.worst
         is_lost = verdict_on(kernel, self.answer) in (KernelVerdict.WRONG, KernelVerdict.REFUSED)
         limit = math.inf if is_lost else self.answer.most * _LESS
@@ -168,7 +167,7 @@ class _RepairCase(Record, eq=False):
         ]
 
     def repair(self, way: str, tried: Mapping[_Asked, KernelAnswer]) -> Repair:
-        """This way, with how far off it is before and after."""
+        """The repair by this way, with the deviation before and after in words."""
         told = []
         kernel, at = self.worst
         for answer in (self.answer, tried[kernel.prefix, f"{at} {way}"]):
@@ -204,7 +203,7 @@ def _cases(
         verdicts = [verdict_on(spot[0], answer) for spot, answer in spots]
         worst = next((fault for fault in _WORST_FIRST if fault in faults and fault in verdicts), None)
         bad = [one for one, verdict in zip(spots, verdicts, strict=True) if verdict is worst]
-        if worst is None:  # of a named one without any fault, where it is furthest off
+        if worst is None:  # a named node without any fault: the place where it is furthest off
             is_named = not set(named).isdisjoint(alone.nodes)
             bad = sorted(spots, key=lambda one: one[1].most)[-1:] if is_named else []
         if bad:
@@ -217,7 +216,7 @@ def _cases(
 
 
 def _spots_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str], operator: str) -> Iterator[_Spot]:
-    """Where an operator stands: by itself first, then among its neighbours; not where two are of its type."""
+    """Yields where an operator stands: by itself, if no other there has its type, then among its neighbours."""
     if alone.operators.count(operator) == 1:
         yield alone, alone.operators.index(operator)
     for kernel in (kernel for kernel in kernels if kernel.place == "inside"):
@@ -225,13 +224,14 @@ def _spots_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str
         if not set(alone.nodes).isdisjoint(kernel.nodes) and kernel.operators[middle] == operator:
             yield kernel, middle
         elif kernel.operators[0] == operator and set(suspects).isdisjoint(kernel.nodes):
-            yield kernel, 0  # the first of a graph has none before it
+            yield kernel, 0  # the first operator of a graph has none before it
 
 
 def _otherwise(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> dict[_Asked, KernelAnswer]:
-    """What each way comes to in each place, held against the kernel as it is on the CPU."""
+    """The answer about each way in each place, compared with the original kernel on the CPU."""
     found: dict[_Asked, KernelAnswer] = {}
-    # By their own prefixes; and by the kernels' ones, what is given to these, and what that gives.
+    # Trials by their own prefixes. By the prefix of its kernel: the kernel
+    # within its grids, and its outputs on the CPU.
     trials: dict[str, tuple[Kernel, str]] = {}
     kernels: dict[str, Kernel] = {}
     wanted: dict[str, Outputs] = {}
@@ -262,7 +262,7 @@ def _otherwise(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> dict[_Asked,
 
 
 def _trial_of(kernel: Kernel, at: int, way: str, prefix: str) -> Kernel:
-    """The kernel done that way, its names behind another prefix; NoMatchError where the way is none for it."""
+    """The kernel done that way, with its names behind another prefix. Raises NoMatchError if the way does not apply."""
     if kernel.why:
         raise NoMatchError(kernel.why)
     graph = GraphCopy(kernel.model)
@@ -280,7 +280,7 @@ def _trial_of(kernel: Kernel, at: int, way: str, prefix: str) -> Kernel:
 
 
 def repairs_of(options: Json) -> dict[str, str]:
-    """The way of each node that one is asked for of, ``NODE=WAY``; UsageError for a way that is none."""
+    """The way of each node, from ``--repair NODE=WAY``. Raises UsageError for an unknown way."""
     found = {}
     for word in options.get("repair") or ():
         node, _, way = word.rpartition("=")
@@ -293,7 +293,9 @@ def repairs_of(options: Json) -> dict[str, str]:
 
 
 def repaired_model(model: ModelProto, repairs: Mapping[str, str]) -> ModelProto:
-    """A copy in which nodes are done in other ways, by label; UsageError where that cannot be."""
+    """A copy in which nodes (by label) are done in other ways. Raises
+    UsageError if there is no such node or way for it.
+    """
     graph = GraphCopy(model)
     for name, way in repairs.items():
         node = next((node for node in graph.nodes if label(node) == name), None)
@@ -309,10 +311,10 @@ def repaired_model(model: ModelProto, repairs: Mapping[str, str]) -> ModelProto:
 def wanted_repairs(
     draft: ProviderDraft, audit: Audit | None, numeric: NumericScope, host: Host | None, progress: Tell
 ) -> Instead | None:
-    """Another request, with every node that is wrong and can be done otherwise; None where there is none.
+    """A request in which every wrong node that can be is done in another way; None if there is no such node.
 
-    Under suspicion is what the audit found wrong (``suspects_of``), and the first node after which the emulator parts
-    from the CPU; all of a few nodes where the outputs differ and none of them could be named.
+    Suspects are the nodes that the audit found wrong (``suspects_of``), and the first node after which the emulator
+    differs from the CPU; all of a few nodes if the outputs differ and none of them could be named.
     """
     wheel = who_compiles(host)
     is_off = str(draft.options.get("kernels", "off")) == "off" or bool(draft.options.get("repair"))
@@ -343,9 +345,9 @@ def wanted_repairs(
 
 
 def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
-    """The nodes of wrong kernels; where the outputs are right on inputs that mean something, of those far off often.
+    """The nodes of wrong kernels; if the outputs are right on real inputs, only those with frequent deviations.
 
-    What is off at a few places of its grid that such inputs do not reach is told, and not worth a slower type.
+    A deviation at a few places of the grid that real inputs do not reach is told, but not worth a slower type.
     """
     wrong = [one for one in audit.kernels if one.verdict == KernelVerdict.WRONG]
     if is_right:
@@ -354,18 +356,18 @@ def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
 
 
 def done_otherwise(draft: ProviderDraft) -> dict[tuple[str, str], str]:
-    """What was said of nodes that are done in another way now."""
+    """The findings about nodes that are now done in another way, by (code, node), with the reason."""
     repairs = repairs_of(draft.options)
     return {
         (code, node): f"it is done in another way: {WAYS[way].told}" for node, way in repairs.items() for code in _ABOUT
     }
 
 
-# For all trials of a rescue together: the package that was asked for is late already.
+# Seconds for all trials of a rescue together: the package is late already.
 _SECONDS = 300.0
-# Seconds for one of them. A part that takes longer than the second is taken for one that never ends.
+# Seconds for one trial, by how the compilation ended. A part that takes longer than "timed-out" counts as endless.
 _LONGEST = {"crashed": 60.0, "timed-out": 30.0}
-# Runs of at most so many operators are tried without each single one of them.
+# In a run of at most so many operators, leaving out each single one is tried.
 _SINGLY = 24
 _MODE = "htp_graph_finalization_optimization_mode"
 _MODES = ("3", "1", "2")
@@ -374,11 +376,11 @@ _MODES = ("3", "1", "2")
 def rescue(
     job: CompileJob, outcome: CompileOutcome, request: Request, progress: Tell
 ) -> tuple[CompileOutcome, Instead | None]:
-    """Where the compiler died or never ended: the outcome with the operators that do it, and what to do instead.
+    """If the compiler crashed or never ended: the outcome with the operators that cause it, and what to do instead.
 
-    That is another request with which they compile, None where nothing helped.
+    The second is a request with which these operators compile, None if nothing helped.
     """
-    # Memory is the whole model's matter: no form of a few operators gets over it.
+    # A lack of memory is caused by the whole model: no other form of a few operators helps.
     if outcome.grown or outcome.status not in _LONGEST:
         return outcome, None
     bench = TimedBench(
@@ -404,7 +406,7 @@ def rescue(
 def find_culprit(
     model: ModelProto, status: str, bench: TimedBench
 ) -> tuple[ModelProto, tuple[RefusedNode, ...]] | None:
-    """The operators whose compilation alone has that status, by themselves; None where no part does it again.
+    """The operators whose compilation alone ends with that status, as a model and by name; None if no part's does.
 
     They are as few as the time allows.
     """
@@ -420,7 +422,7 @@ def find_culprit(
 
     if not does(operators):
         return None
-    # The fewest first ones that do it, and of these the fewest last ones.
+    # The shortest beginning that does it, and of this the shortest end.
     end = bisect_left(range(len(operators)), True, 1, key=lambda size: does(operators[:size]))
     start = end - bisect_left(range(end), True, 1, key=lambda size: does(operators[end - size : end]))
     left = operators[start:end]
@@ -433,20 +435,20 @@ def find_culprit(
 
 
 def _rewritten(culprit: ModelProto, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:
-    """The rewrites after which the operators compile, with the request that asks for each."""
+    """The rewrites after which the operators compile, each as the request for it."""
     for name in transform_names():
         transform = load_transform(name)
         if name in (*request.rewrite, *request.no_rewrite) or bench.is_over or transform.ulps is None:
             continue
         found = transform.match(culprit)
         done = transform.apply(culprit, None, found) if found else None
-        # With a tail the outputs would be others.
+        # A tail would change the outputs.
         if done is not None and done.tail is None and bench.ask(done.model, anonymous(done.model)).taken:
             yield replace(request, rewrite=(*request.rewrite, name)), f"the graph is rewritten ({name})"
 
 
 def _other_modes(culprit: ModelProto, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:
-    """The finalization modes with which the operators compile, unless one was asked for."""
+    """The finalization modes with which the operators compile; none if the user chose a mode."""
     if request.adapter_options.get("finalization_mode") is not None or _MODE in bench.options:
         return
     for mode in _MODES:

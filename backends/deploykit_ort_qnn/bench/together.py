@@ -1,9 +1,9 @@
-"""Runs many small graphs through a release's compiler and an emulator: what they are given, and how far off they are.
+"""Runs many small graphs at once through a release's compiler and an emulator, and measures how far off they are.
 
-Input sets cover what a tensor may hold: its whole range in even steps, both ends, zero, equal values, spikes; nothing
-is drawn that the range does not hold. Whatever dies or hangs is halved. How far an output is off the reference is told
-in steps of its grid; a float16 output has none: its step is 2^-10 of the largest value of the reference, which is what
-float16 can tell apart there. Nothing is judged.
+Input sets cover all that a tensor may hold: its whole range in even steps, both ends, zero, equal values, spikes; never
+a value outside the range. A batch that crashes or hangs is halved. Deviations are in steps of the output's grid. A
+float16 output has no grid: its step is 2^-10 of the reference's largest value, which is the resolution of float16
+there. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ __all__ = [
 
 
 COVERING = 6
-"""How many input sets ``covering`` gives."""
+"""The number of input sets that ``covering`` gives with ``dense`` 1."""
 
 
 class Span(Record):
-    """What values an input may have: from ``low`` to ``high``."""
+    """The range of values that an input may have: from ``low`` to ``high``."""
 
     low: float
     high: float
 
 
 def covering(shape: Shape, span: Span, seed: int, *, dense: int = 1, turned: bool = False) -> list[Numbers]:
-    """Float32 arrays: ``dense`` sorted ones, shuffled, one value everywhere, both ends, a spike, a bell in the middle.
+    """Float32 arrays: ``dense`` sorted ones, one shuffled, one constant, one of both ends, one spike, one bell curve.
 
-    The sorted ones lie between each other; ``turned`` ones fall, so that two inputs do not rise together.
+    The sorted arrays interleave; with ``turned`` they fall, so that two inputs do not rise together.
     """
     random = np.random.default_rng(seed)
     count = int(np.prod(shape))
@@ -76,17 +76,17 @@ def covering(shape: Shape, span: Span, seed: int, *, dense: int = 1, turned: boo
 
 
 Outputs: TypeAlias = "Mapping[str, Sequence[Numbers]]"
-"""By the name of an output its value on every input set, in their order."""
+"""The values of each output by its name, one for every input set in order."""
 
 _TOGETHER = 120
 _SECONDS = 30.0
-"""For one graph; a batch gets a tenth of it for each of its graphs, and as much again to start with."""
+"""Seconds for one graph; a batch gets a tenth for each of its graphs, and this once to start with."""
 _NUMBER = re.compile(r"u\d+/")
-"""The prefix of a graph inside a name: ONNX Runtime puts words of its own before names."""
+"""The prefix of a graph inside a name: ONNX Runtime puts text of its own before names."""
 _MIXING = "ConstantSharing;CommonSubexpressionElimination"
-"""Rewrites of ONNX Runtime that make one node of two in different graphs, which then are no longer on their own."""
+"""Rewrites of ONNX Runtime that merge equal nodes of different graphs, which are then no longer separate."""
 _NO_GRAPH = "Load model from"
-"""ONNX Runtime's words for a graph that it does not read: the provider was not asked."""
+"""ONNX Runtime's words for a graph that it cannot read: the provider was not asked."""
 
 
 class BenchGraph(Protocol):
@@ -94,7 +94,7 @@ class BenchGraph(Protocol):
 
     @property
     def prefix(self) -> str:
-        """Where its names begin."""
+        """The beginning of all its names."""
 
     @property
     def model(self) -> ModelProto:
@@ -108,7 +108,7 @@ class BenchGraph(Protocol):
 class Ran(Record, kw_only=False):
     """What became of one graph: ``answer`` is taken, refused, failed (to be finalized), crashed, timed-out or invalid.
 
-    ``wanted`` are the outputs of the file on the CPU, ``got`` those of the emulator; empty where nothing ran, and
+    ``wanted`` holds the file's outputs on the CPU, ``got`` those on the emulator; both are empty if nothing ran, and
     ``why`` says why.
     """
 
@@ -120,7 +120,7 @@ class Ran(Record, kw_only=False):
 
     @property
     def ran(self) -> bool:
-        """True where there are outputs to compare."""
+        """True if there are outputs to compare."""
         return bool(self.got)
 
 
@@ -133,9 +133,9 @@ def run_together(
     together: int = _TOGETHER,
     options: Mapping[str, str] | None = None,
 ) -> Iterator[Ran]:
-    """Every graph, in batches of one operator set; ``host`` None is the wheel beside this Python.
+    """Runs every graph, in batches of one operator set; ``host`` None means the wheel beside this Python.
 
-    ``options`` are further provider options. Graphs of one batch should have as many input sets each.
+    ``options`` are further provider options. Graphs with unequal numbers of input sets are not run together.
     """
     groups: dict[Any, list[BenchGraph]] = {}
     for one in probes:
@@ -153,7 +153,7 @@ def run_together(
 
 
 def joined(models: Iterable[ModelProto]) -> ModelProto:
-    """All graphs side by side in one model: nothing in one touches another."""
+    """All graphs side by side in one model, unconnected."""
     chosen = list(models)
     whole = copy_of(chosen[0])
     highest: dict[str, int] = {}
@@ -171,7 +171,7 @@ def joined(models: Iterable[ModelProto]) -> ModelProto:
 
 
 def _halved(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[str, str]) -> Iterator[Ran]:
-    """A batch, or its halves where it cannot be compiled or run as one."""
+    """The results of a batch; of its halves, if it cannot be compiled or run as one."""
     with tempfile.TemporaryDirectory() as folder:
         found = _attempt(batch, host, options, Path(folder))
     if isinstance(found, list):
@@ -185,7 +185,7 @@ def _halved(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[str
 
 
 def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[str, str], root: Path) -> list[Ran] | Ran:
-    """What comes of each graph; or the one answer of all, where they could not be compiled or run together."""
+    """The result of each graph; or one for all, if they could not be compiled or run together."""
     first, limit = batch[0], _SECONDS * (1 + len(batch) / 10)
     (root / "model.onnx").write_bytes(joined(one.model for one in batch).SerializeToString())
     job = CompileJob(
@@ -208,7 +208,7 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
         named = sorted({f"{node.type}{f': {node.why}' if node.why else ''}" for node in outcome.refused})
         return Ran(first, answer, why=", ".join(named) or outcome.message)
     left = _left_over(root / "c.onnx", outcome)
-    # A tensor that a graph does not read any more is left out.
+    # A tensor that no graph reads any more is left out.
     read = {value.name for one in batch for value in one.model.graph.input}
     merged = [
         {name: value for sample in samples for name, value in sample.items() if name in read}
@@ -219,7 +219,7 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
     except ToolError as error:
         why = left.get(first.prefix, "")
         return Ran(first, "refused" if why else "taken", why=why or f"not run: {error.why}")
-    if len(npu) < len(merged):  # what covers a range shows nothing in part
+    if len(npu) < len(merged):  # some of the input sets would cover only a part of the range
         return Ran(first, "taken", why=f"not run: {limit:g} s are too few for {len(merged)} inputs")
     found = []
     for one in batch:
@@ -233,10 +233,10 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
 
 
 def _left_over(context: Path, outcome: CompileOutcome) -> dict[str, str]:
-    """By the prefix of a graph that was not taken: the operators left out, pairs only where nothing else was."""
+    """The operators left out, by the prefix of the graph; Q/DQ pairs only if nothing else was left out."""
     graph = onnx.load(context, load_external_data=False).graph
     whys = {node.name: node.why for node in outcome.refused}
-    # A stored value may be shared by graphs that have the same one.
+    # Graphs may share a stored value.
     stored = {tensor.name for tensor in graph.initializer}
     found: dict[str, set[str]] = {}
     for node in graph.node:
@@ -257,12 +257,12 @@ _FLOAT16 = float(np.finfo(np.float16).max)
 
 
 class Deviation(Record):
-    """One graph's outputs against the reference, over all input sets; the worst output counts.
+    """The deviation of one graph's worst output from the reference, over all input sets.
 
     ``most`` and ``usual`` are the largest deviation and the one that 99 of 100 values stay within, in steps; ``span``
     is the reference's range in steps. ``share`` of the values deviates by more than a hundredth of that range, and by
-    two steps at least. ``factor`` is what the reference is best multiplied with to give the emulator's values, ``set``
-    the input set with the largest deviation. ``odd`` counts values that are not finite where the reference is.
+    two steps at least. ``factor`` is the one by which the reference fits the emulator's values best, ``set`` the input
+    set with the largest deviation. ``odd`` counts values that are not finite where the reference is.
     """
 
     most: float
@@ -290,7 +290,8 @@ def _of_output(wanted: Sequence[Any], got: Sequence[Any], step: float | None) ->
     else:
         known = np.isfinite(one)
         if not step:
-            # Computed in float16: what that does not hold is no fault of a kernel, infinite is as far as it goes.
+            # Computed in float16: values beyond its range are no fault of a
+            # kernel, so infinite counts as its largest value.
             one, two = np.clip(one, -_FLOAT16, _FLOAT16), np.clip(two, -_FLOAT16, _FLOAT16)
         both = known & np.isfinite(two)
         odd = int(known.sum() - both.sum())
@@ -312,5 +313,5 @@ def _of_output(wanted: Sequence[Any], got: Sequence[Any], step: float | None) ->
 
 
 def _rounded(value: float) -> float:
-    """Three digits: what is recorded need not tell more."""
+    """Rounds to three digits: more are not worth recording."""
     return value if value == 0 or math.isinf(value) else float(f"{min(value, _MOST):.3g}")
