@@ -1,6 +1,6 @@
-"""Rows of ``deploykit compat``: provider options and session entries, and what was measured of operators.
+"""Rows of ``deploykit compat``: provider options, session entries, and measurements of operators.
 
-It reads tables and imports no onnx, no numpy. Two tables stand behind operators: ``data/atlas/kernels.jsonl`` holds
+It reads tables and imports no onnx, no numpy. Operator rows come from two tables: ``data/atlas/kernels.jsonl`` holds
 what each release that was run makes of some 450 small graphs; the rows of the atlas say under which condition a kernel
 of the newest release is wrong, narrowed or refused. A release that was run is ``observed``; one between or before two
 that were run is ``inferred`` from the nearest.
@@ -31,14 +31,14 @@ _kernels = partial(compat_row, "ort-qnn", family=FAMILY)
 DATA = Path(__file__).parent / "data" / "atlas" / "kernels.jsonl"
 
 _LIMITS = {"fp16": 35.0, "w8a16": 35.0, "w8a8": 20.0}
-"""dB below which a kernel alone is called wrong, by its type. A whole model may lose more, as the core says."""
+"""The decibels below which a kernel alone is called wrong, by its type. The core allows a whole model to lose more."""
 
 
 class KernelCell(Record):
-    """What one release makes of one form in one type.
+    """The result of one release for one form of an operator in one type.
 
-    ``answer`` is taken, refused, failed (to be finalized), crashed or timed-out; ``decibels`` are of the worst output
-    on the emulator against the CPU, None where nothing ran; ``why`` are the compiler's words.
+    ``answer`` is taken, refused, failed (to be finalized), crashed or timed-out; ``decibels`` is the worst output's
+    signal-to-noise ratio on the emulator against the CPU, None if nothing ran; ``why`` holds the compiler's words.
     """
 
     op: str
@@ -51,7 +51,7 @@ class KernelCell(Record):
 
     @property
     def state(self) -> str:
-        """``right``, ``wrong``, ``taken`` where nothing ran, else the compiler's answer."""
+        """``right`` or ``wrong``; ``taken`` if nothing ran; else the compiler's answer."""
         if self.answer != "taken" or self.decibels is None:
             return self.answer
         return "right" if self.decibels >= _LIMITS[self.type] else "wrong"
@@ -59,7 +59,7 @@ class KernelCell(Record):
 
 @cache
 def recorded(path: Path = DATA) -> tuple[KernelCell, ...]:
-    """Every cell of the file. Raises InputError for a line that is none."""
+    """Every cell of the file. Raises InputError for a line that is not a valid row."""
     cells: list[KernelCell] = []
     for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
@@ -92,11 +92,11 @@ _WORDS = {
     "timed-out": "the compiler does not end",
 }
 _MOST_WORDS = 80
-"""Of a compiler's own words about one form."""
+"""How many characters of the compiler's words are shown for one form."""
 
 
 class _Span(Record):
-    """Releases about which a column speaks: from ``since`` to ``until`` ("" for still so)."""
+    """A range of releases, from ``since`` to ``until`` ("" for open), and the release ``ran`` that speaks for it."""
 
     since: str
     until: str
@@ -110,11 +110,11 @@ _SPANS = (
     _Span(since="2.37.0", until="2.41.99", ran="2.36.1", observed=False),
     _Span(since="2.42.0", until="2.46.99", ran="2.47.0", observed=False),
 )
-"""Releases whose compiler does not run here, and the one that speaks for them: the nearest."""
+"""The releases whose compiler does not run here, each with the nearest one that was run."""
 
 
 def operator_rows(cells: Iterable[KernelCell] | None = None) -> Iterator[CompatRow]:
-    """A row per operator, state and release, in the order of the operators."""
+    """Yields a row per operator, state and release, in the order of the operators."""
     ordered = sorted(recorded() if cells is None else cells, key=lambda cell: cell.op)
     for op, found in groupby(ordered, key=lambda cell: cell.op):
         columns = grouped((cell.release, cell) for cell in found)
@@ -124,11 +124,12 @@ def operator_rows(cells: Iterable[KernelCell] | None = None) -> Iterator[CompatR
 
 
 def _spans(releases: Sequence[str]) -> Iterator[_Span]:
-    """The fixed ones, and each later release that was run up to the one before the next."""
+    """Yields the fixed spans, then spans from each later release that was run up to the next one."""
     yield from _SPANS
     later = [release for release in releases if _numbers(release) >= (2, 47)]
     for release, following in pairwise((*later, "")):
-        # Up to the end of the series before the next one: 2.48 gives 2.47.99. Only its own series was run.
+        # The span ends with the series before the next release: 2.48 gives
+        # 2.47.99. Only a release's own series is observed.
         major, minor = _numbers(release)[:2]
         before = _numbers(following)[1] - 1 if following else minor
         yield _Span(since=release, until=f"{major}.{minor}.99" if following else "", ran=release, observed=True)
@@ -157,7 +158,7 @@ def _rows(op: str, span: _Span, cells: Sequence[KernelCell]) -> Iterator[CompatR
 
 
 def _forms(cells: Sequence[KernelCell]) -> str:
-    """The forms by type, with a number or the compiler's words where that is not just what was expected."""
+    """The forms by type, with the decibels of a wrong one, or the compiler's words if there are any."""
     by_type: dict[str, list[str]] = {}
     for cell in cells:
         told = (
@@ -173,11 +174,11 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 _STATUS = {"wrong": Status.BROKEN, "narrowed": Status.BROKEN, "refused": Status.UNSUPPORTED}
 _BEFORE = ("2.48.0", "2.50.99")
-"""Releases of which this was not measured, and that lie nearest to the one of which it was."""
+"""The releases nearest to the measured one for which nothing was measured."""
 
 
 def kernel_rows() -> Iterator[CompatRow]:
-    """Two for each row and cost: as it was measured, and as it is inferred for the releases before."""
+    """Yields two rows for each row of the atlas and each cost: as measured, and as inferred for the releases before."""
     measured = atlas_rows()[0].sdk
     for row in atlas_rows():
         off = f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off" if row.span else ""
@@ -200,14 +201,14 @@ def _both(feature: str, status: Status, note: str, sdk: str) -> Iterator[CompatR
         yield _kernels(feature, None, f"{note}{inferred}", source=source, ran=sdk, **told)
 
 
-# The releases in these rows are those of the QAIRT inside: what is asked for by ``--sdk`` is one of them.
+# The releases in these rows are those of the QAIRT in a wheel, since ``--sdk`` asks for one of these.
 _row = partial(compat_row, "ort-qnn", tool="onnxruntime-qnn", family="QAIRT in onnxruntime-qnn")
 
 
 def option_rows() -> Iterator[CompatRow]:
-    """One row per option, entry and name that never was."""
+    """Yields one row per option, per session entry, and per name that never existed."""
     table, inside = load_options(), {row.version: row.sdk for row in tables().wheels}
-    # The QAIRT of the wheel before the one in which an option came.
+    # The QAIRT of the wheel before the one that brought an option.
     before = {later.version: row.sdk for row, later in pairwise(tables().wheels)}
     for option in table.option:
         values = f"; values {' '.join(option.values)}" if option.values else ""

@@ -1,6 +1,6 @@
-"""Runs what can be run on this machine: the compiler, then the emulator against the CPU, inside the package folder.
+"""Runs what this machine can run inside the package folder: the compiler, then the emulator against the CPU.
 
-Its findings come from rules; it chooses nothing that the plan did not choose.
+Rules make its findings. It follows the plan and chooses nothing else.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _PLUGIN = {
     # Wheels before 2.0 are an ONNX Runtime with the provider and its libraries inside.
     "built_in": {"backend_path": "capi/libQnnHtp.so"},
 }
-_MADE_UP_SECONDS = 120.0  # what comes of made-up inputs judges nothing: nobody waits half an hour for it
+_MADE_UP_SECONDS = 120.0  # results on made-up inputs judge nothing, so nobody should wait half an hour for them
 _DURATION = re.compile(r" \(\d+ us\)$")
 
 
 def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -> Execution:
-    """Compile and compare; without the planned wheel nothing is compiled, and a finding says so."""
+    """Compiles and compares. Without the planned wheel nothing is compiled, and a finding says so."""
     installed, host, progress = installed_wheel(), toolchain_host(draft.wheel), aids.progress
     if installed is None and host is None and draft.situation.request.compile:
         raise ToolError(
@@ -94,7 +94,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
     record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
     if not outcome.ok:
         (package / "logs").mkdir(exist_ok=True)
-        # Without the clock at the start of each line, and without how long a stage took.
+        # Drops the time at the start of each line, and how long a stage took.
         dated = [line[:4].isdigit() and line.count(" ") > 2 for line in outcome.log]
         plain = [line.split(" ", 2)[2] if has else line for line, has in zip(outcome.log, dated, strict=True)]
         text = "".join(_DURATION.sub("", line) + "\n" for line in plain) or "\n"
@@ -113,7 +113,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         why = write_dlc(job, package / DLC, progress)
         dlc = DlcScope(why=why) if why else dlc_scope(package)
         record["dlc"] = {"metadata": dlc.metadata, "compared": len(dlc.compared), "wrong": list(dlc.wrong)}
-    # Chips of one architecture whose compiled operations are the same compute the same; the lab holds this.
+    # Chips of one architecture with the same compiled operations compute the same values; the lab tests check this.
     made = tuple(schematic.after for schematic in outcome.schematics)
     kernels = (draft.situation.target.device.fact("arch"), str(wheel), made) if made else None
     numeric = _judge_numbers(package, draft, plan, aids, host, kernels)
@@ -157,7 +157,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
 def _estimated(
     package: Path, draft: ProviderDraft, job: CompileJob, outcome: CompileOutcome, compiler: str, progress: Tell
 ) -> Estimate | None:
-    """The compiler's estimate with the trace beside it; with ``--estimate`` for the nearest chip where it has none."""
+    """The compiler's estimate, its trace written to the package; ``--estimate`` allows that of the nearest chip."""
     device, estimate, instead = draft.situation.target.device, outcome.estimate, ""
     if estimate is None and draft.options.get("estimate"):
         near = nearest_estimated(device)
@@ -178,9 +178,9 @@ def _estimated(
 
 
 def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: Tell, *, doubted: bool) -> Audit | None:
-    """Kernels run by themselves, where that is wanted and there are any; written beside the other evidence.
+    """The audit of single kernels, also written into the package; None if it is off, not possible or finds nothing.
 
-    Where the outputs are right on inputs that mean something, a kernel that is wrong elsewhere is a warning.
+    If the outputs are right on real inputs, a kernel that is wrong elsewhere is a warning.
     """
     level = str(draft.options.get("kernels", "off"))
     if level == "off" or installed_wheel() is None:
@@ -236,7 +236,7 @@ def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome)
 def _judge_numbers(
     package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids, host: Host | None, kernels: Hashable
 ) -> NumericScope:
-    """The emulator judged against the file on the CPU and against float; ``not_run`` says why it was not."""
+    """The emulator's outputs judged against the file on the CPU and against float; ``not_run`` says why not."""
     if installed_wheel() is None and (host is None or host.emulator is None):
         return NumericScope(not_run="no emulator is installed here: pip install 'deploykit[ort-qnn]' (Linux x86-64)")
     prepared, samples, original = draft.prepared, aids.samples(), aids.original()
@@ -267,7 +267,7 @@ def _judge_numbers(
 
 
 def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob:
-    """The context in the provider of the device's own Python, whose wheel must be the one that the package is for."""
+    """The job that runs the context in the device's own Python, whose wheel must be the package's. Raises ToolError."""
     if not (package / CONTEXT).is_file():
         raise ToolError(f"{package}: is not compiled", next="deploykit build, where the wheel is installed")
     place = request.place
@@ -295,13 +295,13 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
         asked,
         [DeviceFile(path.relative_to(package).as_posix(), path) for path in paths],
         distributions={"onnxruntime-qnn": str((manifest.get("sdk") or {}).get("version", ""))},
-        # On such a machine the provider's library is the emulator.
+        # On such a machine the provider's library is an emulator.
         where="emulator" if place.machine == "x86_64" else "device",
     )
 
 
 def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
-    """What the runner left: the accelerator's cycles by the provider's profile, the host's kernels by the session's."""
+    """A run's results: the accelerator's cycles from the provider's profile, the host's kernels from the session's."""
     origins = origins_of(package / MODEL)
     if (package / EVIDENCE).is_file():
         origins = compiled_origins(read_evidence(package / EVIDENCE)[0], origins.nodes)

@@ -1,4 +1,4 @@
-"""The options of this backend's own; provider options and session entries for ``--option`` are in ``provider_keys``."""
+"""This backend's own options; provider options and session entries for ``--option`` are in ``provider_keys``."""
 
 from deploykit.backend.options import ESTIMATE, KERNELS, MAX_TIME, OptionSpec
 from deploykit_qualcomm.backend import EMIT

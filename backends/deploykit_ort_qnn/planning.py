@@ -1,6 +1,6 @@
 """Decides how one model is packaged for one chip through the provider, as a plan: route, steps, configurations.
 
-It runs nothing. A version that is asked for names the QAIRT inside a wheel, whose table answers.
+It runs nothing. A requested SDK version means the QAIRT inside a wheel, whose tables are used.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = [
 MODEL, CONTEXT, BINARY = "model/model.onnx", "artifacts/model_ctx.onnx", "artifacts/model_ctx_qnn.bin"
 TAIL = "model/tail.onnx"
 GRAPHS = "artifacts/qnn_graph_*.json"
-"""The graphs that compile.py leaves where the provider can write down what it hands to the compiler."""
+"""The graphs that compile.py leaves, if the provider can write down the graphs it gives to the compiler."""
 
 
 def steps(*, embed: bool, machines: str, beside: Names = ()) -> tuple[Step, ...]:
-    """Compile on the host, run on the device; ``machines`` are the hosts that can execute the compiler, in words.
+    """The steps of a package: compile on the host, run on the device. ``machines`` names the hosts that can compile.
 
-    ``beside`` are files that the compilation leaves beside the context.
+    ``beside`` are further files that the compilation leaves beside the context.
     """
     made = (CONTEXT,) if embed else (CONTEXT, BINARY)
     return (
@@ -79,7 +79,9 @@ _OURS = ("ep.context_embed_mode", "session.disable_cpu_ep_fallback")
 
 
 def build_configs(draft: ProviderDraft) -> Json:
-    """Path to JSON value. ``soc_model`` is always there when compiling; on the device the binary has its own."""
+    """The configuration files, by path. ``soc_model`` is always set for
+    compiling; on the device the binary has its own.
+    """
     mode = draft.options.get("finalization_mode")
     extra = {} if mode is None else {"htp_graph_finalization_optimization_mode": str(mode)}
     compile_options = {**draft.chosen.compile, **extra, "soc_model": str(draft.soc_model)}
@@ -102,13 +104,13 @@ def build_configs(draft: ProviderDraft) -> Json:
 
 
 def resolve(device: Device, sdk: str | None) -> Target:
-    """The target; raises UnknownTargetError for a version that no wheel has or carries."""
+    """The target for a device and a version. Raises UnknownTargetError for a version that no wheel has or carries."""
     wheel = wheel_for(sdk)
     return replace(resolve_target(device, wheel.sdk, "ort-qnn"), requested=wheel.version if sdk else "")
 
 
 def mixed_support(target: Target) -> MixedSupport:
-    """Which ways to mix float16 and integers there are: mixes compile into one graph, and are compared."""
+    """The ways to mix float16 and integers on the target: mixes compile into one graph, and are compared."""
     fp16 = capability("fp16", device=target.device)
     segments = "the provider compiles one graph, in which float16 tensors may stand among integers"
     if fp16 is not None and not fp16.value:
@@ -136,15 +138,15 @@ _ANSWERED = {
     "QNN249": "the constant gets a grid of its own, or the sum becomes a layer with an int32 bias",
     "QNN253": "the pairs are completed; what is left is judged from the compiled types (ORT101)",
 }
-"""Shared rules about the model as given, by what the preparation does about them."""
+"""What the preparation does about a finding of a shared rule on the given model."""
 _BY_STEP = {"QNN241": "int16-matmul"}
-"""Of these, what only a step of the preparation answers, which may have been left out."""
+"""The step of the preparation that answers such a finding, if it can be left out."""
 
 
 def make_plan(draft: ProviderDraft) -> Plan[None]:
-    """Decide for one prepared model."""
+    """Decides how one prepared model is packaged."""
     situation, target, prepared = draft.situation, draft.situation.target, draft.prepared
-    # The shared rules about shapes and operators; what preparation already changed is judged by the compiler.
+    # What the preparation already changed is judged by the compiler.
     steps_done = {} if prepared is None else {step.id: frozenset(step.names) for step in prepared.steps}
     rewritten, answered = frozenset[str]().union(*steps_done.values()), []
     for finding in draft.lint:

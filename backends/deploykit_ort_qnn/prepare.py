@@ -1,6 +1,7 @@
-"""The stage ``prepare``: the wheel, the chip's abilities, the options chosen, the model to compile, and what rules see.
+"""The stage ``prepare``: the wheel, the chip's abilities, the chosen
+options, the model to compile, and the rules' input.
 
-Only here are weights loaded; nothing is written.
+Weights are loaded here only; nothing is written.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["ProviderDraft", "compiled_model", "prepare", "prepared_model", "whee
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
 _STEPS = {"centred-softmax": "softmax-rounding"}
-"""The step of the preparation that writes a form, by what a wheel's row calls the form that it does not take."""
+"""The step of the preparation that writes a form, by the name a wheel's row has for the form if it refuses it."""
 _MOST_BYTES = 1_800_000_000
 _SUSPECT = ("wrong", "narrowed", "refused")
 
@@ -45,9 +46,9 @@ _SUSPECT = ("wrong", "narrowed", "refused")
 class ProviderDraft(Record):
     """The facts a plan is made of.
 
-    ``prepared`` is the QDQ model to compile, None for a float one; ``lint`` is what the shared rules say
-    of the model as it was given. ``cleared`` are nodes that a row of the atlas was about, and none is any more.
-    ``max_time_us`` is what it may take by the compiler's estimate, 0 for no limit.
+    ``prepared`` is the QDQ model to compile, None for a float one; ``lint`` holds the shared rules' findings on the
+    model as given. ``cleared`` are nodes with a fault in the atlas as given, and none as prepared. ``max_time_us`` is
+    the time limit in microseconds for the compiler's estimate, 0 for none.
     """
 
     situation: Situation
@@ -65,14 +66,14 @@ class ProviderDraft(Record):
 
     @property
     def is_strict(self) -> bool:
-        """True where any change of precision is an error."""
+        """True if any change of precision is an error."""
         return bool(self.options.get("strict_precision"))
 
 
 def wheel_for(requested: str | None) -> Wheel:
-    """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None is the newest.
+    """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None means the newest.
 
-    A wheel whose compiler does not run on this kind of machine is planned for all the same, which QNN296 says.
+    A wheel whose compiler does not run on this kind of machine is planned for as well; QNN296 says so.
     """
     wheels = tables().wheels
     if not requested:
@@ -93,7 +94,9 @@ def wheel_for(requested: str | None) -> Wheel:
 
 
 def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
-    """The facts for one request and the model to compile; UsageError for options that the wheel does not know."""
+    """Gathers the facts for one request and the model to compile. Raises
+    UsageError for options the wheel does not know.
+    """
     from deploykit.flow.samples import largest_seen
 
     request, device = situation.request, situation.target.device
@@ -102,7 +105,7 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     soc = device.fact("soc_model")
     source: Source = "encodings" if situation.encodings is not None else "qdq" if situation.facts.is_qdq else "float"
     if request.adapter_options.get("dlc"):
-        # UsageError for a wheel that writes none, or does so on another machine only, where nothing is written now.
+        # UsageError for a wheel that writes no DLC, or whose provider runs on another machine only.
         name = f"--dlc: onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk})"
         if not has_option("dump_qnn_ir_dlc", wheel.version):
             raise UsageError(f"{name} writes none", next="leave it out, or use --sdk 2.47 or later")
@@ -111,14 +114,14 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     limit = read_time(str(request.adapter_options.get(MAX_TIME.name) or ""))
     prepared = None if source == "float" else prepared_model(situation, shared, wheel)
     given, prepared = _repaired(situation, prepared) if request.adapter_options.get("repair") else (situation, prepared)
-    # A float model is compiled in float16 as a whole; what has Q/DQ pairs or encodings is judged once compiled.
+    # A float model is compiled in float16 as a whole; one with Q/DQ pairs or encodings is judged once compiled.
     tensors = situation.facts.tensors if source == "float" else {}
     halves = Float16Plan(
         situation=situation,
         tensors={name for name, fact in tensors.items() if fact.is_float},
         seen=partial(largest_seen, situation, shared),
     )
-    # Who names the wheel and not its QAIRT insists on it.
+    # A user who names the wheel and not its QAIRT insists on it.
     insisted = request.sdk == wheel.version
     carried = Carried(wheel=wheel, device=device, insisted=insisted, ask="" if insisted else f"--sdk {wheel.version}")
     lint = (*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(halves), *CARRIER_RULES.run(carried))
@@ -145,7 +148,9 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
 
 
 def _repaired(situation: Situation, prepared: ProviderModel | None) -> tuple[Situation, ProviderModel | None]:
-    """What is compiled with nodes done in other ways: the prepared model, or the float one itself."""
+    """The situation and prepared model with repaired nodes; without a prepared
+    model the situation's float model is changed.
+    """
     from deploykit_ort_qnn.bench.repair import repaired_model, repairs_of
     from deploykit_ort_qnn.bench.ways import WAYS
     from deploykit_ort_qnn.provider_model import PreparationStep
@@ -162,7 +167,7 @@ def _repaired(situation: Situation, prepared: ProviderModel | None) -> tuple[Sit
 
 
 def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, shared: SharedWork) -> frozenset[str]:
-    """Nodes of the prepared model that no row of the atlas is about any more, where one was about the given node."""
+    """The nodes with a fault in the atlas as given, for which no row of the atlas holds as prepared."""
     found = frozenset(finding.subject.name for finding in lint if finding.code == "QNN320")
     if prepared is None or not found:
         return frozenset()
@@ -178,10 +183,10 @@ def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, shared: Sh
 
 
 def prepared_model(situation: Situation, shared: SharedWork, wheel: Wheel | None) -> ProviderModel:
-    """The model prepared for a wheel, None is the newest; made once for the same model, encodings and abilities."""
+    """The model prepared for a wheel (None means the newest); made once for equal model, encodings and abilities."""
     wheel = wheel or wheel_for(None)
     request, forms = situation.request, forms_of(wheel)
-    # Operands of MatMuls of two activations stay whole as symmetric int16 where chip and provider take them.
+    # Operands of MatMuls of two activations keep 16 bits as symmetric int16 if chip and provider take them.
     int16 = has("matmul_16bit", situation.target.device) and "symmetric-int16" not in forms.refuses
     lpbq = bool(request.adapter_options.get("lpbq"))
     without = (*request.no_rewrite, *(step for form, step in _STEPS.items() if form in forms.refuses))
@@ -206,7 +211,7 @@ def prepared_model(situation: Situation, shared: SharedWork, wheel: Wheel | None
 
 
 def _evidence(model: ModelProto, situation: Situation, shared: SharedWork) -> Evidence:
-    """What the user's data tells; nothing where it does not fit, which the judging of numbers says."""
+    """The evidence of the user's data; empty if the data does not fit, which the judge of the numbers reports."""
     from deploykit.encodings.backward import Evidence
     from deploykit.flow.samples import evidence_of, samples_of
 
@@ -217,7 +222,7 @@ def _evidence(model: ModelProto, situation: Situation, shared: SharedWork) -> Ev
 
 
 def whole_model(situation: Situation) -> ModelProto:
-    """The model with its weights; InputError when it is too large for one file."""
+    """The model with its weights. Raises InputError if it is too large for one file."""
     given = situation.model
     if situation.facts.weight_bytes > _MOST_BYTES:
         parts = -(-situation.facts.weight_bytes // _MOST_BYTES)
@@ -230,5 +235,5 @@ def whole_model(situation: Situation) -> ModelProto:
 
 
 def compiled_model(draft: ProviderDraft) -> ModelProto:
-    """What is compiled: the prepared model, or the float one with its weights."""
+    """The model that is compiled: the prepared one, or the float model with its weights."""
     return whole_model(draft.situation) if draft.prepared is None else draft.prepared.model

@@ -1,6 +1,6 @@
-"""The table of provider options and session entries, and the check of what the user types against it.
+"""The table of provider options and session entries, and the check of the user's options against it.
 
-The provider ignores an unknown option without a word, so an unknown one is refused here.
+The provider silently ignores an unknown option, so an unknown one is refused here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
 
 
 class Option(SourcedRow):
-    """One provider option: ``since`` the first opened wheel that has it; the checked wheel has every option.
+    """One provider option: ``since`` is the first opened wheel that has it; the checked wheel has every option.
 
-    ``excludes`` are options that must not be on beside it.
-    ``set_for`` are operators for which it is set to 1 where the user says nothing, since results are better with it.
+    ``excludes`` are options that must not be on together with it. ``set_for`` are operators for which it is set to 1 if
+    the user does not set it, since results are better with it.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Entry(SourcedRow):
 
 
 class RefusedOption(SourcedRow):
-    """A name that circulates and that no wheel has, with the right one ("" where there is none)."""
+    """A name that circulates although no wheel has it, with the right one ("" if there is none)."""
 
     name: str
     instead: str
@@ -59,7 +59,7 @@ class RefusedOption(SourcedRow):
 
 
 class OptionTable(Record):
-    """``options.toml``."""
+    """The content of ``options.toml``."""
 
     schema: int
     checked_with: str
@@ -69,12 +69,14 @@ class OptionTable(Record):
     refused: tuple[RefusedOption, ...] = ()
 
     def find(self, name: str) -> Option | None:
-        """The row of one provider option."""
+        """The row of one provider option, None if there is none."""
         return next((row for row in self.option if row.name == name), None)
 
 
 class Chosen(Record):
-    """What the user chose, checked: provider options by phase, session entries, and names not checked for the wheel."""
+    """The user's checked choices: provider options by phase, session entries, and the names not checked for
+    the wheel.
+    """
 
     compile: Mapping[str, str]
     run: Mapping[str, str]
@@ -83,7 +85,7 @@ class Chosen(Record):
 
     @property
     def allows_cpu(self) -> bool:
-        """True when nodes that the provider refuses may stay on the CPU."""
+        """True if nodes that the provider refuses may stay on the CPU."""
         return self.entries.get("session.disable_cpu_ep_fallback", "1") == "0"
 
 
@@ -94,9 +96,9 @@ def load_options() -> OptionTable:
 
 
 def choose_options(pairs: Iterable[tuple[str, str]], wheel: str, operators: Collection[str] = ()) -> Chosen:
-    """Check ``--option KEY=VALUE`` pairs for one wheel; raises UsageError that names the right spelling.
+    """Checks ``--option KEY=VALUE`` pairs for one wheel. Raises UsageError that suggests a near or right name.
 
-    ``operators`` are those of the model: some have options that are set for them.
+    ``operators`` are the model's operator types: some options are set for them.
     """
     table = load_options()
     compiled, run, entries, unchecked = dict[str, str](), dict[str, str](), dict[str, str](), list[str]()
@@ -121,7 +123,7 @@ def choose_options(pairs: Iterable[tuple[str, str]], wheel: str, operators: Coll
         for other in row.excludes:
             if chosen.get(row.name) == "1" and chosen.get(other) == "1":
                 raise UsageError(f"--option {row.name} and {other} exclude each other", why=row.note)
-        # Options that operators ask for are set by themselves for wheels with which that was seen to help.
+        # Options that operators ask for are set only for wheels with which they were seen to help.
         helps = Version(wheel) >= Version(table.checked_with)
         if helps and not set(row.set_for).isdisjoint(operators):
             compiled.setdefault(row.name, "1")
@@ -129,13 +131,13 @@ def choose_options(pairs: Iterable[tuple[str, str]], wheel: str, operators: Coll
 
 
 def has_option(name: str, wheel: str) -> bool:
-    """True when a wheel is known to have a provider option."""
+    """True if a wheel is known to have a provider option."""
     row = load_options().find(name)
     return row is not None and bool(row.since) and Version(row.since) <= Version(wheel)
 
 
 def _row(table: OptionTable, name: str, wheel: str) -> Option:
-    """The row of an option that the wheel has."""
+    """The row of an option that the wheel has. Raises UsageError for any other name."""
     row = table.find(name)
     if row is None:
         refused = next((one for one in table.refused if one.name == name), None)
@@ -158,7 +160,7 @@ def _row(table: OptionTable, name: str, wheel: str) -> Option:
 
 
 def _value(row: Option | Entry, text: str) -> str:
-    """The value as the provider reads it."""
+    """The value as the provider reads it. Raises UsageError for a value that does not fit."""
     if row.managed:
         raise UsageError(f"--option {row.name}: deploykit sets this one itself", why=row.note)
     wanted, value = "", text

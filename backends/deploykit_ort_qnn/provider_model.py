@@ -1,7 +1,7 @@
-"""Makes the QDQ model that the provider takes wholly: folds, fuses, completes encodings, rewrites, inserts.
+"""Makes a QDQ model that the provider can take as a whole: folds, fuses, completes encodings, rewrites, inserts pairs.
 
-Each step carries the encodings along and says what it did; what still cannot go is named, with the reason. It reads
-no files and starts nothing.
+Each step carries the encodings along and records what it did. What cannot be changed is named with the reason. It reads
+no files and starts no process.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _WHY = {
 
 
 class PreparationStep(Published):
-    """One thing that was done to the model: its name, how often, why, and on which nodes or tensors."""
+    """One change of the model: its name, why it was made, and the nodes or tensors that it changed."""
 
     id: str
     why: str
@@ -68,17 +68,17 @@ class PreparationStep(Published):
     losses: Mapping[str, LpbqLoss] = {}
 
     def as_published(self) -> Json:
-        """``losses`` only where the step has a loss."""
+        """The published fields; ``losses`` only if the step has any."""
         told = {"id": self.id, "why": self.why, "count": len(self.names), "names": self.names}
         return {**told, "losses": self.losses} if self.losses else told
 
 
 class ProviderModel(Record):
-    """The model to compile. ``intended`` is the type every tensor is meant to have, by the tensor's own name.
+    """The model to compile. ``intended`` is the intended type of every tensor, by the tensor's own name.
 
-    ``placed`` are the types that Q/DQ nodes state, ``stored`` the names of the integers, ``activations`` the tensors
-    computed at run time. ``refusals`` name nodes that look rewritable and are not.
-    ``float8`` are weights that no rewrite helps; ``narrowed`` are results of MatMuls whose operand 1 loses 8 bits.
+    ``placed`` are the types in Q/DQ nodes, ``stored`` the names of the integers, ``activations`` the tensors computed
+    at run time. ``refusals`` name nodes that a rewrite almost fits, with the reason. ``float8`` are weights that no
+    rewrite helps; ``narrowed`` are results of MatMuls whose operand 1 loses 8 bits.
     """
 
     model: ModelProto
@@ -104,12 +104,12 @@ def provider_model(
     observer: Observer | None = None,
     lacks: Collection[str] = (),
 ) -> ProviderModel:
-    """The form of a model for the provider; ``encodings`` None means that the model holds its own Q/DQ, or is float.
+    """The form of a model for the provider; with ``encodings`` None the model holds its own Q/DQ pairs, or is float.
 
     ``int16_matmul`` keeps 16 bits in MatMuls of two activations (HTP v73 and later). ``without`` names steps to leave
-    out; ``lpbq`` turns per-block weights into LPBQ, with a loss. ``observer`` tells what data showed, where grids are
-    missing inside fused operators. ``lacks`` are operators that this provider does not have. The model must hold its
-    weights.
+    out; ``lpbq`` turns per-block weights into LPBQ, with a loss. ``observer`` gives the evidence of
+    data, if grids are missing inside fused operators. ``lacks`` are operators and forms that this
+    provider does not have. The model must hold its weights.
     """
     refusals = list[str]()
     if encodings is None:
@@ -146,7 +146,7 @@ def provider_model(
 
 
 class _Preparation(Struct, kw_only=True):
-    """The model and its encodings as they stand, and what was done to them."""
+    """The model and its encodings at the current step, and the steps so far."""
 
     model: ModelProto
     encodings: EncodingSet
@@ -156,32 +156,32 @@ class _Preparation(Struct, kw_only=True):
     def note(
         self, step: str, names: Iterable[str], why: str = "", losses: Mapping[str, LpbqLoss] | None = None
     ) -> None:
-        """A step, if it changed anything."""
+        """Records a step, if it changed anything."""
         changed = tuple(names)
         if changed:
             self.steps.append(PreparationStep(id=step, why=why or _WHY[step], names=changed, losses=losses or {}))
 
     def apply(self, transform: Transform) -> bool:
-        """Rewrite what a transform finds; whether it found anything."""
+        """Rewrites the places where a transform applies. Returns True if there was any."""
         found = transform.match(self.model, self.encodings)
         self.refusals += [f"{' '.join(refusal.nodes)}: {refusal.reason}" for refusal in found.refusals]
         if found:
             done, before = transform.apply(self.model, self.encodings, found), self.encodings.entries
             assert done.encodings is not None
             self.model, self.encodings = done.model, done.encodings
-            # A change of grids has no nodes: it is told by the tensors that have got another one.
+            # A change of grids names no nodes, so it is told by the tensors with another grid.
             names = [node for site in found.sites for node in site.nodes[-1:]]
             regridded = [name for name, entry in self.encodings.entries.items() if entry is not before.get(name)]
             self.note(transform.name, names or regridded, transform.summary)
         return bool(found)
 
     def complete(self) -> None:
-        """Entries that follow from those of neighbours."""
+        """Adds the entries that follow from those of neighbours."""
         self.encodings, origin = complete_encodings(self.model, self.encodings)
         self.note("complete-encodings", origin)
 
     def look_inside_fused(self, observer: Observer | None) -> None:
-        """Grids inside fused operators; what one ends with may lie inside the next."""
+        """Adds grids inside fused operators, until none is new: the end of one may lie inside the next."""
         found: list[str] = []
         while True:
             self.encodings, names = fused_grids(self.model, self.encodings, observer)
@@ -193,7 +193,7 @@ class _Preparation(Struct, kw_only=True):
             self.complete()
 
     def use_lpbq(self) -> None:
-        """Per-block weights as LPBQ, with what that loses."""
+        """Turns per-block weights into LPBQ, and records the loss."""
         before = self.encodings
         self.encodings, left = lpbq_encodings(before)
         names = [entry.name for entry in before if entry.value is not self.encodings.entries[entry.name].value]
@@ -202,7 +202,7 @@ class _Preparation(Struct, kw_only=True):
         self.note("lpbq", names, "asked for; a float scale per channel times a number per block", losses)
 
     def with_pairs(self, given: EncodingSet, without: Collection[str], *, int16_matmul: bool) -> ProviderModel:
-        """The model with its Q/DQ pairs."""
+        """The finished model, with its Q/DQ pairs."""
         apart = {} if "gate-apart" in without else gates_apart(self.model, self.encodings)
         self.note("gate-apart", [name for name, _ in apart])
         moved = {} if "one-grid" in without else conversions_before_moves(self.model, self.encodings)
@@ -212,7 +212,7 @@ class _Preparation(Struct, kw_only=True):
         self.note("int16-matmul", conversions.int16)
         requantize = {**apart, **moved, **conversions.requantize}
         made = insert_qdq(self.model, self.encodings, bias="int32", requantize=requantize, first=conversions.first)
-        # What the user's entries say, and what follows from them for tensors that the rewrites made.
+        # The types of the user's entries, and those that follow for tensors made by rewrites.
 
         def same_width(a: str, b: str) -> bool:
             return "int" in a and "int" in b and a.lstrip("u") == b.lstrip("u")

@@ -1,4 +1,6 @@
-"""Every file of an ort-qnn package: the QDQ model, options, intended types and scripts. Bytes and text, no disk."""
+"""Every file of an ort-qnn package: the QDQ model, options, intended types and scripts. It makes bytes and
+text only.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ __all__ = ["package_files"]
 
 
 def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None) -> Iterator[PackageFile]:
-    """The files of the package."""
+    """Yields the files of the package."""
     situation, prepared = draft.situation, draft.prepared
     if prepared is None:
         yield from copied_model(situation, MODEL)
@@ -47,7 +49,7 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
         text = render(f"ort_qnn/scripts/{script}.j2", values, templates=templates)
         yield TextFile(f"scripts/{script}", text, executable=True)
     if draft.options.get("emit") == "github-actions":
-        # A hosted machine that can execute the compiler, and what is installed there.
+        # A hosted machine that can execute the compiler, and the packages installed there.
         wheel = draft.wheel
         if wheel.runs_on_linux:
             loads = [pair.version for pair in wheel.onnxruntime if pair.status is Status.SUPPORTED]
@@ -57,7 +59,7 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
             host = next(host for host in wheel.host if host.system == "windows")
             packages = [f"onnxruntime-qnn=={wheel.version}"]
             runner = "windows-11-arm" if host.machine == "aarch64" else "windows-2022"
-            # The one file whose libraries were read: its Python is an x64 one, also on ARM.
+            # The libraries of this one file were read. Its Python is an x64 one, also on ARM.
             requirement = f"onnxruntime-qnn=={wheel.version} --hash=sha256:{host.sha256}" if host.sha256 else ""
             where = {"runner": runner, "python": "3.11", "requirement": requirement}
         text = render(
@@ -69,11 +71,11 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
 
 
 def _values(draft: ProviderDraft) -> Json:
-    """What every template is told."""
+    """The values that every template gets."""
     situation, wheel = draft.situation, draft.wheel
     carried, spec = Carried(wheel=wheel, device=situation.target.device), host_toolchain(wheel.sdk)
     runs_here, folder = wheel.runs_on_linux, "" if spec is None else f"{spec.name}-{spec.version}"
-    # What compile.py needs to know of the toolchain that runs this wheel; nothing where the wheel runs by itself.
+    # The facts that compile.py needs about the toolchain that runs this wheel; None if the wheel runs by itself.
     toolchain = None
     if spec is not None and not runs_here:
         programs = [program for need in spec.needs for program in need.programs]

@@ -35,13 +35,13 @@ __all__ = ["verify"]
 
 
 def verify(package: Path, manifest: Json) -> Verification:
-    """Checks, intended against actual types of every tensor the compiler kept, and findings."""
+    """The checks, the intended and actual types of every tensor that the compiler kept, and the findings."""
     checks = []
     try:
         onnx.checker.check_model(str(package / MODEL))
         checks.append(Check("model-valid", ok=True, detail=f"{MODEL}: valid ONNX"))
     except (onnx.checker.ValidationError, OSError, ValueError) as error:
-        # ONNX's own domain has it in ONNX Runtime only, and the provider takes it.
+        # This operator of ONNX's own domain exists in ONNX Runtime only, and the provider takes it.
         known = str(error).startswith("No Op registered for SimplifiedLayerNormalization")
         checks.append(Check("model-valid", ok=known, detail=f"{MODEL}: {str(error).splitlines()[0]}"))
     findings = list(_package_findings(package, manifest, checks))
@@ -57,7 +57,7 @@ def verify(package: Path, manifest: Json) -> Verification:
         untold = "" if scope.schematics else "; this provider does not tell which float was chosen"
         detail = f"{len(actual)} tensors compared, {len(wrong)} differ{untold}"
     checks.append(Check("compiled-types", ok=True, detail=detail))
-    # The recorded comparison: a disagreement is a finding about the model, not damage of the package.
+    # In the recorded comparison a difference is a finding about the model, not damage to the package.
     told = "not emulated yet"
     if (package / NUMBERS).exists():
         numbers = numbers_scope(read_json(package / NUMBERS))
@@ -84,10 +84,10 @@ def _package_findings(package: Path, manifest: Json, checks: list[Check]) -> Ite
             context = inspect_context(package / (BINARY if (package / BINARY).exists() else CONTEXT))
             checks.append(Check("context-readable", ok=True, detail=f"built by QAIRT {context['build']}"))
         except DeploykitError as error:
-            # Without the vendor's library the binary cannot be read: that says nothing against the package.
+            # Without the vendor's library the binary cannot be read, which says nothing against the package.
             checks.append(Check("context-readable", ok=True, detail=f"not read: {error.why or error.what}"))
     target, wheel = manifest.get("target") or {}, carrier(str(context.get("build", "")))
-    # Some compilers build for the chip that they stand on and for no other.
+    # Some compilers build only for the chip that they stand on.
     own_chip = None if wheel is None or obeys(wheel) else chip_on_arm().fact("soc_model")
     scope = PackageScope(
         provider_options=options,
@@ -109,7 +109,7 @@ def _package_findings(package: Path, manifest: Json, checks: list[Check]) -> Ite
 
 
 def _scope(package: Path) -> PrecisionScope | None:
-    # compile.py on a machine without deploykit leaves the graphs that were asked for.
+    # compile.py on a machine without deploykit leaves the graphs that it gave to the compiler.
     asked = sorted((package / GRAPHS).parent.glob(Path(GRAPHS).name))
     if (package / EVIDENCE).exists():
         graphs, schematics = read_evidence(package / EVIDENCE)

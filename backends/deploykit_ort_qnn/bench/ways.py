@@ -1,7 +1,7 @@
-"""Every way to compute a wrong operator differently: without groups or borders, by moves, sums, wider types.
+"""Every way to compute a wrong operator differently: without groups or borders, by moves, by sums, in wider types.
 
-Each builds at a place what stands there instead, or says why it is none for it; which is right is measured. What an
-operator moves or adds up is read off the operator itself, run on the CPU.
+Each way builds the replacement at a place, or says why it does not apply; which way is right is measured. Which values
+an operator moves or adds up is found by running the operator itself on the CPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ Build: TypeAlias = "Callable[[OperatorPlace], None]"
 
 
 class RepairWay(Struct, frozen=True):
-    """``build`` raises NoMatchError where it is none for an operator; ``told`` says of the operator what was done."""
+    """A way to compute an operator. ``build`` raises NoMatchError if the
+    way does not apply; ``told`` says what was done.
+    """
 
     name: str
     told: str
@@ -36,11 +38,11 @@ class RepairWay(Struct, frozen=True):
 
 
 WAYS: dict[str, RepairWay] = {}
-"""By name, in the order in which they are preferred."""
+"""The ways by name, the preferred ones first."""
 
 
 def _way(name: str, told: str) -> Callable[[Build], Build]:
-    """The next of the ways."""
+    """Registers the decorated function as the next way."""
 
     def add(build: Build) -> Build:
         WAYS[name] = RepairWay(name, told, build)
@@ -54,7 +56,7 @@ def _without_groups(place: OperatorPlace) -> None:
     place.assert_is("Conv", "ConvTranspose")
     if place.setting("group", 1) == 1:
         raise NoMatchError("it has one group")
-    # The weights as of one group: integers with their grid, or floats.
+    # The weights as those of one group: integers with their grid, or floats.
     group, weight = place.setting("group", 1), place.node.input[1]
     grid = place.grid_of(weight)
     values = place.value(weight) if grid is None else place.integers(weight)
@@ -62,7 +64,7 @@ def _without_groups(place: OperatorPlace) -> None:
         raise NoMatchError("zero is not the middle of its weights' grid")
     if values is None or values.size * group > _MOST_WEIGHTS:
         raise NoMatchError("its weights are not stored, or too large")
-    # Along the first axis groups stand behind each other; along the second each gets a part of its own.
+    # The first axis holds the rows of all groups; along the second each group gets columns of its own.
     rows, columns = values.shape[0] // group, values.shape[1]
     whole = np.zeros((values.shape[0], columns * group, *values.shape[2:]), values.dtype)
     for number in range(group):
@@ -74,13 +76,13 @@ def _without_groups(place: OperatorPlace) -> None:
     place.finish(place.again([place.node.input[0], weight, *place.node.input[2:]], group=None))
 
 
-# Values of a weight beyond which the zeros of other groups are not written out.
+# The most values of a weight for which the zeros of other groups are written out.
 _MOST_WEIGHTS = 1 << 22
 
 
 @_way("max-inside", "its windows lie inside: values at a border come again")
 def _max_without_pads(place: OperatorPlace) -> None:
-    """Values that come again are in the window anyway."""
+    """A repeated value is in the window already, so it does not change the maximum."""
     place.assert_is("MaxPool")
     name = place.moved_on_result_grid()
     inside = {window.axis: np.clip(_reached(window), 0, window.size - 1) for window in _windows(place)}
@@ -96,7 +98,7 @@ def _mean_without_pads(place: OperatorPlace) -> None:
     windows, source = _windows(place), place.only_computed
     name = _with_zeros(place, windows)
     grid = place.grid and place.one_grid(source)
-    # Of ones with zeros around them: what the operator says, by the mean over each whole window.
+    # The operator's result for ones, divided by the mean over each whole window.
     factors = place.function(np.ones(place.shape(source)))[:1, :1]
     for window in windows:
         factors = factors / on_axis(window.exists.mean(axis=1), window.axis, factors.ndim)
@@ -112,16 +114,19 @@ _NO_PADS: dict[str, Any] = {"pads": None, "auto_pad": None, "ceil_mode": None}
 
 
 def _windows(place: OperatorPlace) -> list[PoolAxis]:
-    """NoMatchError where a pool's has gaps. None of them holds nothing: the operator does not run with such borders."""
+    """The windows along each axis. Raises NoMatchError for a pool with gaps.
+
+    No window is empty: the operator does not run with such borders.
+    """
     if place.node.op_type != "Conv" and any(step != 1 for step in place.setting("dilations", ())):
         raise NoMatchError("its window has gaps")
     given = place.shape(place.only_computed)
-    # Where windows begin beyond the map, less is made than is declared.
+    # If windows begin beyond the map, the result is smaller than declared.
     return pool_windows(place.node, given, place.function(np.zeros(given)).shape)
 
 
 def _reached(window: PoolAxis) -> npt.NDArray[np.int64]:
-    """All places that the windows along one axis reach, from below zero on."""
+    """All positions that the windows along one axis reach, beginning below zero."""
     return np.arange(window.places[0, 0], window.places[-1, -1] + 1)
 
 
@@ -133,7 +138,7 @@ def _conv_without_pads(place: OperatorPlace) -> None:
 
 
 def _with_zeros(place: OperatorPlace, windows: list[PoolAxis]) -> str:
-    """What its windows reach, zeros where that is nothing; NoMatchError where they lie inside."""
+    """The map with zeros at all positions beyond it that the windows reach. Raises NoMatchError if there are none."""
     inside = {one.axis: np.where((places := _reached(one)) < one.size, places, -1) for one in windows}
     name = place.taken(source := place.only_computed, inside, place.grid and place.one_grid(source))
     if name == source:
@@ -143,7 +148,7 @@ def _with_zeros(place: OperatorPlace, windows: list[PoolAxis]) -> str:
 
 @_way("by-places", "Gathers with stored places move what it moved")
 def _by_places(place: OperatorPlace) -> None:
-    """Where what goes where is settled axis by axis."""
+    """Works if the source position along each axis depends on that axis alone."""
     found, given = _sources(place), place.shape(place.only_computed)
     if found.ndim != len(given):
         raise NoMatchError("it changes the number of axes")
@@ -156,19 +161,19 @@ def _by_places(place: OperatorPlace) -> None:
     place.finish(place.taken(place.moved_on_result_grid(), places, place.grid))
 
 
-# Values beyond which places are not looked for: float32 counts no further than four times that.
+# The most values for which positions are looked for: float32 counts exactly up to four times as many.
 _MOST_MOVED = 1 << 22
 
 
 def _sources(place: OperatorPlace) -> npt.NDArray[np.int64]:
-    """For each value of the result its place among those of the input."""
+    """The position in the flat input that each value of the result comes from. Raises NoMatchError if others do."""
     shape = place.shape(place.only_computed)
     size = math.prod(shape)
     if size > _MOST_MOVED:
         raise NoMatchError(f"it reads more than {_MOST_MOVED} values")
     made = place.function(np.arange(size).reshape(shape))
     moves = bool(np.isfinite(made).all() and made.min(initial=0) >= 0 and made.max(initial=0) < size)
-    # What is not finite or beyond all places becomes no integer.
+    # Values that are not finite or no position cannot be cast to integers.
     found = np.rint(made).astype(np.int64) if moves else np.zeros(0, np.int64)
     moves = moves and np.array_equal(made, found)
     random = np.random.default_rng(0)
@@ -184,7 +189,7 @@ def _sources(place: OperatorPlace) -> npt.NDArray[np.int64]:
 
 @_way("by-sums", "MatMuls with its factors add up what it added up")
 def _by_sums(place: OperatorPlace) -> None:
-    """Along one axis after the other, each brought to the end and back; on grids with factors in 8 bits."""
+    """Sums along one axis after the other, each moved to the end and back; on a grid, factors have 8 bits."""
     name = place.only_computed
     shape = list(place.shape(name))
     factors = {axis: one for axis, one in _factors(place).items() if not np.array_equal(one, np.eye(len(one)))}
@@ -199,7 +204,7 @@ def _by_sums(place: OperatorPlace) -> None:
     for axis, one in factors.items():
         after = grid
         if grid is not None:
-            # What sums of values of this grid come to.
+            # The range that sums of this grid's values can reach.
             above, below = np.clip(one, 0, None), np.clip(one, None, 0)
             high, low = above * grid.high + below * grid.low, above * grid.low + below * grid.high
             reached = PairGrid.over(float(low.sum(1).min()), float(high.sum(1).max()), grid.zero.dtype)
@@ -221,14 +226,16 @@ def _by_sums(place: OperatorPlace) -> None:
     place.finish(name)
 
 
-# Places of an axis beyond which a matrix of factors is more work than a repair is worth.
+# The longest axis for which a matrix of factors is worth its cost.
 _MOST_PLACES = 1024
 _MOST_SUMMED = 1 << 20
 _CLOSE = 1e-4
 
 
 def _factors(place: OperatorPlace) -> dict[int, Numbers]:
-    """For each axis what each place of the result is made of, [made, given]; their product over the axes is it all."""
+    """The factors of the result's positions along each axis, shaped [made,
+    given]; the axes together give the whole sum.
+    """
     given, made = place.shape(place.only_computed), place.shape(place.result)
     if len(given) != len(made) or max(given) > _MOST_PLACES or math.prod(given) > _MOST_SUMMED:
         raise NoMatchError("it changes the number of axes, or is too large")
@@ -239,7 +246,7 @@ def _factors(place: OperatorPlace) -> dict[int, Numbers]:
         raise NoMatchError("it is no sum")
     found: dict[int, Numbers] = {}
     for axis in range(len(given)):
-        # What a one in each place of the axis comes to, in the row through the greatest sum.
+        # The result of a one at each position of the axis, in the row through the greatest sum.
         row = tuple(slice(None) if other == axis else at for other, at in enumerate(top))
         columns = []
         for at in range(given[axis]):
@@ -265,7 +272,7 @@ def _factors(place: OperatorPlace) -> dict[int, Numbers]:
 
 @_way("in-16-bits", "it computes in 16 bits")
 def _in_16_bits(place: OperatorPlace) -> None:
-    """It reads and gives 16 bits."""
+    """Converts the computed inputs and the result to 16 bits."""
     result = place.result_grid
     if result.bits != 8:
         raise NoMatchError("its result has no 8 bits")
@@ -278,7 +285,7 @@ def _in_16_bits(place: OperatorPlace) -> None:
     place.finish(place.converted(name, PairGrid.over(result.low, result.high, np.uint16)))
 
 
-# Values that are gathered one by one.
+# The most values that are gathered one by one.
 _MOST_FLAT = 1 << 16
 
 
@@ -295,7 +302,7 @@ def _by_places_in_a_row(place: OperatorPlace) -> None:
 
 @_way("in-float16", "it computes in float16")
 def _in_float16(place: OperatorPlace) -> None:
-    """What has the type of its first input, by its definition, which must allow float16."""
+    """Casts all inputs that have the type of the first one, if the operator's definition allows float16."""
     if place.grid is None:
         raise NoMatchError("its result has no grid")
     try:

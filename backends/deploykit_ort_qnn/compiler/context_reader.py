@@ -1,8 +1,8 @@
 """Reads a context binary's metadata through the vendor's system library, with ctypes only, inside a worker process.
 
 The structure layouts were found by experiment with binaries of fifteen releases, 2.22.0 to 2.51.0: version 1 up to
-2.27, version 3 from 2.28.2 on, of the whole and of its graphs alike. A wrong offset is a crash and not an exception, so
-any other version is refused and the caller is a child process. Nothing is written and nothing is judged here.
+2.27, version 3 from 2.28.2 on, for the binary and for its graphs. A wrong offset crashes instead of raising an
+exception, so any other version is refused, and this runs in a child process only. Nothing is written or judged here.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ TYPES = {
 
 _TENSOR_BYTES = 144
 _GRAPH_BYTES = 88
-"""From one graph's description to the next one's, seen with the library of 2.51 on binaries of two graphs."""
+"""The bytes from one graph's description to the next, seen with the library of 2.51 on binaries of two graphs."""
 _USES = ("inputs_outputs", "op_data", "constants", "ddr_tensors", "shared_weights")
 _MOST = 4096
-"""No real binary has more graphs or tensors; a larger count means that the layout is another one."""
+"""No real binary has more graphs or tensors; a larger count means that the layout is unknown."""
 
 
 class ContextReadError(Exception):
-    """The file is no context binary, or one whose layout is not known."""
+    """The file is no context binary, or one of an unknown layout."""
 
 
 class _Interface(ctypes.Structure):
@@ -61,10 +61,10 @@ class _Interface(ctypes.Structure):
 
 
 def read_context_binary(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Build id, API versions, SoC and graphs of one binary; raises ContextReadError.
+    """The build id, API versions, SoC and graphs of a binary. Raises ContextReadError.
 
-    ``say`` hears what is done next, so that who finds the process dead knows in which part. The library's handle is
-    never freed: the process ends with the answer, and freeing is one more thing that can crash.
+    ``say`` is told each next step, so that the parent knows in which one the process died. The library's handle is
+    never freed: the process ends with the answer, and freeing could crash it.
     """
     say("loading the library")
     create, get_info = _functions()
@@ -84,7 +84,9 @@ def read_context_binary(path: Path, say: Callable[[str], None]) -> dict[str, Any
 
 
 def _setting(blob: bytes, name: bytes) -> int | None:
-    """A number among the compiler's settings, which stand in every binary as text; None where they disagree."""
+    """A number from the compiler's settings, which every binary holds as
+    text; None if there is none, or several differ.
+    """
     values = set(re.findall(rb";%s=([0-9]{1,6});" % name, blob))
     return int(values.pop()) if len(values) == 1 else None
 
@@ -103,9 +105,9 @@ def _functions() -> tuple[Any, Any]:
 
 
 def _info(address: int) -> dict[str, Any]:
-    """Version 3 names the chip, its architecture and what every graph needs.
+    """The binary's metadata. Version 3 names the chip, its architecture and what every graph needs.
 
-    Version 1 names no chip, and of memory the spill buffer of one graph alone.
+    Version 1 names no chip, and states only the spill buffer of one graph.
     """
     (version,) = _read(address, "I")
     if version not in (1, 3):
@@ -143,8 +145,8 @@ def _graph(address: int, expected: int) -> dict[str, Any]:
         raise ContextReadError(f"unknown layout: graph version {version}, known is {expected}")
     needs: dict[str, Any] = {"vtcm_bytes": None, "optimization": None, "hvx_threads": None, "memory": {}}
     size, _, blob = _read(address + 64, "IIQ") if version == 3 else (0, 0, 0)
-    # What it needs, all in bytes: VTCM (0 where the compiler recorded none) and memory by its use. The first 40 bytes
-    # are in every binary of version 3, the rest came with blob version 3.3.
+    # The graph's needs in bytes: VTCM (0 if the compiler recorded none) and memory by its use. The first 40 bytes are
+    # in every binary of version 3, the rest came with blob version 3.3.
     if blob and size >= 40 and _read(blob, "I")[0] == 1:
         _, _, spill, vtcm, optimization, _, threads = _read(blob, "IIQIIQQ")
         memory = {"spill_fill": spill}

@@ -1,7 +1,6 @@
-"""What a context binary is for, read in a child process; whether it will load, and whether its graphs fit the chip.
+"""Tells which chip a context binary is for, whether its graphs fit that chip's limit; it is read in a child process.
 
-The rules are the tables' and come with their confidence; nothing is loaded here. Where the binary or the tables state
-nothing, nothing is judged.
+The limits come from the binary or from the tables, with their source. Nothing is judged without a known limit.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from deploykit_qualcomm.devices import arch_of, capability, qualcomm_devices
 __all__ = ["inspect_context"]
 
 _SERIALIZED = ("constants", "op_data", "shared_weights")
-"""What the limit counts: buffers for activations, inputs and outputs are made when the binary is loaded."""
+"""The uses of memory that the limit counts: buffers for activations, inputs and outputs are made at loading."""
 
 
 def judged(graph: Json, arch: str, limit_mb: int | None) -> Json:
-    """The graph with ``fits``: bytes that count, the limit, and the parts that a split would need.
+    """The graph with ``fits``: the counted bytes, the limit, and into how many parts the graph would have to be split.
 
-    ``limit_mb`` is the limit that the binary itself records, in MiB; where it records none, the tables speak for the
-    architecture. ``fits`` is None for binaries before blob version 3.3, which state the spill buffer alone;
-    ``limit_bytes``, ``ok`` and ``parts`` are None where no limit is known.
+    ``limit_mb`` is the limit in MiB that the binary itself records; if it is None, the tables' limit for the
+    architecture counts. ``fits`` is None for binaries before blob version 3.3, which state the spill buffer only.
+    ``limit_bytes``, ``ok`` and ``parts`` are None if no limit is known.
     """
     memory = graph["memory"]
     if any(use not in memory for use in _SERIALIZED):
@@ -52,11 +51,11 @@ def judged(graph: Json, arch: str, limit_mb: int | None) -> Json:
 
 
 def inspect_context(path: Path) -> Json:
-    """A binary's own words, as ``deploykit explain`` publishes them: who built it, for which chip, with which graphs.
+    """The metadata of a binary, as ``deploykit explain`` publishes it: who built it, for which chip, with which graphs.
 
-    InputError for a file that is neither a context binary nor a context model, ToolError without the vendor's library.
-    ``soc_model`` is None where a binary does not name its chip (those of 2.27 and before). ``arch`` is the binary's own
-    word where it has one, else the tables'; ``devices`` are those of that chip; ``onnx`` is the ONNX side's metadata.
+    Raises InputError for a file that is neither a context binary nor a context model, ToolError without the vendor's
+    library. ``soc_model`` is None if the binary does not name its chip (2.27 and before). ``arch`` comes from the
+    binary, else from the tables; ``devices`` are those with that chip; ``onnx`` holds the context model's metadata.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -88,7 +87,7 @@ def inspect_context(path: Path) -> Json:
 
 
 def _context_model(path: Path, folder: Path) -> tuple[Json, Path]:
-    """The ONNX side, and the binary: beside the model, or taken out of it."""
+    """The metadata of a context model, and the path of its binary: beside the model, or extracted to ``folder``."""
     model = load_model(path).proto
     nodes = [node for node in model.graph.node if node.op_type == "EPContext"]
     if not nodes:

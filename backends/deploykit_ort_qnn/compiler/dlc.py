@@ -1,8 +1,8 @@
-"""Reads a DLC back that the provider's IR backend wrote, compares it with its model, and writes it with check sums.
+"""Reads a DLC that the provider's IR backend wrote, compares it with its model, and rewrites it with check sums.
 
-A DLC is a zip whose member ``model`` is eight bytes of head and a FlatBuffers buffer called ``NETD``. Which field holds
-what was found by comparing files with the graphs that were handed over (onnxruntime-qnn 2.3.0 and 2.7.0, metadata 2.2.0
-and 2.3.0). Anything that does not fit is an error and no guess.
+A DLC is a zip whose member ``model`` has a header of eight bytes and a FlatBuffers buffer called ``NETD``. The fields
+were identified by comparing files with the graphs that were handed over (onnxruntime-qnn 2.3.0 and 2.7.0, metadata
+2.2.0 and 2.3.0). Anything that does not fit is an error.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from deploykit_qualcomm.qnn_types import TYPE_CODES, same_grid
 __all__ = ["DLC", "Compared", "compare_dlc", "read_dlc", "with_check_sums"]
 
 DLC = "artifacts/model.dlc"
-"""Where it lies in a package."""
+"""The path of the DLC in a package."""
 
 _HEAD, _IDENTIFIER = 8, b"NETD"
 _METADATA = "dlc.metadata"
 _TIME, _NO_TIME = re.compile(rb'("timestamp": ")[^"]*'), rb"\g<1>1980-01-01 00:00:00 UTC"
 _WRITER = re.compile(rb'"converterVersion": "v?([0-9]+(?:\.[0-9]+){2})')
 _MOST = 1 << 20
-"""More entries in one list than any graph has."""
+"""No graph has a list with more entries."""
 _MOST_DIMS = 16
 
 
 class DlcTensor(Record):
-    """One tensor: its type as deploykit names it, and the steps and zero points of its grid, empty for a float one.
+    """One tensor: its type as deploykit names it, and the scales and zero points of its grid, empty for a float.
 
-    ``axis`` is None where one grid holds for the whole tensor.
+    ``axis`` is None if one grid holds for the whole tensor.
     """
 
     name: str
@@ -55,9 +55,9 @@ class DlcTensor(Record):
 
 
 class Dlc(Record):
-    """What a file holds: the version of its metadata, the operators of its graphs in order, and tensors by name.
+    """The content of a DLC: the version of its metadata, the operators (name, type) in order, and the tensors by name.
 
-    ``writer`` is the release that wrote it, "" where it does not say.
+    ``writer`` is the release that wrote the file, "" if it does not say.
     """
 
     metadata: str
@@ -68,7 +68,7 @@ class Dlc(Record):
 
 
 def read_dlc(path: Path) -> Dlc:
-    """The types and grids in a file; raises InputError for another file or form."""
+    """Reads the types and grids in a DLC. Raises InputError for another file or an unknown form."""
     try:
         members = _members(path)
         data = members["model"]
@@ -95,10 +95,10 @@ def read_dlc(path: Path) -> Dlc:
 
 
 def with_check_sums(given: Path, target: Path) -> None:
-    """The same members in the same order, stored, with their check sums, which the IR backend leaves 0.
+    """Copies a DLC member by member, uncompressed, with check sums, which the IR backend leaves 0.
 
-    Readers that check them refuse such a file. The time of day in the metadata becomes a fixed one, so that the same
-    model gives the same bytes. Raises InputError.
+    Readers that verify check sums refuse a file without them. The time in the metadata is set to a fixed one, so that
+    the same model gives the same bytes. Raises InputError.
     """
     try:
         members = _members(given)
@@ -111,14 +111,14 @@ def with_check_sums(given: Path, target: Path) -> None:
 
 
 class _FormError(Exception):
-    """The file is not of the form that is known."""
+    """The file does not have the known form."""
 
 
 _UNREADABLE = (
     *(OSError, zipfile.BadZipFile, struct.error, ValueError, OverflowError, NotImplementedError),
     _FormError,
 )
-"""What a damaged archive or buffer makes its readers raise."""
+"""The exceptions that a damaged archive or buffer causes."""
 
 _GRAPHS = 0
 _GRAPH_OPS, _GRAPH_TENSORS = 1, 2
@@ -130,12 +130,12 @@ _ITEM_SCALE, _ITEM_OFFSET = 3, 4
 
 
 def _members(path: Path) -> dict[str, bytes]:
-    """The members as they lie there: ``zipfile`` would take a check sum of 0 for damage."""
+    """The bytes of each member, read without ``zipfile``, which would take a check sum of 0 for damage."""
     found: dict[str, bytes] = {}
     with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         left = os.fstat(file.fileno()).st_size
         for info in archive.infolist():
-            # Members that share bytes could unpack to any amount.
+            # Members that share bytes could be unpacked to any total size.
             left -= info.file_size
             if info.compress_type != zipfile.ZIP_STORED or left < 0 or info.filename in found:
                 raise _FormError(f"the member {info.filename} is not stored, or not on its own")
@@ -178,23 +178,23 @@ def _number(form: str, data: bytes, at: int) -> int:
 
 
 class _Budget:
-    """How many entries all lists together may have: each takes four bytes, and no two lists of a real file share any.
+    """How many entries all lists together may have: each takes four bytes, and lists of a real file share none.
 
-    Without it a small file whose lists all point to one another takes as long as its author wants.
+    Without this limit a small file whose lists all point to one another could keep the reader busy for any time.
     """
 
     def __init__(self, left: int) -> None:
         self._left = left
 
     def take(self, count: int) -> None:
-        """Count the entries of one list."""
+        """Counts the entries of one list. Raises an error beyond the limit."""
         self._left -= count
         if self._left < 0:
             raise _FormError("its lists hold more than there is room for")
 
 
 class _FlatTable:
-    """One table of a FlatBuffers buffer; its fields are found through the list of offsets that it points to."""
+    """One table of a FlatBuffers buffer; its fields are found through the list of offsets it points to."""
 
     def __init__(self, data: bytes, at: int, budget: _Budget) -> None:
         self._data, self._at, self._budget = data, at, budget
@@ -219,17 +219,17 @@ class _FlatTable:
         return count
 
     def integer(self, field: int) -> int:
-        """A number, 0 where it is left out."""
+        """The integer in a field, 0 if the field is absent."""
         place = self._place(field)
         return 0 if place is None else _number("<i", self._data, place)
 
     def real(self, field: int) -> float:
-        """A float, 0 where it is left out."""
+        """The float in a field, 0 if the field is absent."""
         place = self._place(field)
         return 0.0 if place is None else float(struct.unpack_from("<f", self._data, place)[0])
 
     def text(self, field: int) -> str:
-        """Text, "" where it is left out."""
+        """The text in a field, "" if the field is absent."""
         target = self._target(field)
         if target is None:
             return ""
@@ -237,19 +237,19 @@ class _FlatTable:
         return self._data[target + 4 : target + 4 + length].decode("utf-8")
 
     def integers(self, field: int) -> tuple[int, ...]:
-        """Numbers of a short list."""
+        """The integers of a short list, empty if the field is absent."""
         target = self._target(field)
         if target is None:
             return ()
         return struct.unpack_from(f"<{self._count(target, _MOST_DIMS)}I", self._data, target + 4)
 
     def table(self, field: int) -> _FlatTable | None:
-        """A table of its own, None where it is left out."""
+        """The table that a field points to, None if the field is absent."""
         target = self._target(field)
         return None if target is None else _FlatTable(self._data, target, self._budget)
 
     def tables(self, field: int) -> Iterator[_FlatTable]:
-        """Every table of a list."""
+        """Yields every table of a list."""
         target = self._target(field)
         if target is None:
             return
@@ -261,12 +261,13 @@ class _FlatTable:
 
 
 _CLOSE = 1.6e-5
-"""Relative difference of two steps that are one: a bias' is a product that is rounded in between, and a 16-bit Sigmoid
-gets steps of 2^-16 for 1/65535 from the provider, which is one step at the end of its range."""
+"""The relative difference below which two scales count as equal: a bias' scale is a product that is rounded in between,
+and a 16-bit Sigmoid gets 2^-16 instead of 1/65535 from the provider, which is one step at the end of its range.
+"""
 
 
 class Compared(Record):
-    """One tensor of the model that is in the DLC too; ``grid`` is False where the type is right and the grid is not."""
+    """One tensor of the model that is in the DLC too; ``grid`` is False if its type is right and its grid is not."""
 
     tensor: str
     meant: str
@@ -275,17 +276,17 @@ class Compared(Record):
 
     @property
     def ok(self) -> bool:
-        """True where both are as meant."""
+        """True if type and grid are as intended."""
         return self.meant == self.found and self.grid
 
 
 def compare_dlc(model: ModelProto, dlc: Dlc) -> Iterator[Compared]:
-    """Every pair of the model whose quantized tensor, or stored weight, is in the DLC under its own name."""
+    """Compares every pair of the model whose quantized tensor, or stored weight, is in the DLC under its own name."""
     stored = {item.name: item for item in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type not in QUANTIZERS:
             continue
-        # Where ONNX Runtime moves a pair it quantizes anew, under the second name.
+        # If ONNX Runtime moves a pair, it quantizes anew, under the second name.
         anew = [node.output[0], f"{node.input[0]}_QuantizeLinear"]
         names = [node.input[0]] if node.op_type == "DequantizeLinear" else anew
         name = next((name for name in names if name in dlc.tensors), "")
@@ -295,7 +296,7 @@ def compare_dlc(model: ModelProto, dlc: Dlc) -> Iterator[Compared]:
         found = dlc.tensors[name]
         kind, scales, zeros = meant
         same = same_grid(kind, found.dtype, static=name in stored)
-        # Zero points on the other side of the sign, where the same grid is stored with the other signedness.
+        # Zero points shift by half the range if the same grid is stored with the other signedness.
         half = 1 << (int("".join(c for c in kind if c.isdigit())) - 1)
         signs = kind.startswith("int") - found.dtype.startswith("int")
         yield Compared(
@@ -307,7 +308,7 @@ def compare_dlc(model: ModelProto, dlc: Dlc) -> Iterator[Compared]:
 
 
 def _meant(node: NodeProto, stored: Mapping[str, TensorProto]) -> tuple[str, Any, Any] | None:
-    """Type, scales and zero points of a pair with stored parameters; None for blocks and what is not in the file."""
+    """Type, scales and zero points of a pair with stored parameters; None for blocks or external values."""
     parameters = [stored.get(name) for name in node.input[1:3]]
     held = [item for item in parameters if item is not None and not is_external(item)]
     if len(held) < 2 or attribute(node, "block_size", 0):

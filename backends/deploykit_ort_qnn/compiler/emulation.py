@@ -1,6 +1,7 @@
-"""Runs a compiled model on the emulator and its file on the CPU, has both judged, and finds where they part.
+"""Runs a compiled model on the emulator and its file on the CPU, has both
+judged, and finds the first node that differs.
 
-Emulated times are host noise and are not even kept. Limits and verdicts are the judge's; it changes no model.
+Emulated times depend on the build machine and are not kept. The judge sets limits and verdicts. No model is changed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def numbers_json(scope: NumericScope) -> Json:
 
 
 def numbers_scope(value: Json) -> NumericScope:
-    """What the rules look at, from the JSON value; raises InputError."""
+    """The numbers that the rules look at, from the JSON value. Raises InputError."""
     try:
         verdicts = [value[name] and Verdict.from_json(value[name]) for name in ("device", "quantization")]
         return NumericScope(
@@ -70,7 +71,7 @@ def numbers_scope(value: Json) -> NumericScope:
 
 
 def correctness(scope: NumericScope) -> Correctness:
-    """Right where the package does the model's task as well as its numbers allow; beside it what the device changed."""
+    """Whether the package does its task as well as its precision allows; with numbers of the device against the CPU."""
     verdict = scope.device
     if verdict is None:
         failed = "" if scope.is_spared else "the emulation failed: "
@@ -86,20 +87,20 @@ def correctness(scope: NumericScope) -> Correctness:
     return replace(right, numbers=(*right.numbers, *(number.to_json() for number in numbers)))
 
 
-_SHOWN = 64  # results at once: a model with so many more outputs is hardly slower
-_SEEN = 3  # so many samples' outputs are handed on, for a page to show
-_LEAST_DB = 20.0  # a tensor on the emulator that is farther from the CPU's is where something is lost
+_SHOWN = 64  # results shown at once: so many more outputs hardly slow a model down
+_SEEN = 3  # for so many samples outputs are kept, for a page to show
+_LEAST_DB = 20.0  # below this a tensor on the emulator counts as different from the CPU's
 
 
 class EmulationJob(Record):
-    """What to compare: paths relative to ``root``, input sets by input name, and what those mean (``label``).
+    """What to compare: paths relative to ``root``, input sets by input name, and where these come from (``label``).
 
     ``facts`` are those of the file, ``bits`` is the narrowest activation type (0: float). ``original`` judges the
-    outputs of the model as it was handed in, on these very inputs; without it the file is its own reference. ``tail``
-    is what the host runs afterwards. Inputs that the file does not have are left out. ``host`` compiled the context and
-    runs it where it can; else the provider installed beside this Python does. ``keep`` writes the outputs beside those
-    of the original into the package, for a device's to be held against. ``shared`` keeps what ran for the targets after
-    it, under ``kernels``: one that stands for the same kernels gives the same outputs. None is not found again.
+    outputs by the model as given, on the same inputs; without it the file is its own reference. ``tail`` is a model
+    that the host runs afterwards. Inputs that the file does not have are left out. ``host`` compiled the context and
+    runs it if it can; else the provider installed beside this Python does. ``keep`` writes the emulator's and the
+    original's outputs into the package, to compare a device's with. ``shared`` keeps the outputs under ``kernels`` for
+    later targets with the same kernels; with None they are not reused.
     """
 
     root: Path
@@ -121,18 +122,18 @@ class EmulationJob(Record):
 
 
 def narrowest(types: Iterable[str]) -> int:
-    """The width of the narrowest of some activation types, 0 when none is of 8 or 16 bits."""
+    """The width of the narrowest activation type, 0 if none has 8 or 16 bits."""
     bits = [int("".join(c for c in kind if c.isdigit())) for kind in types if kind.startswith(("uint", "int"))]
     return min((width for width in bits if width in (8, 16)), default=0)
 
 
 def compare(job: EmulationJob, progress: Tell = silent) -> NumericScope:
-    """The verdict on what the package gives on the emulator, and the first node that loses. Raises ToolError."""
+    """The verdict on the package's outputs on the emulator, and the first node that differs. Raises ToolError."""
     facts = job.facts
     run = partial(execute_both, options=job.options, timeout=job.timeout, progress=progress, host=job.host)
     feeds = [{name: feed[name] for name in facts.inputs} for feed in job.inputs]
     if job.original is None:
-        try:  # in bounds of time and memory: what meets them here takes the emulator hundreds of times as long
+        try:  # with limits of time and memory: the emulator takes hundreds of times as long
             Session(onnx.load(job.root / job.qdq)).run(feeds[0])
         except InputError as error:
             raise ToolError(f"{job.qdq}: does not run on the CPU", why=error.why or error.what) from None
@@ -148,14 +149,14 @@ def compare(job: EmulationJob, progress: Tell = silent) -> NumericScope:
     original = job.original
     if job.keep and original is not None:
         told = {"emulator": [{name: one[name] for name in original.judge.names if name in one} for one in npu]}
-        if original.quantization is not None or not facts.is_qdq:  # else the original is quantized itself
+        if original.quantization is not None or not facts.is_qdq:  # without it the original is quantized itself
             told["float"] = [dict(one) for one in original.judge.reference[: len(npu)]]
         kept = record_expected(job.inputs, told, job.label)
         if kept is not None:
             (job.root / EXPECTED_FILE).write_bytes(kept)
     located: Json = {}
     pairs = list(zip(*sides, strict=True))
-    if device.right is False:  # on the sample that is farthest off: with further results each takes much longer
+    if device.right is False:  # on the sample that is farthest off: each sample takes much longer with more outputs
         losses = [[sqnr_db(one[name], two[name]) for name in facts.outputs] for one, two in pairs]
         farthest = int(np.nan_to_num(losses, nan=-math.inf).min(axis=1).argmin())
         located = _first_difference(job, feeds[farthest], run, progress)
@@ -172,10 +173,10 @@ def compare(job: EmulationJob, progress: Tell = silent) -> NumericScope:
 def _judged(
     job: EmulationJob, facts: GraphFacts, cpu: Sequence[Arrays], npu: Sequence[Arrays]
 ) -> tuple[Verdict, Verdict | None]:
-    """The package on the emulator beside its quantization, and what that loses against float, if there is a float."""
+    """The verdict on the emulator's outputs, and on the quantization against float (None without a float original)."""
     original = job.original
     if original is None or not all(name in values for name in original.judge.names for values in npu):
-        # A float file is its own reference: then what is missing against float was lost by the device alone.
+        # A float file is its own reference: any difference from float is the device's alone.
         against = Against.QUANTIZED if job.bits or facts.is_qdq else Against.FLOAT
         context = Context(job.label, against=against, bits=job.bits, same_graph=True)
         return judge_outputs(facts, context, cpu, npu, job.inputs), None
@@ -185,16 +186,16 @@ def _judged(
     said = f"{len(npu)} of {of} samples, as many as --option time_limit={job.timeout:g} is enough for"
     if quantization is None:
         return replace(device, cost=said) if few else device, None
-    # What the file itself loses on the CPU counts as well, for the encodings may have been cured on the way; but only
-    # where it does what these do: a file that is wrong does not excuse the device that runs it.
+    # The loss of the file itself on the CPU counts as well, as the encodings may have been cured since; but only if the
+    # file does what the encodings do: a wrong file does not excuse the device that runs it.
     of_file = original.judge.compare(cpu)
     is_faithful = of_file.beside(quantization).right is True
-    # On fewer samples than the encodings were simulated on, only the file on the same ones is a measure.
+    # If fewer samples ran than the encodings were simulated on, only the file on the same samples is comparable.
     beside = device.beside(of_file if few and is_faithful else quantization)
     if beside.right is not True and is_faithful and device.beside(of_file).right is True:
         beside, quantization = device.beside(of_file), of_file
     beside = replace(beside, cost=f"{beside.cost}; {said}") if few else beside
-    # Where the encodings lose too, their wider type is told already.
+    # If the encodings lose too, their wider type is already told.
     if beside.right and beside.is_short and original.quantization is not None and not original.quantization.wider:
         wider = original.wider()
         beside = replace(beside, cost=f"{beside.cost}; {wider}") if wider else beside
@@ -207,13 +208,13 @@ def _first_difference(
     run: Callable[..., tuple[list[Arrays], list[Arrays]]],
     progress: Tell,
 ) -> Json:
-    """What is known of the first node whose result differs: by compiling again, with further results as outputs.
+    """The first node whose result differs, its type and its dB: found by compiling again with inner results as outputs.
 
-    With all of a large model at once the emulator takes tens of times as long: first some are looked at that are spread
-    over the graph, then those before the first wrong one of them.
+    With all results of a large model at once the emulator takes tens of times as long. So results spread over the graph
+    are looked at first, then those before the first wrong one.
     """
     model, shown = onnx.load(job.root / job.qdq), dict[str, NodeFact]()
-    # The result of every pair, of a model without pairs that of every operator; by such a tensor, in graph order, the
+    # The result of every pair, or of every operator in a model without pairs; by such a tensor, in graph order, the
     # node that computes it.
     facts = facts_of(model)
     halves = [node for node in facts.nodes if node.op_type == "DequantizeLinear"]
@@ -248,7 +249,7 @@ def _losses(
     run: Callable[..., tuple[list[Arrays], list[Arrays]]],
     progress: Tell,
 ) -> list[float]:
-    """How far each of these outputs is from the CPU's, in dB; nothing where it does not compile."""
+    """The dB of each of these outputs against the CPU's; empty if the model does not compile."""
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
         root = Path(folder)
         onnx.save(model, root / "model.onnx")
@@ -267,5 +268,5 @@ def _losses(
         (cpu,), (npu,) = run(root, "model.onnx", "c.onnx", [feed])
     rows = ChosenRows(facts_of(model))
     found = (rows.matched(name, cpu[name], npu[name]) for name in names)
-    # A kernel may give another shape than the model says: then nothing is right.
+    # A kernel's result may have another shape than the model says: then all of it is wrong.
     return [sqnr_db(one.left, one.right) if one.left.shape == one.right.shape else -math.inf for one in found]

@@ -1,7 +1,7 @@
-"""Reads what the compiler says about time: its performance estimate, and the simulated trace of every kernel.
+"""Reads the compiler's times: its performance estimate, and the simulated trace of every kernel.
 
-The provider writes both while a graph is finalized for a SoC that the compiler has a model of (observed with QAIRT
-2.51: soc_model 52, 62, 63, 72 and 77); for any other it says that it has none. Nothing is estimated here.
+The provider writes both while a graph is finalized, if the compiler has a cost model of the SoC (observed with QAIRT
+2.51: soc_model 52, 62, 63, 72 and 77). Nothing is estimated here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from deploykit_qualcomm.profiles import profile_rows
 
 __all__ = ["compiled_origins", "nearest_estimated", "read_estimate"]
 
-# The HTPs of which the compiler of QAIRT 2.51 has a cost model; 62 values of soc_model were tried.
+# The HTPs that the compiler of QAIRT 2.51 has a cost model for; 62 values of soc_model were tried.
 _ESTIMATED = (52, 62, 72, 77)
-# A trace of more kernels is summed up and not handed on: no page would show it.
+# A trace of more kernels is summed up and not passed on: no page would show it.
 _MOST_EVENTS = 200_000
 
 _ROOT = "Performance Estimates"
@@ -45,24 +45,24 @@ _ROWS = {
     "Output Spill": "output_spill",
 }
 _DDR = ("input_fill", "intermediate_fill", "intermediate_spill", "output_spill")
-_ORIGIN = 0xFFFFFFFF  # the low half of an operation's number is that of the node it was made from
+_ORIGIN = 0xFFFFFFFF  # the low half of an operation's number is the number of the node it was made from
 _CLOCK = re.compile(rb'"sim_core_freq"\s*:\s*([0-9.eE+]+)')
-# Products that the matrix unit computes where their types and shapes allow it.
+# Operators that the matrix unit computes if their types and shapes allow it.
 _PRODUCTS = frozenset({"Conv2d", "DepthWiseConv2d", "FullyConnected", "MatMul", "TransposeConv2d"})
-# The compiler's own first operations, which the table of names does not list.
+# The compiler's own first operations, which its table of names does not list.
 _GRAPH_ENDS = {2: "graph input", 3: "graph output"}
 _LONGEST_LINE = 1 << 20
 
 
 class _Moved(msgspec.Struct, frozen=True):
-    """Bytes from and to DDR."""
+    """Bytes read from and written to DDR."""
 
     dram_read: int = 0
     dram_write: int = 0
 
 
 class _TraceArguments(msgspec.Struct, frozen=True):
-    """``name`` is that of a thread, the others are about a kernel."""
+    """The arguments of an event: ``name`` is that of a thread, the other fields describe a kernel."""
 
     name: str = ""
     id: str = "0"
@@ -86,7 +86,7 @@ _WANTED = re.compile(rb'"ph"\s*:\s*"X"|"name"\s*:\s*"thread_name"')
 
 
 class _Trace(Struct, frozen=True):
-    """Events of one file; ``whole`` is False where the end of the trace lacks."""
+    """The events of one trace file; ``whole`` is False if its end is missing."""
 
     events: tuple[TraceEvent, ...]
     clock_mhz: float
@@ -101,9 +101,9 @@ def read_estimate(
     chip: str,
     nodes: Collection[str] = (),
 ) -> Estimate | None:
-    """The estimate of one compilation, summed over its graphs; None where the compiler has none for this SoC.
+    """The estimate of one compilation, summed over its graphs; None if the compiler has no cost model of this SoC.
 
-    ``profile`` is the CSV; the trace lies beside it. ``nodes`` are the operators of the model as the user named them.
+    ``profile`` is the CSV; the trace lies beside it. ``nodes`` are the names of the user's operators.
     """
     rows = _estimate_rows(profile)
     if not rows.get("cycles") or not rows.get("time_us"):
@@ -138,9 +138,10 @@ def read_estimate(
 
 
 def nearest_estimated(device: Device) -> Device | None:
-    """The chip nearest to one, of those of which the compiler has a cost model; None where the chip is one of them.
+    """The nearest chip that the compiler has a cost model for; None if the device's own chip is one of these.
 
-    Near is the architecture first, then the size of the fast memory. No factor leads from the one time to the other.
+    The nearest has the nearest architecture, then the nearest size of fast
+    memory. No factor converts one time to the other.
     """
     if device.fact("soc_model") in _ESTIMATED:
         return None
@@ -155,9 +156,9 @@ def nearest_estimated(device: Device) -> Device | None:
 
 
 def compiled_origins(graphs: Iterable[QnnGraph], nodes: Mapping[str, str]) -> Origins:
-    """How names in compiled graphs lead back to ``nodes``, the operators of the model with their types.
+    """The mapping from names in compiled graphs to ``nodes``, the operators of the model with their types.
 
-    A transpose that the provider puts in for its channel-last layout is told by the operator that wants it.
+    A transpose that the provider inserts for its channel-last layout is attributed to the operator that needs it.
     """
     plain = Origins(nodes=nodes)
     layouts = {}
@@ -174,7 +175,7 @@ def compiled_origins(graphs: Iterable[QnnGraph], nodes: Mapping[str, str]) -> Or
 
 
 def _explained(operators: Sequence[OperatorTime], graph: QnnGraph, origins: Origins) -> tuple[OperatorTime, ...]:
-    """Each operator with what a person can do something about, as far as the trace shows it."""
+    """Adds to each operator the reason for its time that a user can act on, if the trace shows one."""
     kinds = {origins.node(node.name): node.type for node in graph.nodes}
     found = []
     for item in operators:
@@ -190,7 +191,7 @@ def _explained(operators: Sequence[OperatorTime], graph: QnnGraph, origins: Orig
 
 
 def _estimate_rows(profile: Path) -> dict[str, float]:
-    """Sums over the blocks of all graphs; empty where there is no block, or the file cannot be read."""
+    """The sums over the blocks of all graphs; empty if there is no block, or the file cannot be read."""
     sums: dict[str, float] = {}
     inside = False
     try:
@@ -205,7 +206,7 @@ def _estimate_rows(profile: Path) -> dict[str, float]:
 
 
 def read_trace(path: Path, labels: Mapping[int, str]) -> _Trace:
-    """The kernels of one trace, line by line: a Chrome trace as text inside a binary file, of any size."""
+    """Reads the kernels of a trace line by line: a Chrome trace as text inside a binary file of any size."""
     events = []
     threads: dict[int, str] = {}
     clock, whole = 0.0, False
@@ -213,7 +214,7 @@ def read_trace(path: Path, labels: Mapping[int, str]) -> _Trace:
         while line := stream.readline(_LONGEST_LINE):
             if (at := line.find(b'{"name":')) < 0:
                 if found := _CLOCK.search(line):
-                    # The configuration of the simulation stands behind the last event.
+                    # The configuration of the simulation follows the last event.
                     clock, whole = float(found[1]), True
                 continue
             if not _WANTED.search(line, at):

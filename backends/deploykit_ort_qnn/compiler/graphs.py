@@ -1,7 +1,8 @@
-"""Parses what the compiler was asked for (the provider's JSON graph) and what it made of it (the schematic).
+"""Parses the graph that the compiler was given (the provider's JSON) and the graph it made (the schematic).
 
-The JSON prints scale and offset for every kind of encoding, but only for the per-tensor kind are they the real ones.
-The schematic (``profiling_level=optrace``) is text with a binary tail, whatever its name says. Nothing is judged.
+The JSON prints scale and offset for every kind of encoding, but they are only valid for the
+per-tensor kind. The schematic (``profiling_level=optrace``) is text with a binary tail, although
+its name ends in .bin. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ROLES = {0: "input", 1: "output", 3: "native", 4: "static"}
 
 
 class QnnTensor(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor: its type by ONNX-like name, its role, and its encoding's kind ("" when it has none).
+    """One tensor: its type by an ONNX-like name, its role, and the kind of its encoding ("" if it has none).
 
     ``scale`` and ``zero_point`` are None unless the encoding is per tensor. ``fixed`` is True on an integer grid.
     """
@@ -63,7 +64,7 @@ class QnnNode(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QnnGraph(Record, dict=True):
-    """One graph as it was given to the compiler."""
+    """One graph as the compiler was given it."""
 
     name: str
     nodes: tuple[QnnNode, ...]
@@ -81,12 +82,12 @@ class QnnGraph(Record, dict=True):
 
 
 def read_graph(path: Path) -> QnnGraph:
-    """Parse one file; raises InputError that names the bad entry."""
+    """Parses one file. Raises InputError that names the bad entry."""
     return parse_graph(read_json(path), where=path.name, name=path.stem)
 
 
 def parse_graph(value: Any, *, where: str, name: str) -> QnnGraph:
-    """Parse the JSON value of one file."""
+    """Parses the JSON value of one file. Raises InputError."""
     try:
         graph = value["graph"]
         tensors = {key: _tensor(tensor) for key, tensor in graph["tensors"].items()}
@@ -127,7 +128,7 @@ _DTYPE = re.compile(r"'dtype': '([^']*)'")
 _DIMS = re.compile(r"'dims': \[([^\]]*)\]")
 _NAME = re.compile(r"^0x([0-9a-f]+): '(.*)',$")
 _GRAPH = re.compile(r'^qnn_graph_name = "(.*)"')
-# Optimized operations keep the number of the QNN node they were made from in the low half of their own.
+# The low half of an optimized operation's number is the number of the QNN node it was made from.
 _ORIGIN = 0xFFFFFFFF
 
 
@@ -140,7 +141,7 @@ class SchematicOp(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def origin(self) -> int:
-        """The number of the QNN node that it was made from, 0 when it has none."""
+        """The number of the QNN node that the operation was made from, 0 if there is none."""
         return self.id & _ORIGIN
 
     @property
@@ -151,7 +152,7 @@ class SchematicOp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Schematic(Record, rename={"after": "operations"}):
-    """One graph after the compiler's optimization, with the names of the QNN nodes by number."""
+    """One graph after the compiler's optimization, with the names of its QNN nodes by number."""
 
     graph: str
     names: dict[int, str]
@@ -159,7 +160,7 @@ class Schematic(Record, rename={"after": "operations"}):
 
 
 def read_schematic(path: Path) -> Schematic:
-    """Parse one file; raises InputError when it holds no optimized graph."""
+    """Parses one file. Raises InputError if it holds no optimized graph."""
     try:
         with path.open("r", encoding="utf-8", errors="replace") as lines:
             return parse_schematic(lines, where=path.name)
@@ -168,7 +169,7 @@ def read_schematic(path: Path) -> Schematic:
 
 
 def parse_schematic(lines: Iterable[str], *, where: str) -> Schematic:
-    """Parse the lines of a schematic up to the names; what follows them is not read."""
+    """Parses the lines of a schematic up to the graph's name, which follows the node names; the rest is not read."""
     after: tuple[SchematicOp, ...] | None = None
     names: dict[int, str] = {}
     source = iter(lines)

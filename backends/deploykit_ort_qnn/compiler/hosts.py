@@ -1,6 +1,6 @@
-"""Who compiles for a wheel: the provider installed beside this Python, or a toolchain; it judges no result.
+"""Finds who compiles for a wheel: the provider installed beside this Python, or a toolchain. It judges no result.
 
-A host works off a compilation request in a process of its own and answers as the worker does.
+A host handles a compilation request in a separate process and answers as the worker does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Work = tuple[ProgramEnd, dict[str, Any] | None, tuple[str, ...]]
-"""How the process ended, the worker's answer (None when it died before giving one), and the log."""
+"""How the process ended, the worker's answer (None if it died before giving one), and the log."""
 
 _PROGRESS = "deploykit-progress: "
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -52,17 +52,21 @@ package.__path__ = [sys.argv.pop(1)]
 sys.modules["deploykit_ort_qnn"] = package
 runpy.run_module("deploykit_ort_qnn.compiler.worker", run_name="__main__", alter_sys=True)
 """
-"""Finds the worker's modules by their folder: a toolchain's Python has no deploykit, and none of it is needed."""
+"""Finds the worker's modules by their folder: a toolchain's Python has no deploykit, and needs none of it."""
 
 
 class Worker(Record):
-    """The Python that runs ``deploykit_ort_qnn.compiler.worker``. ``environment`` adds to the caller's variables."""
+    """The Python that runs ``deploykit_ort_qnn.compiler.worker``.
+    ``environment`` holds variables added to the caller's.
+    """
 
     python: str
     environment: Mapping[str, str] = {}
 
     def work(self, request: Json, root: Path, scratch: Path, timeout: float, progress: Tell) -> Work:
-        """Work off one request; paths in it are relative to ``root``. ToolError where the provider is not installed."""
+        """Handles one request; its paths are relative to ``root``. Raises
+        ToolError if the provider cannot be used here.
+        """
         question, answer = scratch / "request.json", scratch / "result.json"
         question.write_text(json.dumps(request), "utf-8")
         answer.unlink(missing_ok=True)
@@ -85,7 +89,7 @@ class Worker(Record):
             on_line=hear,
             memory=_memory(request, root),
         )
-        # Where the vendor's libraries do not load nothing was asked about the model, so nothing is said of it.
+        # If the vendor's libraries do not load, the compiler was not asked, so this is no answer about the model.
         unloadable = unloadable_library(log)
         if unloadable is not None:
             what = "the libraries of the QNN provider cannot be loaded on this machine"
@@ -102,9 +106,10 @@ class Worker(Record):
 
 
 def _memory(request: Json, root: Path) -> int | None:
-    """Bytes that the worker may take: a graph of a kilobyte can have constants of any size, which the runtime computes.
+    """The bytes of memory that the worker may take, None without a model.
 
-    A thousand times its size is more than the compiler takes of a real model; external data lies beside the model.
+    A graph of a kilobyte can have constants of any size, which the runtime computes. A thousand times the model's size
+    is more than the compiler takes for a real model; external data lies beside the model.
     """
     if "model" not in request:
         return None
@@ -117,7 +122,9 @@ HERE = Worker(python=sys.executable)
 
 
 def installed_wheel() -> dict[str, str] | None:
-    """Versions of the installed provider, ONNX Runtime and the QAIRT inside (by the table); None without one."""
+    """The versions of the installed provider, of ONNX Runtime, and of the QAIRT
+    inside (by the table); None without a provider.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     if find_spec("onnxruntime_qnn") is None:
@@ -131,20 +138,21 @@ def installed_wheel() -> dict[str, str] | None:
 
 
 NOTHING_TAKEN = "the provider took no node"
-"""The error where nodes may stay on the CPU and all did; the worker, which imports none of this, says it too."""
+"""The error if nodes may stay on the CPU and all of them did. The worker imports nothing of this module and has it too.
+"""
 
 _ALL = 99
-"""ONNX Runtime's level of optimization in which it makes every rewrite of its own."""
+"""ONNX Runtime's optimization level for all of its own rewrites."""
 _WITH_REASONS = 1
-"""The level of ONNX Runtime's log at which the provider says why it refuses a node."""
+"""The ONNX Runtime log level at which the provider says why it refuses a node."""
 _TRACES = ("profiling_level", "profiling_file_path")
 
 
 class Host(Record):
     """A toolchain whose compiler stands in for the provider installed beside this Python.
 
-    That of a Linux wheel compiles and emulates in a Python of its own. That of a Windows wheel is run by a runner under
-    Wine; where another wheel's provider asks it, that is recorded, and the log has the backend's own words.
+    The compiler of a Linux wheel compiles and emulates in a Python of its own. That of a Windows wheel is run under
+    Wine. If another wheel's provider calls it, the calls are recorded, and the log holds the backend's own words.
     """
 
     wheel: Wheel
@@ -152,7 +160,7 @@ class Host(Record):
 
     @property
     def identity(self) -> dict[str, str]:
-        """``wheel``, ``qairt`` and ``onnxruntime``, which is pinned or has the version of the provider's wheel."""
+        """``wheel``, ``qairt`` and ``onnxruntime``; the last is pinned, or has the version of the provider's wheel."""
         runtime = self.wheel.asked_by or self.wheel.version
         if self.wheel.runs_on_linux:
             pins = {pin.name: str(pin.specifier).lstrip("=") for pin in map(Requirement, self.spec.constraints)}
@@ -161,21 +169,23 @@ class Host(Record):
 
     @property
     def where(self) -> str:
-        """The toolchain, or under what it runs and whose provider asks it."""
+        """Words for a message: the toolchain, or Wine and whose provider calls the compiler."""
         if self.wheel.runs_on_linux:
             return f", toolchain {self.spec.name}-{self.spec.version}"
         return f" under Wine, asked by {self.wheel.asked_by}" if self.wheel.asked_by else " under Wine"
 
     @property
     def emulator(self) -> Worker | None:
-        """That of a Linux wheel; a Windows one's never ends on some graphs."""
+        """The emulator of a Linux wheel, else None: that of a Windows wheel never ends on some graphs."""
         if not self.wheel.runs_on_linux:
             return None
         environment = environment_of(self.spec)
         return Worker(python=str(environment.python), environment=environment.variables)
 
     def compile(self, request: Json, root: Path, scratch: Path, timeout: float, progress: Tell) -> Work:
-        """Have a worker of the toolchain's Python make the context, or the runner, which writes no schematic."""
+        """Compiles a context with a worker of the toolchain's Python, or with the
+        runner under Wine, which writes no schematic.
+        """
         worker = self.emulator
         if worker is not None:
             environment_of(self.spec).require()
@@ -213,12 +223,12 @@ class Host(Record):
 
 
 def who_compiles(host: Host | None) -> dict[str, str] | None:
-    """``wheel``, ``qairt`` and ``onnxruntime`` of a host, or of what is installed here; None where nothing is."""
+    """``wheel``, ``qairt`` and ``onnxruntime`` of a host, or of the provider installed here; None without one."""
     return installed_wheel() if host is None else host.identity
 
 
 def toolchain_host(wheel: Wheel) -> Host | None:
-    """The toolchain that compiles for a wheel; None where the wheel is installed, or the toolchain is not ready."""
+    """The toolchain that compiles for a wheel; None if the wheel is installed here, or the toolchain is not ready."""
     installed, spec = installed_wheel(), host_toolchain(wheel.sdk)
     if installed is not None and installed["wheel"] == wheel.version:
         return None

@@ -1,8 +1,8 @@
-"""Has a worker compile, run and read, and turns whatever happens to it into a plain outcome; it decides no option.
+"""Has a worker compile, run or read, and turns every end of it into an outcome. It decides no option.
 
-A refusal, a crash or a time-out of the compiler is an outcome, not an exception; only an environment in which the
-worker cannot start at all raises ToolError. Work that succeeded is kept, found by everything it depends on: a crash or
-a refusal may have had a reason that lies outside of what was asked.
+A refusal, a crash or a time-out of the compiler is an outcome, not an exception. ToolError is raised if the worker
+cannot start at all, or cannot run or read a model. Successful work is kept, under a key of all it depends on; a crash
+or a refusal is not, as its cause may lie outside of the question.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def known_work(
     host: Host | None = None,
     tell: Tell,
 ) -> Work:
-    """What ``run`` gives, or gave before for the same question; the files lie in ``scratch`` either way.
+    """The result of ``run``, or the kept one for the same question; in both cases the files are in ``scratch``.
 
-    ``asked`` is the question without any path of this machine, ``inputs`` are the files and folders it is about. A
+    ``asked`` is the question without any path of this machine, ``inputs`` are the files and folders it depends on. A
     folder stands for all files directly in it.
     """
     if is_off():
@@ -98,8 +98,8 @@ class CompileJob(Record):
     """One compilation. ``model`` and ``context`` are paths relative to ``root``, the worker's working folder.
 
     ``options`` are provider options, ``entries`` session configuration entries. ``timeout`` is in seconds. ``host``
-    compiles, None is the provider installed beside this Python. ``operators`` are the names that the user knows nodes
-    by.
+    runs the compiler; None means the provider installed beside this
+    Python. ``operators`` are the user's names of nodes.
     """
 
     root: Path
@@ -116,11 +116,11 @@ class CompileJob(Record):
 
 
 class CompileOutcome(Record):
-    """How a compilation ended, with everything that was seen of it.
+    """How a compilation ended, with everything that was seen.
 
     ``files`` are the context model and its binary, relative to the root. ``seconds`` and ``peak_rss_mb`` describe the
-    build machine and say nothing about the device; ``grown`` is True where it was ended for the memory it took.
-    ``culprit`` are the operators that alone end it in that way, where they were looked for and found.
+    build machine and say nothing about the device; ``grown`` is True if the process was stopped for the memory it took.
+    ``culprit`` are the operators that alone end a compilation in the same way, if they were looked for and found.
     """
 
     status: Status
@@ -139,12 +139,12 @@ class CompileOutcome(Record):
 
     @property
     def ok(self) -> bool:
-        """True when there is a compiled model."""
+        """True if there is a compiled model."""
         return self.status == "compiled"
 
 
 def compile_model(job: CompileJob, progress: Tell = silent) -> CompileOutcome:
-    """Compile in a child process; the target files appear together at the end, or not at all."""
+    """Compiles in a child process; the target files appear together at the end, or not at all."""
     target = job.root / job.context
     binary = target.with_name(f"{target.stem}_qnn.bin")
     for path in (target, binary):
@@ -172,12 +172,12 @@ def compile_model(job: CompileJob, progress: Tell = silent) -> CompileOutcome:
 
         def run() -> Work:
             work = compile_(request, job.root, scratch, job.timeout, progress)
-            # The provider drops its schematics into the working folder, whatever the profile's path is.
+            # The provider writes its schematics into the working folder, whatever the profile's path is.
             for path in job.root.glob("QNNExecutionProvider_*_schematic.bin"):
                 path.replace(scratch / "traces" / path.name)
             return work
 
-        # The compilation without the paths of this machine.
+        # The compilation as a question without the paths of this machine.
         names = [Path(job.model).name, Path(job.context).name]
         how = [job.embed, job.allow_cpu, job.trace]
         asked = {"names": names, "how": how, "options": dict(job.options), "entries": dict(job.entries)}
@@ -188,7 +188,7 @@ def compile_model(job: CompileJob, progress: Tell = silent) -> CompileOutcome:
 
 
 def write_dlc(job: CompileJob, target: Path, progress: Tell = silent) -> str:
-    """Have the installed provider write one whole graph as DLC to ``target``; why there is none, "" where there is."""
+    """Has the installed provider write one whole graph as DLC to ``target``. Returns why this failed, else ""."""
     with tempfile.TemporaryDirectory(prefix=".dlc-", dir=job.root) as folder:
         scratch = Path(folder)
         made = scratch / "made"
@@ -223,9 +223,9 @@ def execute_both(
 ) -> tuple[list[Arrays], list[Arrays]]:
     """The outputs of a model on the CPU and of its compiled form on an emulator. Raises ToolError.
 
-    They are for each input set, or for the first ones where more would take longer than ``timeout`` seconds.
+    They cover all input sets, or the first ones that fit into ``timeout`` seconds.
 
-    The emulator is that of the host which compiled, where it has one that can be used, else the one installed here.
+    The emulator is that of the host, if it has one, else the one installed here.
     """
     reference, emulated = ("cpu", qdq, dict[str, str]()), ("npu", context, dict(options))
     emulator = None if host is None else host.emulator
@@ -237,7 +237,7 @@ def execute_both(
     return cpu[: len(npu)], npu[: len(cpu)]
 
 
-# The rest of the time is for opening a model twice, and for one input that takes longer than those before.
+# The share of the time limit for running; the rest is for opening models and for an input that takes longer.
 _FOR_RUNNING = 0.8
 
 
@@ -249,7 +249,7 @@ def execute(
     timeout: float,
     progress: Tell,
 ) -> list[list[Arrays]]:
-    """The outputs of each run (provider, model, options) for the input sets that the time is enough for."""
+    """The outputs of each run (provider, model, options) for the input sets the time allows. Raises ToolError."""
     import numpy as np
 
     with tempfile.TemporaryDirectory(prefix=".run-", dir=root) as folder:
@@ -293,10 +293,11 @@ def execute(
 
 
 def read_context(path: Path) -> Json:
-    """The metadata of a context binary, or why it is none, as the worker answers it, within the time of the caller.
+    """The metadata of a context binary, or why it cannot be read, as the
+    worker answers; within the caller's time limit.
 
-    The vendor's library dies now and then on files that it reads the next time, so a crash is tried once again.
-    Raises ToolError, with the part of the work that failed, where it dies twice or does not come to an end.
+    The vendor's library sometimes crashes on a file that it reads the next time, so one crash is tried again. Raises
+    ToolError with the step that failed, if it crashes twice or does not end.
     """
     request = {"action": "context", "path": str(path.resolve())}
     left = time_left()
@@ -318,7 +319,7 @@ def read_context(path: Path) -> Json:
 
 
 _READING_SECONDS = 120.0
-"""For reading a binary, where the caller has set no bound (``limited_time``)."""
+"""The time limit for reading a binary, if the caller has set none (``limited_time``)."""
 
 
 def _outcome(
@@ -336,7 +337,7 @@ def _outcome(
         return CompileOutcome(status=status, message=answer["error"], refused=refused, **common)
     import onnx
 
-    # The nodes of the context model that stayed outside of the compiled graphs.
+    # The nodes of the context model that stayed outside the compiled graphs.
     nodes = onnx.load(scratch / "out" / Path(job.context).name, load_external_data=False).graph.node
     cpu = tuple(RefusedNode(node.name, node.op_type) for node in nodes if node.op_type != "EPContext")
     if cpu and not job.allow_cpu:
@@ -348,7 +349,7 @@ def _outcome(
         try:
             found.append(read_schematic(path))
         except InputError:
-            # An unknown form means that the types after optimization are unknown, which the caller sees and says.
+            # In an unknown form the types after optimization are unknown; the caller sees this and says so.
             continue
     graphs, schematics = tuple(map(read_graph, asked)), tuple(found)
     chip = job.options.get("soc_model", "")
@@ -365,7 +366,7 @@ def _outcome(
 
 def _publish(outcome: CompileOutcome, made: Path, target: Path, root: Path) -> CompileOutcome:
     files: list[str] = []
-    # The binary first: a context model never points to a binary that is not there.
+    # The binary is moved first: a context model never points to a missing binary.
     for path in sorted(made.iterdir(), key=lambda path: path.suffix == ".onnx"):
         final = path.replace(with_folder(target.with_name(path.name)))
         files.append(final.relative_to(root).as_posix())
@@ -373,7 +374,7 @@ def _publish(outcome: CompileOutcome, made: Path, target: Path, root: Path) -> C
 
 
 LATE = "the time limit"
-"""The end of the reason where something took too long, and nothing else went wrong."""
+"""The end of the reason if a time limit is all that went wrong."""
 
 
 def _death(done: ProgramEnd, timeout: float, who: str = "the compiler's process") -> str:

@@ -1,8 +1,8 @@
-"""Compares the types that were meant with what the compiler was asked for and what it made of it; and keeps both.
+"""Compares the intended types with those the compiler was asked for and those it made, and keeps the evidence.
 
-Names: a tensor is stored under the output name of its QuantizeLinear, or the name of its integers; operations keep
-the name of the node they came from. What is kept is plain JSON without times, addresses or paths, so that the same
-inputs give the same bytes.
+Names: a tensor is stored under the output name of its QuantizeLinear, or the name of its integers;
+operations keep the name of the node they came from. The evidence is plain JSON without times, addresses or
+paths, so that the same inputs give the same bytes.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _ACTIVATION = {
     "Float32": "float32",
 }
 _PREPARED = ("weight", "bias")
-"""Operations whose kind has one of these words prepare constants: their types are not those of activations."""
+"""Operations with one of these words in their kind prepare constants: their types are not those of activations."""
 
 
 class PrecisionScope(Record, dict=True):
-    """One compiled model. ``stored`` maps a tensor to its name in the QDQ model, ``quantized`` are all such names
-    (conversions that were asked for included). ``strict`` makes every change an error.
+    """One compiled model. ``stored`` maps a tensor to its name in the QDQ model, ``quantized`` holds all such names
+    (including conversions that were asked for). ``strict`` makes every change an error.
     """
 
     graphs: tuple[QnnGraph, ...]
@@ -71,7 +71,7 @@ class PrecisionScope(Record, dict=True):
 
     @cached_property
     def activation_types(self) -> Mapping[str, frozenset[str]]:
-        """Per node, the types of activations in the optimized graph."""
+        """The types of each node's activations in the optimized graph."""
         found: dict[str, set[str]] = {}
         for schematic in self.schematics:
             for op in schematic.after:
@@ -80,16 +80,16 @@ class PrecisionScope(Record, dict=True):
                     continue
                 kinds = {_ACTIVATION[dtype] for dtype in op.dtypes if dtype in _ACTIVATION}
                 if "fp16" in op.kind and "float32" in kinds:
-                    # What computes in float16 and writes float32 converts at the graph's border as well.
+                    # An operation that computes in float16 and writes float32 also converts at the graph's border.
                     kinds = kinds - {"float32"} | {"float16"}
                 found.setdefault(name, set()).update(kinds)
         return {name: frozenset(types) for name, types in found.items()}
 
 
 class FloatNode(Record):
-    """A node that was asked for in float. ``wanted`` is the integer type meant for a tensor of it, "" if none was.
+    """A node that was asked for in float. ``wanted`` is the integer type intended for its output, "" if there is none.
 
-    ``made`` is what the compiler made of it (``float16``, ``float32``), "" when no schematic tells.
+    ``made`` is the float type the compiler chose (``float16``, ``float32``), "" if no schematic tells.
     """
 
     name: str
@@ -101,7 +101,7 @@ class FloatNode(Record):
 
 
 class Narrowed(Record):
-    """A tensor that loses bits on its way into a node, by a conversion nobody asked for."""
+    """A tensor that loses bits on its way into a node, by a conversion that was not asked for."""
 
     node: str
     type: str
@@ -111,9 +111,9 @@ class Narrowed(Record):
 
 
 def actual_types(scope: PrecisionScope) -> dict[str, str]:
-    """The type each tensor with an intention got in the compiled graph; a tensor that was fused away is left out.
+    """The type in the compiled graph of each tensor with an intended type; a tensor that was fused away is left out.
 
-    So is a tensor meant to be float where no schematic says which float the compiler chose.
+    A tensor intended as float is left out too, if no schematic says which float type the compiler chose.
     """
     found: dict[str, str] = {}
     made = {node.tensor: node.made for node in float_nodes(scope) if node.made}
@@ -123,7 +123,7 @@ def actual_types(scope: PrecisionScope) -> dict[str, str]:
             tensor = next(
                 (graph.tensors[n] for n in (stored, f"{stored}_transpose", name) if n and n in graph.tensors), None
             )
-            # The graph's own inputs and outputs are float by agreement; what counts are the pairs beside them.
+            # The graph's own inputs and outputs are always float; the pairs beside them count.
             if tensor is None or tensor.role in ("input", "output"):
                 continue
             if tensor.is_float and wanted.startswith(("float", "bfloat")) and not scope.schematics:
@@ -135,7 +135,7 @@ def actual_types(scope: PrecisionScope) -> dict[str, str]:
 
 
 def float_nodes(scope: PrecisionScope) -> Iterator[FloatNode]:
-    """Nodes that compute in float, by what was asked; a graph wholly in float has them too."""
+    """Yields the nodes that compute in float, by the graph given to the compiler; a float graph has them too."""
     for graph in scope.graphs:
 
         def in_float(node: QnnNode, graph: QnnGraph = graph) -> bool:
@@ -143,7 +143,7 @@ def float_nodes(scope: PrecisionScope) -> Iterator[FloatNode]:
 
         for node in filter(in_float, graph.nodes):
             if node.type in ("Reshape", "Transpose"):
-                # Beside a node that computes in float it follows that one.
+                # Next to a node that computes in float, a move follows that node's type.
                 beside = [graph.producers[name] for name in node.inputs[:1] if name in graph.producers]
                 beside += [reader for name in node.outputs for reader in graph.consumers.get(name, ())]
                 if any(map(in_float, beside)):
@@ -165,7 +165,7 @@ def float_nodes(scope: PrecisionScope) -> Iterator[FloatNode]:
 
 
 def _tensor_of(graph: QnnGraph, node: QnnNode) -> str:
-    """The node's output by the name it has in the model; inserted reshapes are looked through."""
+    """The node's output by its name in the model; inserted reshapes are skipped."""
     name = node.outputs[0]
     consumers = graph.consumers
     for _ in range(4):
@@ -176,7 +176,7 @@ def _tensor_of(graph: QnnGraph, node: QnnNode) -> str:
 
 
 def narrowed(scope: PrecisionScope) -> Iterator[Narrowed]:
-    """Conversions from 16 to 8 bits that the provider put in by itself, and operations the compiler narrowed."""
+    """Yields conversions from 16 to 8 bits that the provider inserted, and operations that the compiler narrowed."""
     seen = set[str]()
     for graph in scope.graphs:
         for node in graph.nodes:
@@ -211,7 +211,7 @@ def evidence_json(outcome: CompileOutcome) -> Json:
     asked = [replace(graph, tensors=dict(sorted(graph.tensors.items()))) for graph in outcome.graphs]
     made = []
     for schematic in outcome.schematics:
-        # Only operations that compute and belong to a named node: what the rules read.
+        # Only operations that compute and belong to a named node, which the rules read.
         named = [op for op in schematic.after if op.computes and op.origin in schematic.names]
         after = tuple(replace(op, id=op.origin) for op in named)
         made.append(replace(schematic, names=dict(sorted(schematic.names.items())), after=after))
@@ -220,7 +220,7 @@ def evidence_json(outcome: CompileOutcome) -> Json:
 
 
 def read_evidence(path: Path) -> tuple[tuple[QnnGraph, ...], tuple[Schematic, ...]]:
-    """Graphs and schematics back from the file; raises InputError."""
+    """Reads the graphs and schematics of a compilation back. Raises InputError."""
     value = read_json(path)
     try:
         graphs = msgspec.convert(value["asked"], tuple[QnnGraph, ...])
@@ -236,7 +236,7 @@ def precision_scope(
     *,
     strict: bool = False,
 ) -> PrecisionScope:
-    """What the precision rules look at; of a float model no types were meant."""
+    """The data that the precision rules look at; a float model has no intended types."""
     if prepared is None:
         return PrecisionScope(graphs=graphs, schematics=schematics, intended={}, stored={}, strict=strict)
     return PrecisionScope(
@@ -250,12 +250,12 @@ def precision_scope(
 
 
 def quantized_tensors(model: ModelProto) -> frozenset[str]:
-    """The names of what the pairs of a model quantize to."""
+    """The names of all quantized tensors in a model."""
     return frozenset(node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear")
 
 
 def dlc_scope(package: Path) -> DlcScope:
-    """The DLC of a package against its Q/DQ model; of a float model no types were meant. Raises InputError."""
+    """The DLC of a package compared with its Q/DQ model; a float model has no intended types. Raises InputError."""
     dlc = read_dlc(package / DLC)
     model = onnx.load(package / MODEL, load_external_data=False)
     return DlcScope(qairt=dlc.writer, metadata=dlc.metadata, compared=tuple(compare_dlc(model, dlc)))

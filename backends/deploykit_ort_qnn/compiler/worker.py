@@ -1,9 +1,9 @@
-"""The child process: compiles, runs and reads context binaries, so that a crash of vendor code ends only this process.
+"""The child process that compiles, runs and reads context binaries: a crash of vendor code ends only this process.
 
-Started by ``jobs.py`` and by nobody else, also in a Python without deploykit: it imports nothing of it. Every path is
-relative to the working folder, since the provider mixes the model's path into the names inside the binary. Lines on
-standard error that begin with ``PROGRESS`` are news for the parent. Only ``add_provider_for_devices`` puts a model on
-the provider: ``providers=[...]`` gives a CPU session without a word.
+Only deploykit starts it, also in a Python without deploykit, so it imports nothing of the core. Every path is relative
+to the working folder, since the provider mixes the model's path into the names inside the binary. Lines on standard
+error that begin with ``PROGRESS`` are news for the parent. Only ``add_provider_for_devices`` puts a model on the
+provider: ``providers=[...]`` silently gives a CPU session.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ EP_NAME = "QNNExecutionProvider"
 
 
 class NotOnProviderError(Exception):
-    """The session exists, but not on the wanted provider."""
+    """The session exists, but not on the QNN provider."""
 
 
 def npu_session(model: str, *, options: Mapping[str, str], entries: Mapping[str, str]) -> Any:
-    """A session whose first provider is the QNN one; raises what ONNX Runtime raises, or NotOnProviderError."""
+    """A session whose first provider is QNN. Raises ONNX Runtime's own errors, or NotOnProviderError."""
     import onnxruntime as ort
     import onnxruntime_qnn as qnn
 
     ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
-    # On a build machine the provider's one device is the CPU: never look for a device of type NPU.
+    # On a build machine the provider's only device is the CPU, so none is looked for by the type NPU.
     devices = [device for device in ort.get_ep_devices() if device.ep_name == qnn.EP_NAME][:1]
     if not devices:
         raise NotOnProviderError("the registered library offers no device")
@@ -41,7 +41,7 @@ def npu_session(model: str, *, options: Mapping[str, str], entries: Mapping[str,
     for key, value in entries.items():
         settings.add_session_config_entry(key, value)
     settings.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), **options})
-    # Without this the Python wrapper answers a provider's error by opening the model on the CPU alone.
+    # Without this the Python wrapper answers a provider's error by silently opening the model on the CPU.
     session = ort.InferenceSession(model, sess_options=settings, enable_fallback=0)
     providers = session.get_providers()
     if not providers or providers[0] != EP_NAME:
@@ -50,7 +50,7 @@ def npu_session(model: str, *, options: Mapping[str, str], entries: Mapping[str,
 
 
 def _settings() -> Any:
-    """Quiet, and without threads that spin while they wait for the compiler or the emulator."""
+    """Session settings: no log, and no threads that spin while they wait for the compiler or the emulator."""
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
@@ -61,11 +61,11 @@ def _settings() -> Any:
 
 PROGRESS = "deploykit-progress: "
 NOTHING_TAKEN = "the provider took no node"
-"""As in ``hosts``, which cannot be imported here: this module also runs where deploykit is not installed."""
+"""The same text as in ``hosts``, which cannot be imported here: this module also runs without deploykit."""
 
 
 def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Open the model with context generation on, which writes its files."""
+    """Compiles a model: opens it with context generation on, which writes the files."""
     context = Path(request["context"])
     entries = {
         "ep.context_enable": "1",
@@ -83,7 +83,7 @@ def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_dlc(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Open the model with the IR backend at work, which writes its file into a folder while the model is compiled."""
+    """Writes a model as DLC: opens it with the IR backend, which writes a file into the folder during compilation."""
     import onnxruntime_qnn as qnn
 
     # The backend inside the wheel that writes a graph down instead of compiling it.
@@ -96,11 +96,10 @@ def write_dlc(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Several runs, one after the other, in one process; the first that fails is the answer.
+    """Several runs, one after the other, in one process; the first failure is the answer.
 
-    Each runs a model on the input sets of an npz file and writes the outputs to another: on as many as end within
-    ``seconds``, on one at least. Keys are ``<set>:<name>``; on provider ``npu`` a compiled model is executed by the
-    emulator.
+    Each run takes the input sets of an npz file and writes the outputs to another: as many as end within ``seconds``,
+    at least one. Keys are ``<set>:<name>``. With provider ``npu`` the emulator executes a compiled model.
     """
     import numpy as np
 
@@ -126,7 +125,7 @@ def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
                     results[f"{index}:{name}"] = value
                 if (time.monotonic() - started) * (number + 1) > run["seconds"] * number:
                     break  # the next one would end later
-        except Exception as error:  # an input that the model refuses is an answer as well
+        except Exception as error:  # that the model refuses an input is an answer, too
             return {"ok": False, "error": _first_line(error), "provider": provider}
         with Path(run["outputs"]).open("wb") as file:
             np.savez(file, **results)
@@ -134,11 +133,11 @@ def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a context binary, read by the vendor's own library."""
+    """Reads the metadata of a context binary with the vendor's library."""
     return {"context": read_context_binary(Path(request["path"]), _say)}
 
 
-# What is done, and which errors of it are an answer: every error of the native library arrives as its own class.
+# Each action with the errors that count as an answer: the native library raises each error as a class of its own.
 _ACTIONS: Mapping[str, tuple[Callable[[Mapping[str, Any]], dict[str, Any]], type[Exception]]] = {
     "compile": (compile_context, Exception),
     "dlc": (write_dlc, Exception),
@@ -148,11 +147,11 @@ _ACTIONS: Mapping[str, tuple[Callable[[Mapping[str, Any]], dict[str, Any]], type
 
 
 def main(arguments: list[str]) -> int:
-    """Do one request; the result file exists only when the request was worked off."""
+    """Handles one request; the result file exists only if the request was handled to its end."""
     request_path, result_path = arguments
     request = json.loads(Path(request_path).read_text("utf-8"))
-    if request["action"] != "context":  # which needs the vendor's library alone, and importing takes half its time
-        import_module("onnxruntime")  # where it is missing that is no answer about the model
+    if request["action"] != "context":  # a context needs the vendor's library only, and importing takes half its time
+        import_module("onnxruntime")  # a missing module is no answer about the model, so it is not caught
     action, errors = _ACTIONS[request["action"]]
     try:
         result = {"ok": True, **action(request)}

@@ -1,3 +1,3 @@
-"""What a release's compiler needs written in another way; each form says until which release."""
+"""Other forms that a release's compiler needs for some operators; each form says until which release."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""Layers with block-quantized weights as MatMul and Add, what LPBQ costs such weights, and what each form comes to.
+"""Writes layers with block-quantized weights as MatMul and Add, and measures what LPBQ costs such weights.
 
-Compilers take block-quantized weights of a MatMul that they refuse, or compute wrongly, in other forms (measured up to
-QAIRT 2.51). The weight's grid goes along exactly; the product's grid follows from that of the sum.
+Compilers take block-quantized weights in a MatMul, but refuse or miscompute them in other forms (measured up to QAIRT
+2.51). The weight's grid is carried over exactly; the product's grid follows from that of the sum.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 def _keep_apart(to: NodeSteps, product: str, total: str, bias: str) -> None:
-    """MatMul and Add stay; the product gets a grid of its own, so that nobody fuses the two."""
+    """Keeps MatMul and Add; the product gets a grid of its own, so that the compiler does not fuse the two."""
     to.gone = []
     _derive_product(to, product, total, bias)
 
@@ -81,7 +81,7 @@ def _as_matmul(to: NodeSteps, rank: int) -> None:
         to.share(source, moved)
         source = moved
     if is_conv or attribute(node, "transB", 0):
-        # The weight as [inputs, outputs], with its grid; further dimensions are all 1.
+        # The weight as [inputs, outputs], with its grid; all further dimensions are 1.
         values = stored_values(to.graph.stored[weight])
         name = to.store(f"{weight}_matmul", np.ascontiguousarray(values.reshape(values.shape[:2]).T))
         entry = to.entry(weight)
@@ -105,22 +105,22 @@ def _as_matmul(to: NodeSteps, rank: int) -> None:
 
 
 def _derive_product(to: NodeSteps, product: str, total: str, bias: str) -> None:
-    """Product = sum - bias, so its range follows from both; the bias gets the range of its values."""
+    """Gives the product (sum - bias) the range that follows from both, and the bias the range of its values."""
     entry = to.entry(total)
     if entry is None or not isinstance(entry.value, Affine) or entry.value.scale.size != 1:
         return
     values = stored_values(to.graph.stored[bias]).astype(np.float64)
     low = float(entry.value.minimum.min()) - float(values.max())
     high = float(entry.value.maximum.max()) - float(values.min())
-    if math.isfinite(low) and math.isfinite(high):  # of a bias that is no number nothing follows
+    if math.isfinite(low) and math.isfinite(high):  # a bias that is not finite gives no range
         bits = entry.value.bits
         to.put(Encoding(product, _grid(low, high, bits), is_param=False))
         to.put(Encoding(bias, value_grid(values, bits), is_param=False))
 
 
 def value_grid(values: Any, bits: int) -> Affine:
-    """The unsigned per-tensor grid of stored values, with 0 on it."""
-    finite = values[np.isfinite(values)]  # what stands for infinity, and NaN, has no step of its own
+    """The unsigned per-tensor grid of stored values, with 0 as one of its points."""
+    finite = values[np.isfinite(values)]  # infinities and NaN do not define a range
     return _grid(float(finite.min(initial=0.0)), float(finite.max(initial=0.0)), bits)
 
 
@@ -133,9 +133,9 @@ def _grid(low: float, high: float, bits: int) -> Affine:
 def block_losses(
     names: Iterable[str], before: EncodingSet, after: EncodingSet, weights: Mapping[str, TensorProto]
 ) -> dict[str, LpbqLoss]:
-    """What LPBQ costs each named weight that the model stores; one weight is in memory at a time.
+    """What LPBQ costs each named weight that the model stores; only one weight is in memory at a time.
 
-    Against the weight as its block grid holds it; a package stores the refined one, made from the float weight.
+    The reference is the weight as its block grid holds it. A package stores the refined one, made of the float weight.
     """
     losses = dict[str, LpbqLoss]()
     for name in names:
@@ -161,7 +161,7 @@ _OPTION_SINCE = "2.5.0"
 
 
 def block_weight_path(*, op_type: str, lpbq: bool, has_bias: bool, wheel: str) -> str:
-    """What the provider makes of a layer's block-quantized weights under a wheel, in one sentence."""
+    """Describes in one sentence what a wheel's provider makes of a layer's block-quantized weights."""
     if lpbq and op_type == "MatMul" and not has_bias:
         found = "MatMul with LPBQ weights, integer activations"
     elif lpbq and op_type == "Conv":

@@ -1,9 +1,8 @@
-"""Gives operators the grids that their kernels compute rightly with, and widths that are one where they must be.
+"""Gives operators grids that their kernels compute rightly, and one width to tensors of nodes that need one.
 
-Only grids change, by less than what the kernel would lose. Which those are was measured with onnxruntime-qnn 2.7.0
-(QAIRT 2.51), so that the first release after it is where each is to be measured again: an elementwise node with 8-bit
-and 16-bit tensors is compiled in float without a word, and the second operand of a 16-bit MatMul of two activations is
-narrowed.
+Only grids change, by less than the kernel would lose. The forms were measured with onnxruntime-qnn 2.7.0 (QAIRT 2.51),
+so each is to be measured again with the first release after it. An elementwise node with 8-bit and 16-bit tensors is
+silently compiled in float, and the second operand of a 16-bit MatMul of two activations is narrowed.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _ONE_WIDTH = frozenset(
         *("LeakyRelu", "Log", "LogSoftmax", "Max", "Mean", "Min", "Mul", "Neg", "Pow", "ReduceMax", "ReduceMean"),
         *("ReduceMin", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Sin", "Slice", "Softmax", "Split", "Sqrt"),
         *("Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
-        "BatchNormalization",  # of two widths it is refused
+        "BatchNormalization",  # refused with two widths
     }
 )
 _KEEPS_WEIGHTS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization"})
@@ -49,10 +48,10 @@ _MIDDLE = 1 << 15
 
 
 class Conversions(Record):
-    """What ``insert_qdq`` is told: other grids for inputs of nodes, and grids before a tensor's own.
+    """The changes that ``insert_qdq`` makes: other grids for inputs of nodes, and grids written before a tensor's own.
 
-    ``widened`` and ``int16`` are the first outputs of the nodes concerned; ``narrowed`` those of 16-bit MatMuls of two
-    activations that were left as they are.
+    ``widened`` and ``int16`` are the first outputs of changed nodes; ``narrowed`` are those of 16-bit MatMuls of two
+    activations that stay as they are.
     """
 
     requantize: dict[tuple[str, int], Affine] = field(default_factory=dict)
@@ -63,7 +62,7 @@ class Conversions(Record):
 
 
 def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul: bool) -> Conversions:
-    """Conversions for every node of mixed widths, and for 16-bit MatMuls of two activations where that is wanted."""
+    """Conversions for every node with mixed widths, and with ``int16_matmul`` for 16-bit MatMuls of two activations."""
     look, found = ModelLook(model, encodings), Conversions()
     wide, int16, narrowed = list[str](), list[str](), list[str]()
     for node in model.graph.node:
@@ -85,10 +84,12 @@ def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul:
 
 
 def node_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
-    """Inputs (position) and outputs (-1) that have an integer grid per tensor, but for weights."""
+    """Yields (position, tensor, grid) of inputs, and of outputs (position
+    -1), with a per-tensor integer grid; no weights.
+    """
     results = node.output
     added = look.only_reader(results[0], "Add") if node.op_type == "MatMul" else None
-    if added and look.grid(results[0]) is None:  # the bias, added behind it, is part of the layer
+    if added and look.grid(results[0]) is None:  # the bias added behind a MatMul is part of the layer
         results = added.output
     for position, name in [*enumerate(node.input), *((-1, name) for name in results)]:
         weight = position > 0 and (node.op_type in _KEEPS_WEIGHTS or (has(node, Trait.LINEAR) and name in look.stored))
@@ -98,7 +99,7 @@ def node_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str, Aff
 
 
 def is_wide_product(look: ModelLook, node: NodeProto) -> bool:
-    """True for a MatMul of two activations with 16 bits on some side, whose second operand would be narrowed."""
+    """True for a MatMul of two activations with a 16-bit operand or result, whose second operand would be narrowed."""
     if node.op_type != "MatMul" or any(name in look.stored for name in node.input):
         return False
     sides = [value.bits for _, _, value in node_grids(look, node)]
@@ -106,14 +107,14 @@ def is_wide_product(look: ModelLook, node: NodeProto) -> bool:
 
 
 def symmetric_int16(value: Affine) -> Affine:
-    """The symmetric signed 16-bit grid that covers a per-tensor grid: the same one, where 0 is in its middle."""
+    """The symmetric signed 16-bit grid that covers a per-tensor grid; the same grid if its 0 is in the middle."""
     if value.bits == 16 and is_centred(value):
         return replace(value, signed=True, zero_point=np.asarray(0.0), symmetric=True)
     return affine_for_range(*value.ends, GridKind(16, signed=True, symmetric=True))
 
 
 def symmetric_uint16(value: Affine) -> Affine:
-    """The same grid as an unsigned one, in which activations are written."""
+    """The symmetric 16-bit grid in unsigned form, as activations are written."""
     return replace(symmetric_int16(value), signed=False, zero_point=np.asarray(float(_MIDDLE)))
 
 
@@ -123,13 +124,13 @@ def is_centred(value: Affine) -> bool:
 
 
 def widened(value: Affine) -> Affine:
-    """The unsigned 16-bit grid that contains every point of an 8-bit one: 257 finer steps for each."""
+    """The unsigned 16-bit grid that contains every point of an 8-bit one: 257 finer steps for each step."""
     zero = np.asarray((value.zero_point - value.lowest) * 257.0).reshape(())
     return Affine(bits=16, signed=False, scale=np.asarray(value.scale / 257.0).reshape(()), zero_point=zero)
 
 
 _ROUNDED = Affine(bits=16, signed=False, scale=np.asarray(2.0**-15), zero_point=np.asarray(2.0**15), symmetric=True)
-# Other operators that move values convert them: Concat, DepthToSpace, Pad, ScatterND are right over any grids.
+# Other operators that move values (Concat, DepthToSpace, Pad, ScatterND) convert them, and are right on any grids.
 _ONE_GRID = frozenset({"ScatterElements", "SpaceToDepth"})
 _UNTIL = "2.52"
 
@@ -146,7 +147,7 @@ def widen_log(look: ModelLook) -> dict[str, Affine]:
         high = float(value.maximum.max()) if value is not None else 0.0
         if value is None or value.bits != 16 or high - float(value.minimum.min()) >= LEAST_LOG_RANGE:
             continue
-        # A little more than needed, so that rounding the zero point cannot take it below again.
+        # A little more than needed, so that rounding the zero point cannot bring the range below the limit again.
         low = high - LEAST_LOG_RANGE * 1.001
         scale = (high - low) / (2**value.bits - 1)
         zero = float(np.clip(round(value.lowest - low / scale), value.lowest, value.highest))
@@ -190,7 +191,7 @@ def even_results(look: ModelLook) -> dict[str, Affine]:
 
 
 def of_16_bits(look: ModelLook, names: Iterable[str]) -> Iterator[tuple[str, Affine]]:
-    """Those tensors that have such a grid, each with it."""
+    """Those of the tensors that have a 16-bit grid, each with its grid."""
     return ((name, value) for name in names if (value := look.grid(name)) is not None and value.bits == 16)
 
 
@@ -231,7 +232,7 @@ def softmax_step(look: ModelLook) -> dict[str, Affine]:
 
 
 def _origin(look: ModelLook, name: str) -> str:
-    """The tensor that one was moved from and shares its grid with."""
+    """The tensor from which values were moved to this one without a change of grid."""
     grid = look.grid(name)
     while True:
         maker = look.maker(name)
@@ -266,7 +267,9 @@ def one_grid(look: ModelLook) -> dict[str, Affine]:
 
 
 def conversions_before_moves(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, int], Affine]:
-    """The result's grid for inputs that are read elsewhere too: there they are converted for the one reader."""
+    """The result's grid for inputs that other nodes read too, by (node's
+    output, position): only this node's copy changes.
+    """
     look = ModelLook(model, encodings)
     return {
         (node.output[0], position): wanted
@@ -281,7 +284,7 @@ def _takes_over(node: NodeProto, encodings: EncodingSet) -> bool:
 
 
 def _on_other_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
-    """Computed inputs with another grid than the result's, of the same width, and that of the result."""
+    """Yields computed inputs whose grid differs from the result's at the same width, with the result's grid."""
     wanted = look.grid(node.output[0])
     for position, name in enumerate(node.input):
         value = look.grid(name) if name and name not in look.stored else None
@@ -293,9 +296,9 @@ def _on_other_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str
 def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, int], Affine]:
     """Grids with a little larger steps for the inputs of 16-bit Sigmoids that gate what they read.
 
-    Of x times Sigmoid(x) QAIRT 2.51 makes one operator behind what slides over an image. It is wrong at many heights
-    and widths (of 160 tried at 34), and at all where the Sigmoid's grid has its 0 in the middle. With x in other steps
-    the two stay apart; what they are rounded by once more moves a gate by an eighth of its own step.
+    Behind a convolution or pool QAIRT 2.51 makes one operator of x times Sigmoid(x). It is wrong at many heights and
+    widths (34 of 160 tried), and at all of them if the Sigmoid's grid has its 0 in the middle. With x in other steps
+    the two stay apart; the additional rounding moves a gate by an eighth of its own step.
     """
     look, grids = ModelLook(model, encodings), dict[tuple[str, int], Affine]()
     for node in look.nodes:
@@ -304,7 +307,7 @@ def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, in
             continue
         gate = {node.input[0], node.output[0]}
         if any(reader.op_type == "Mul" and set(reader.input) == gate for reader in look.readers(node.output[0])):
-            # Steps that are 1/32 larger, over a little more than the range.
+            # Steps larger by 1/32, over a little more than the range.
             zero = value.lowest + round((float(value.zero_point.reshape(())) - value.lowest) * 32 / 33)
             coarser = replace(value, scale=value.scale * 33 / 32, zero_point=np.asarray(float(zero)))
             grids[node.output[0], 0] = coarser
@@ -319,4 +322,4 @@ REGRIDS: tuple[Transform, ...] = (
     softmax_step,
     one_grid,
 )
-"""Changes of grids alone, in their order."""
+"""The changes of grids, in the order in which they are applied."""

@@ -1,7 +1,7 @@
-"""Writes what the provider of an older wheel lacks with what it has; which wheel lacks what is in its table row.
+"""Writes operators and forms that an older wheel's provider lacks in terms of those it has; a wheel's row lists them.
 
-Each form is equal to what it replaces for every value that can occur; the last two change grids alone. ``until`` is
-the first release that was seen to do without.
+Each form equals what it replaces for every value that can occur; the last two change grids only. ``until`` is the first
+release that was seen not to need the form.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from deploykit_ort_qnn.forms.kernel_grids import is_centred, of_16_bits, symmetr
 
 __all__ = ["older_forms"]
 
-# QAIRT 2.36.1, on two emulators or while compiled: 16, 32, 64 and 128 rows die; 8, 12, 15, 24 and 48 do not. All
-# multiples are avoided, since nothing says why 48 is an exception.
+# QAIRT 2.36.1, on two emulators or during compilation: 16, 32, 64 and 128 rows crash; 8, 12, 15, 24 and 48 do not. All
+# multiples are avoided, since it is unknown why 48 is an exception.
 _ROWS = 16
 
 
 def older_forms(lacks: Collection[str]) -> tuple[Transform, ...]:
-    """What writes the operators and forms in ``lacks`` in another way, in the order in which it is applied.
+    """The rewrites for the operators and forms in ``lacks``, in the order in which they are applied.
 
-    Nodes for which that would not be exact stay: the provider then refuses them by name.
+    Nodes for which a rewrite would not be exact stay: the provider then refuses them by name.
     """
     return tuple(form for form in _FORMS if form.name.removeprefix("without-") in lacks)
 
@@ -161,7 +161,7 @@ def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
     flat = replace(value, scale=value.scale.reshape(-1), zero_point=value.zero_point.reshape(-1), axis=0)
 
     def write(to: NodeSteps) -> None:
-        """Rows become places of one image, whose channels are last: the provider undoes turning those to the front."""
+        """Rows become positions of one image with channels last; the provider undoes the transposes around the Conv."""
         name, stored = label(node), look.array(weight)
         assert stored is not None
         turned = np.ascontiguousarray(stored if channel == 0 else stored.T)
@@ -181,9 +181,9 @@ def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 def _biased_layer(look: ModelLook, node: NodeProto) -> tuple[str, int, NodeProto] | None:
-    """(stored bias, the weight's axis of outputs, the last node) of a linear layer; None where it is none.
+    """(stored bias, the weight's output axis, the last node) of a linear layer with a bias; None for any other node.
 
-    ONNX Runtime makes one layer of a MatMul and an Add where the product has no grid of its own.
+    ONNX Runtime makes one layer of a MatMul and an Add if the product has no grid of its own.
     """
     stored = look.stored
     if node.input[1] not in stored:

@@ -1,7 +1,7 @@
-"""Gives grids to tensors that the provider wants one for and the file has none: inside fused operators, at constants.
+"""Gives grids to tensors for which the provider wants one and the file has none: inside fused operators, at constants.
 
-The provider fuses less than the device: where it meets no pair it makes the operators around it float, or refuses them.
-What nothing tells stays float, and no range is made up.
+The provider fuses less than the device: if it meets no pair, it makes the operators around it float, or refuses them. A
+tensor whose range cannot be derived stays float.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from deploykit_ort_qnn.forms.kernel_grids import symmetric_int16
 __all__ = ["Observer", "constant_grids", "fused_grids", "norm_scales", "recurrent_biases"]
 
 Observer: TypeAlias = "Callable[[ModelProto], Evidence]"
-"""What the user's data tells about a model; asked only where grids are missing."""
+"""Gives the evidence of the user's data about a model; called only if grids are missing."""
 
-# 8 bits cannot hold squares and exponentials, which a norm or a Softmax is made of, beside what they come from.
+# 8 bits cannot hold the squares and exponentials inside a norm or a Softmax beside the values they come from.
 _NARROW = 8
 _STATISTICS = frozenset({"Exp", "InstanceNormalization", "ReduceMean", "ReduceSum"})
 
@@ -41,14 +41,14 @@ _STATISTICS = frozenset({"Exp", "InstanceNormalization", "ReduceMean", "ReduceSu
 def fused_grids(
     model: ModelProto, encodings: EncodingSet, observer: Observer | None
 ) -> tuple[EncodingSet, tuple[str, ...]]:
-    """The encodings with an entry for every tensor inside a fused operator, and the names of those that are new.
+    """The encodings with entries for tensors inside fused operators, and the names of the new entries.
 
-    An operator gets all of its entries or none: with half of them the border to float would only move.
+    An operator gets all of its entries or none: with some of them the border to float would only move.
     """
     facts = facts_of(model)
     missing: dict[str, list[str]] = {}
     fusions = absorbing_fusions(facts, encodings)
-    for name in (name for name in facts.tensors if name in fusions):  # what is inside one has no order of its own
+    for name in (name for name in facts.tensors if name in fusions):  # sets have no fixed order
         fusion = fusions[name]
         if name in fusion.inside and facts.tensors[name].is_float and not _before_bias(facts, encodings, name):
             missing.setdefault(fusion.result, []).append(name)
@@ -67,9 +67,10 @@ def fused_grids(
 
 
 def _before_bias(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
-    """True between a MatMul and a bias of int32, or without an entry as AIMET leaves it out up to version 1.0.0.
+    """True between a MatMul and its bias, if that is int32, or has no
+    entry, as in AIMET's encodings up to version 1.0.0.
 
-    ONNX Runtime makes one layer of the two, with the exact sum: a grid between them costs up to 15 dB.
+    ONNX Runtime makes one layer of the two, with an exact sum: a grid between them costs up to 15 dB.
     """
     maker = facts.producer_of(name)
     bias = None if maker is None else bias_after_matmul(facts, maker)
@@ -80,7 +81,7 @@ def _before_bias(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
 
 
 def _can_be_integer(facts: GraphFacts, encodings: EncodingSet, result: str, names: list[str]) -> bool:
-    """True where the result is an integer, wide enough for what is computed on the way to it."""
+    """True if the result is an integer, wide enough for the values computed on the way to it."""
     entry = encodings.get(result)
     if entry is None or not isinstance(entry.value, Affine):
         return False
@@ -89,11 +90,12 @@ def _can_be_integer(facts: GraphFacts, encodings: EncodingSet, result: str, name
 
 
 def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, Names]:
-    """Constants of elementwise operators whose other sides are integers get the grid of their values.
+    """Gives constants of elementwise operators whose other tensors are integers the grid of their values.
 
-    An int32 grid is one of a bias: the provider refuses it here. Where a product without a grid is added to a bias,
-    ONNX Runtime makes one layer of the two and stores the bias itself, so the constant stays float. An infinity that a
-    Where puts among integers is the end of their grid: of one without a grid the provider makes an infinite scale.
+    An int32 grid is that of a bias: the provider refuses it here. If a product without a grid is added to a
+    bias, ONNX Runtime makes one layer of the two and stores the bias itself, so the constant stays float. A
+    constant of a Where that holds an infinity gets the result's grid, so that the infinity becomes its end:
+    without a grid the provider makes an infinite scale.
     """
     stored, entries, changed = view_of(model).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
@@ -118,7 +120,9 @@ def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingS
 
 
 def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, Names]:
-    """The scale of a normalization must be uint8 or int16: the same grid as given, or that of its values."""
+    """Makes the scale of a normalization uint8 or int16, as the provider
+    needs: on the given grid, or on that of its values.
+    """
     stored, entries, changed = view_of(model).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
         name = operand(node, 1) if has(node, Trait.NORMALIZES) else ""
@@ -132,9 +136,9 @@ def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet,
 
 
 def recurrent_biases(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, Names]:
-    """No 32-bit grid for the bias of a recurrent layer: the provider takes int32 only as the bias of a product.
+    """Removes the 32-bit grid of a recurrent layer's bias: the provider takes int32 only as the bias of a product.
 
-    It computes these layers in float, and leaves the node that would read the integers to the CPU.
+    It computes these layers in float, and leaves a node that would read the integers to the CPU.
     """
     wide = {
         name for name, entry in encodings.entries.items() if isinstance(entry.value, Affine) and entry.value.bits == 32
@@ -145,7 +149,7 @@ def recurrent_biases(model: ModelProto, encodings: EncodingSet) -> tuple[Encodin
 
 
 def _norm_scale(entry: Encoding | None, tensor: TensorProto, *, wanted: bool) -> Affine | None:
-    """The grid to use instead of the given one, None to leave it."""
+    """The grid to use instead of the given one, None to keep it."""
     if entry is None:
         return value_grid(stored_values(tensor), 8) if wanted else None
     value = entry.value
@@ -157,7 +161,7 @@ def _norm_scale(entry: Encoding | None, tensor: TensorProto, *, wanted: bool) ->
 
 
 def _common_width(node: NodeProto, encodings: EncodingSet, stored: Mapping[str, object]) -> int:
-    """The output's width when all tensors computed at run time have integer grids, else 0."""
+    """The output's width if all tensors computed at run time have integer grids of 8 or 16 bits, else 0."""
     names = [*(name for name in node.input if name not in stored), *node.output]
     values = [entry.value for name in names if (entry := encodings.get(name)) is not None]
     if len(values) < len(names) or not all(isinstance(value, Affine) and value.bits in (8, 16) for value in values):

@@ -12,11 +12,13 @@ from deploykit.findings.rules import Finds, Found, Registry
 __all__ = ["BACKWARD", "BEYOND", "COUNT_RULES", "OFTEN", "RULES", "Counted"]
 
 BACKWARD = "indices below zero"
-"""What alone may show that a kernel is wrong: such indices count from the end of an axis. Few models are given any."""
+"""The one possible cause of a wrong kernel: such indices count from the end of an axis. Few models get any."""
 BEYOND = "sums beyond the grid"
-"""The file cuts off each sum that leaves its grid, a kernel goes on from there. Calibrated sums stay within."""
+"""The file cuts off each sum that leaves its grid, a kernel continues with the full sum. Calibrated sums stay
+within.
+"""
 OFTEN = 0.05
-"""The share of a kernel's values that are far off, from which on it matters where calibrated inputs show nothing."""
+"""The share of far-off values above which a kernel counts as wrong even if calibrated inputs show nothing."""
 
 _LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
 
@@ -31,13 +33,13 @@ def check_wrong(audit: Audit) -> Finds:
 
     Fix: rewrite the operator, give its result another range, or leave it in float
     """
-    # Alone or among its neighbours; less than an error where only what few models are given shows it.
+    # Alone or among its neighbours; less than an error if only inputs show it that few models get.
     wrong = [kernel for kernel in audit.kernels if kernel.verdict == "wrong"]
     alone = {kernel.node for kernel in wrong if kernel.place == "alone"}
     for kernel in wrong:
         if kernel.place == "alone" or kernel.node not in alone:
             found = _found(kernel, audit, f"wrong in {_where(kernel)}")
-            # What calibrated sums do not reach matters where it is often far off.
+            # A fault beyond calibrated sums matters only if it is frequent.
             seldom = kernel.shown_by == BEYOND and kernel.measured.get("share", 0.0) <= OFTEN
             milder = Severity.INFO if seldom else Severity.WARNING
             yield replace(found, severity=milder) if kernel.shown_by else found
@@ -64,9 +66,8 @@ def check_refused(audit: Audit) -> Finds:
 
     Fix: look at what the compilation of the whole says (ORT100 and later)
     """
-    # Those that are refused alone and among their neighbours; and neighbours together, where each is taken alone.
-    # Not those that are taken with a further neighbour: then it was the border that was refused, a type of truth
-    # values.
+    # Kernels refused alone and among their neighbours; and neighbours refused together, each of which is taken alone.
+    # Not those that are taken with a further neighbour: there only the border's type was refused, such as bool.
     taken = [kernel for kernel in audit.kernels if kernel.verdict != "refused"]
     refused = [kernel for kernel in audit.kernels if kernel.verdict == "refused"]
     known, longer = {kernel.node for kernel in taken}, {kernel.operators for kernel in taken}
@@ -104,7 +105,7 @@ def check_grown(audit: Audit) -> Finds:
 
     Fix: give the tensor between them 16 bits where that is too far
     """
-    # Among neighbours, where the float model could be held against both.
+    # Kernels among neighbours for which both were compared with the float model.
     for kernel in audit.kernels:
         if kernel.verdict == "right" and "from_float" in kernel.measured:
             file, own = kernel.measured["file_from_float"], kernel.measured["from_float"]
@@ -118,7 +119,9 @@ def _where(kernel: AuditedKernel) -> str:
 
 
 def _way_out(kernel: AuditedKernel) -> str:
-    """What was tried and is right, that which a package takes first; "", for the rule's own words, without a trial."""
+    """The ways that were tried and are right, the package's choice first; ""
+    without a trial, so that the rule's text counts.
+    """
     ways = [f"with no {kernel.shown_by} it is right, as measured"] if kernel.shown_by else []
     ways += [f"--repair {kernel.node}={way}: right, as measured" for way in kernel.ways or ()]
     if kernel.ways is None or ways:
@@ -143,7 +146,7 @@ _VERDICTS = ("right", "wrong", "narrowed", "refused", "not judged")
 
 
 class Counted(Record):
-    """An audit that is part of something larger, and how many nodes are done in another way than they were given."""
+    """An audit that is part of a larger result, and how many nodes are done in another way than given."""
 
     audit: Audit
     otherwise: int = 0
@@ -160,7 +163,7 @@ def check_count(scope: Counted) -> Finds:
 
     Fix: 'deploykit check --kernels full' lists them one by one
     """
-    # By verdict, the same whether they were run now or before.
+    # The counts by verdict do not depend on whether a kernel was run now or before.
     audit = scope.audit
     counts = {word: audit.counts[word] for word in _VERDICTS if word in audit.counts}
     if not audit.kernels:

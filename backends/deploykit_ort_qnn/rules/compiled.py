@@ -1,7 +1,6 @@
-"""Rules about who compiled and what that left behind: nodes, a package, a DLC. Codes ORT110 to ORT119, ORT130 to
-ORT149, QNN299.
+"""Rules about the compiler and its results: nodes, a package, a DLC. Codes ORT110 to ORT119, ORT130 to ORT149, QNN299.
 
-They start nothing.
+They start no process.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def check_failed(outcome: CompileOutcome) -> Finds:
     Fix: Read the log under logs/; 'deploykit diagnose' knows some of its messages.
     """
     if outcome.status == "failed":
-        if "default CPU EP" in outcome.message:  # of nodes that it takes beside others it names those that it does not
+        if "default CPU EP" in outcome.message:  # if it takes other nodes, it names those that it does not take
             hint = "compute it on the host: QNN208, QNN284 and DK017 of 'deploykit check' say what the operators lack"
             yield Found("model", "model", "the provider takes no node of the model", hint=hint)
             return
@@ -98,7 +97,7 @@ def check_crashed(outcome: CompileOutcome) -> Finds:
 
 
 def _on(outcome: CompileOutcome) -> str:
-    """The operators that do it alone, in words; "" where they were not found."""
+    """Names the operators that cause it alone, for a message; "" if they were not found."""
     named = [f"{node.type} {node.name}" for node in outcome.culprit]
     return f"; {len(named)} operators do it alone: {listed(named, most=8)}" if named else ""
 
@@ -138,9 +137,9 @@ _OLD = "binaries of onnxruntime-qnn 1.22.2 (QAIRT 2.36.1, under Wine 8.0) run by
 
 
 class EnvironmentScope(Record):
-    """Who can compile here (``wheel``, ``qairt``, ``onnxruntime``), None for nobody, and the wheel that is planned.
+    """Who can compile here (``wheel``, ``qairt``, ``onnxruntime``; None for nobody), and the wheel that is planned.
 
-    ``emulator`` is the provider installed beside this Python, whose emulator runs what was compiled.
+    ``emulator`` is the provider whose emulator runs the compiled model.
     """
 
     installed: Mapping[str, str] | None
@@ -166,7 +165,7 @@ def check_absent(scope: EnvironmentScope) -> Finds:
 
 
 def _way(planned: Wheel) -> str:
-    """How to compile here by a toolchain, "" for the rule's own words."""
+    """How to compile here by a toolchain; "" if there is none, so that the rule's text counts."""
     spec = host_toolchain(planned.sdk)
     if spec is None:
         return ""
@@ -224,13 +223,13 @@ def check_emulator(scope: EnvironmentScope) -> Finds:
 
 
 class PackageScope(Record):
-    """What is written in a package about one chip, and what its context binary says."""
+    """What a package states about one chip, and what its context binary says."""
 
     provider_options: Mapping[str, str]
     soc_model: int | None
     context: Json
     own_chip: int | None = None
-    """The chip that the compiler of this release stands on and compiles for, None where it does as it is told."""
+    """The chip that this release's compiler always compiles for, None if it obeys ``soc_model``."""
     unknown_options: tuple[str, ...] = ()
 
 
@@ -287,7 +286,7 @@ def check_context_chip(scope: PackageScope) -> Finds:
 
 
 class TimeBudget(Record):
-    """What a model may take (``--max-time``), and what the compiler says that it takes."""
+    """The time limit of a model (``--max-time``), and the compiler's estimate."""
 
     most_us: float
     estimate: Estimate | None
@@ -304,7 +303,7 @@ def check_budget(scope: TimeBudget) -> Finds:
 
     Fix: Look at the dearest operators ('deploykit explain PACKAGE'); fewer bits or another form of them may help.
     """
-    # The estimate itself, not its upper end.
+    # The estimate counts, not its upper end.
     estimate = scope.estimate
     if estimate is not None and not estimate.instead_of and estimate.time_us > scope.most_us:
         message = f"{estimate.described}; {in_time(scope.most_us)} were asked for"
@@ -320,7 +319,7 @@ def check_no_budget(scope: TimeBudget) -> Finds:
 
     Fix: Measure it on the device; --estimate tells the time on the nearest chip that the compiler has a model of.
     """
-    # No estimate, or that of another chip.
+    # There is no estimate, or only that of another chip.
     estimate = scope.estimate
     if estimate is None or estimate.instead_of:
         told = f": {estimate.described}" if estimate is not None else ""
@@ -333,9 +332,9 @@ _CONVERTER = "user script for DLC files of qairt-converter 2.48 (metadata 2.3.0,
 
 
 class DlcScope(Record):
-    """A DLC as it was read back: the release that wrote it, its metadata's version, and what was compared.
+    """A DLC as read back: the release that wrote it, its metadata's version, and the compared tensors.
 
-    ``why`` is why there is none, "" where there is one.
+    ``why`` says why there is no DLC, "" if there is one.
     """
 
     qairt: str = ""
@@ -345,7 +344,7 @@ class DlcScope(Record):
 
     @property
     def wrong(self) -> Names:
-        """The tensors with another type or grid than was meant."""
+        """The tensors with another type or grid than intended."""
         return tuple(row.tensor for row in self.compared if not row.ok)
 
 
@@ -361,7 +360,7 @@ def check_dlc(scope: DlcScope) -> Finds:
 
     Fix: list it with qairt-dlc-info of the SDK that will read it before anything is built on it
     """
-    # No DLC or another one than was meant is an error; a right one is told with its limits.
+    # A missing DLC, or one with other types, is an error; a right one is told with its limits.
     if scope.why:
         yield _dlc_found(Severity.ERROR, f"no DLC was written: {scope.why}")
     elif scope.wrong:

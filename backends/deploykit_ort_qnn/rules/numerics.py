@@ -1,4 +1,4 @@
-"""Rules about the types of what was compiled, and what the emulator computes. Codes ORT101 to ORT122."""
+"""Rules about the types of the compiled model, and about its outputs on the emulator. Codes ORT101 to ORT122."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["PRECISION_RULES", "RULES", "NumericScope"]
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
 
 _MOST_NODES = 20
-_DOUBTFUL = 6.0  # dB: half as much noise as signal; on made-up inputs the zoo's packages have 48 and more
+_DOUBTFUL = 6.0  # dB: half as much noise as signal; with made-up inputs the packages of the zoo have 48 and more
 
 
 PRECISION_RULES: Registry[PrecisionScope] = Registry("precision")
@@ -36,7 +36,7 @@ def check_float_islands(scope: PrecisionScope) -> Finds:
 
     Fix: Give every input and output of the node an encoding of one width; see docs/ort-qnn.md.
     """
-    # Each float node whose tensor was meant to be an integer, and at once all that nothing was said about.
+    # One finding for each float node with an intended integer type, and one for all nodes without an intended type.
     quantized = any("int" in kind for kind in scope.intended.values())
     severity = Severity.ERROR if scope.strict else None
     unmeant = list[FloatNode]()
@@ -55,7 +55,7 @@ def check_float_islands(scope: PrecisionScope) -> Finds:
             evidence={"tensor": node.tensor, "intended": node.wanted, "made": node.made or "unknown"},
         )
     if unmeant:
-        # A recurrent layer alone is taken apart into hundreds of nodes.
+        # A recurrent layer alone becomes hundreds of nodes.
         first, more = unmeant[0], f" (and {len(unmeant) - 1} more)" if len(unmeant) > 1 else ""
         yield Found(
             "node",
@@ -84,7 +84,7 @@ def check_narrowed(scope: PrecisionScope) -> Finds:
 
     Fix: Take HTP v73 or later with QAIRT 2.47 or later, where deploykit uses symmetric int16 there.
     """
-    # Conversions to fewer bits that nobody asked for.
+    # Conversions to fewer bits that were not asked for.
     return _read_otherwise(scope, "{0.type} {0.node}: {0.tensor} is {0.asked} and is read as {0.made}", False)
 
 
@@ -157,13 +157,14 @@ def check_fp32(scope: PrecisionScope) -> Finds:
 
 
 class NumericScope(Record):
-    """What the package gave on the emulator, judged by the outputs of the model as it was handed in.
+    """The package's outputs on the emulator, judged by the outputs of the model as given.
 
-    ``device`` is the verdict on it; ``quantization`` on the encodings alone, run on the CPU, None where the model came
-    without any. ``agreement`` is how near the emulator is to the file on the CPU, in dB by output of the file.
-    ``first`` is the first node after which both differ ("" when it was not looked for or not found). ``not_run`` is why
-    there are no numbers, ``is_spared`` that made-up inputs, which judge nothing, only took too long. ``seen`` are the
-    outputs for the first samples, and ``shared`` says that they were emulated for another target of the run.
+    ``device`` is the verdict on them; ``quantization`` is that on the encodings alone, run on the CPU, None if the
+    model has none. ``agreement`` is the emulator's signal-to-noise ratio against the file on the CPU, in dB by output
+    of the file. ``first`` is the first node after which both differ ("" if it was not looked for or not found).
+    ``not_run`` says why there are no numbers; ``is_spared`` is True if only the time limit of made-up inputs, which
+    judge nothing, was the reason. ``seen`` are the outputs for the first samples; ``shared`` is True if they were
+    emulated for another target of the run.
     """
 
     device: Verdict | None = None
@@ -179,7 +180,7 @@ class NumericScope(Record):
 
     @property
     def doubtful(self) -> Mapping[str, float]:
-        """Outputs that are no nearer to the file on the CPU than to noise, in dB, where no verdict says so."""
+        """Outputs closer to noise than to the file on the CPU, in dB, if no verdict judges them."""
         far = {name: near for name, near in self.agreement.items() if near < _DOUBTFUL}
         return far if self.device is not None and self.device.right is None else {}
 
@@ -196,7 +197,7 @@ def check_outputs(scope: NumericScope) -> Finds:
 
     Fix: Look at the first node that differs; rewrite it, widen its range, or leave it float.
     """
-    # Outputs that miss what is asked of their kind, and outputs that are not finite.
+    # Outputs that miss the limit of their kind, and outputs that are not finite.
     verdict = scope.device
     if verdict is None or verdict.right is not False:
         return

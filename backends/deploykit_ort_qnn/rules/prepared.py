@@ -35,7 +35,7 @@ _HANDLED = {
 
 _SEEN = Claim(Answerer.TOOLS, Confidence.OBSERVED, seen_with="2.51")
 _LIKELY = Claim(Answerer.TOOLS, Confidence.INFERRED, seen_with="2.51")
-"""Refused where it was tried; what ONNX Runtime makes of it together with its neighbours here is inferred."""
+"""Refused where it was tried; that it is refused together with its neighbours in this model is inferred."""
 
 _NEAR = 1e-3
 _LEAST_OPSET = 7
@@ -147,7 +147,7 @@ def check_narrowing(draft: ProviderDraft) -> Finds:
 
     Fix: Accept it, or take HTP v73 and later, where deploykit keeps 16 bits.
     """
-    # 16-bit dynamic MatMuls where int16 is not to be had.
+    # MatMuls of two 16-bit activations that cannot be converted to int16.
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
         strict = Severity.ERROR if draft.is_strict else None
@@ -155,7 +155,7 @@ def check_narrowing(draft: ProviderDraft) -> Finds:
 
 
 def _kept_whole(draft: ProviderDraft) -> str:
-    """Where the provider refuses the form that keeps 16 bits, another chip does not help; "" for the rule's words."""
+    """The hint if the provider refuses the form that keeps 16 bits, so that another chip does not help; else ""."""
     if "symmetric-int16" not in forms_of(draft.wheel).refuses:
         return ""
     return f"Accept it, or take another release: onnxruntime-qnn {draft.wheel.version} refuses symmetric int16 there"
@@ -196,7 +196,7 @@ def check_unchecked(draft: ProviderDraft) -> Finds:
 
     Fix: Use the newest wheel, or leave the option out.
     """
-    # Options whose first wheel is not known.
+    # Options whose first wheel is unknown.
     for name in draft.chosen.unchecked:
         message = f"{name}: whether onnxruntime-qnn {draft.wheel.version} reads it is not known"
         yield Found("config-key", name, message)
@@ -437,7 +437,7 @@ def check_float_model(draft: ProviderDraft) -> Finds:
 
     Fix: Quantize the model, or take a later release.
     """
-    # A float source, for a wheel whose own row says so: it was seen with that release alone.
+    # A float source. The wheel's own row must say so: it was seen with that release only.
     if draft.source == "float" and "float16-of-float" in draft.wheel.refuses:
         message = f"onnxruntime-qnn {draft.wheel.version} would compile it in float32"
         yield Found("model", draft.situation.model.path.name, message)
@@ -496,8 +496,8 @@ def check_gather(draft: ProviderDraft) -> Finds:
 
     Fix: Gather rows by their numbers instead.
     """
-    # By the types and the rank of the index. With Q/DQ in the model, the preparation writes other forms while they
-    # are out.
+    # Judged by the data type and the rank of the index. For a QDQ model the
+    # preparation rewrites these without the pairs.
     facts = draft.situation.facts
     for node in facts.nodes if draft.source != "qdq" else ():
         if node.op_type != "GatherND" or not is_standard(node):
@@ -519,7 +519,7 @@ def check_labels(draft: ProviderDraft) -> Finds:
 
     Fix: Give int32 out, or the number of the class.
     """
-    # As the last node alone: what another node reads is taken.
+    # Only as the last node: a result that another node reads is taken.
     facts = draft.situation.facts
     for node in facts.nodes if draft.source == "float" else ():
         made = facts.tensors[node.outputs[0]] if node.op_type == "Gather" else None
