@@ -4,5 +4,5 @@ from deploykit_qnn_htp.backend import QnnHtp
 
 __all__ = ["backend"]
 
-# What the entry point deploykit.backends names.
+# The object that the entry point deploykit.backends names.
 backend = QnnHtp()

@@ -1,6 +1,6 @@
-"""The backend object: the methods of ``deploykit.backend.backend.Backend``, each a call into the module that does it.
+"""The backend object: the methods of ``deploykit.backend.backend.Backend``, each calls the module that does the work.
 
-Cheap to import; what needs onnx or numpy is imported when it is called.
+It is cheap to import: modules that need onnx or numpy are imported inside the methods.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
     summary = "Qualcomm HTP through QAIRT: converter commands, configuration, build and run scripts"
 
     def options(self) -> tuple[OptionSpec, ...]:
-        """Routes, calibration, segments, and a second opinion."""
+        """The options for routes, calibration, segments and a second graph."""
         from deploykit_qnn_htp.options import OPTIONS
 
         return OPTIONS
 
     def registries(self) -> tuple[Registry[Any], ...]:
-        """Target, lint, draft and route rules."""
+        """The shared rules, then those of converters, drafts and routes."""
         from deploykit_qnn_htp.rules import prepared, routes
         from deploykit_qualcomm.rules.registries import CONVERTERS, SHARED
 
@@ -63,19 +63,19 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
         yield from method_rows(self.id)
 
     def resolve(self, device: Device, sdk: str | None) -> Target:
-        """The device under the table that answers for that version."""
+        """The device under the SDK table that holds for a version."""
         from deploykit_qualcomm.resolving import resolve_target
 
         return resolve_target(device, sdk, self.id)
 
     def prepare(self, situation: Situation, shared: SharedWork) -> PreparedConversions:
-        """Everything the decision needs; only what another backend prepares is shared between targets."""
+        """Works out all that the plan needs; only what another backend prepares is shared between targets."""
         from deploykit_qnn_htp.prepare import prepare
 
         return prepare(situation, shared)
 
     def plan(self, prepared: PreparedConversions) -> Plan[tuple[ConversionPart, ...]]:
-        """Decide."""
+        """Decides the routes, the commands and the findings."""
         from deploykit_qnn_htp.planning import make_plan
 
         return make_plan(prepared)
@@ -83,13 +83,15 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
     def render(
         self, prepared: PreparedConversions, plan: ConversionPlan, templates: Path | None
     ) -> Iterable[PackageFile]:
-        """Model, encodings, calibration, configurations and scripts."""
+        """Gives the package's files: model, encodings, calibration data, configurations and scripts."""
         from deploykit_qnn_htp.rendering import package_files
 
         return package_files(prepared, plan, templates)
 
     def execute(self, package: Path, prepared: PreparedConversions, plan: ConversionPlan, aids: Aids) -> Execution:
-        """The compiler of a wheel where the route has one; else the user's SDK runs (``deploykit build``)."""
+        """Runs the compiler of a wheel if the route has one; else nothing,
+        as the user's SDK runs in ``deploykit build``.
+        """
         from deploykit.backend.backend import Execution
 
         del prepared
@@ -97,36 +99,38 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
         return Execution() if provider is None else provider.execute(package, aids)
 
     def verify(self, package: Path, manifest: Json) -> Verification:
-        """Judge a package on disk."""
+        """Judges a package on disk."""
         from deploykit_qnn_htp.verification import verify
 
         return verify(package, manifest)
 
     def device_job(self, package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
-        """The context binaries in the SDK's own program."""
+        """The job that runs the context binaries with the SDK's own program; None on a machine without such a
+        device.
+        """
         from deploykit_qnn_htp.execution import device_job
 
         return device_job(package, manifest, request)
 
     def device_results(self, package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
-        """Outputs, times and cycles of such a run."""
+        """The outputs, times and cycles of a run on a device."""
         from deploykit_qnn_htp.execution import device_results
 
         return device_results(package, request, folder)
 
     def calibrates_itself(self, situation: Situation) -> bool:
-        """Where a route was named, or calibration inside the converter was insisted on."""
+        """True if the user named a route, or insists on calibration inside the converter."""
         own = situation.request.adapter_options
         return own.get("input_list") is True or own.get("route") is not None
 
     def mixed_support(self, target: Target, options: Json) -> MixedSupport:
-        """Integers everywhere; a float fallback where the architecture has float16."""
+        """Integers for all tensors; a float fallback where the architecture has float16."""
         from deploykit_qnn_htp.selection import mixed_support
 
         return mixed_support(target, options)
 
     def probes(self) -> Iterable[Probe]:
-        """SDK roots, their tools and Python, the NDK, adb."""
+        """Probes of this machine: SDK roots, their tools and Python, the NDK, adb."""
         from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks
 
         return probe_sdks, probe_ndk, probe_adb

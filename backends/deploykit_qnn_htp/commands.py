@@ -1,6 +1,6 @@
-"""The commands of a route as argv tuples, every flag looked up in the table of that tool and version first.
+"""The commands of a route as argv tuples. Every flag is first looked up in the table of its tool and version.
 
-A flag that the table does not list cannot be written: that is a defect of deploykit, not of the user.
+A flag that the table does not list is not written: that is a defect of deploykit, not the user's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["HOST", "Paths", "from_dlc", "graph_name", "net_run", "shared_steps",
 
 
 HOST = "x86_64-linux-clang"
-# What the context-binary generator reads DLCs with.
+# The library with which the context-binary generator reads DLCs.
 DLC_LIBRARY = "libQnnModelDlc.so"
 
 
@@ -34,9 +34,9 @@ def listed_step(
     *outputs: str,
     **more: Any,
 ) -> Step:
-    """One run of a tool, by flags with their values, and the files that it reads and makes.
+    """A run of a tool: its flags with their values, and the files that it reads and makes.
 
-    What the table of the SDK does not list is refused.
+    Raises DefectError for a flag or value that the SDK's table does not list.
     """
     if tool not in sdk.tools():
         raise DefectError(f"{sdk.sdk} {sdk.version}: no table of the flags of {tool}")
@@ -55,10 +55,10 @@ def listed_step(
 
 
 class Paths:
-    """Where everything lies inside the package, for one graph name; ``number`` counts the segments of a cut model.
+    """The paths inside the package for one graph name; ``number`` counts the segments of a cut model.
 
-    Segments share the configuration of the run, which names no graph. ``context`` is the name of a context that this
-    graph shares with others: then ``number`` counts contexts.
+    Segments share the configuration of the run, which names no graph. ``context`` is the name of a context that several
+    graphs share: then ``number`` counts contexts.
     """
 
     def __init__(self, graph: str, number: int | None = None, context: str = "") -> None:
@@ -84,14 +84,14 @@ class Paths:
         self.device_output = f"output{self.group}"
 
     def of(self, *, model: str, context: str, dlc: str) -> Paths:
-        """The same with another model, context binary and DLC."""
+        """A copy of the paths with another model, context binary and DLC."""
         paths = copy(self)
         paths.model, paths.context, paths.dlc = model, context, dlc
         return paths
 
 
 def shared_steps(graphs: Sequence[tuple[RouteCandidate, Paths]]) -> tuple[Step, ...]:
-    """Convert every graph of a context into a DLC, and compose all of these into one context binary."""
+    """The steps that convert every graph of a context into a DLC, and compose these into one context binary."""
     conversions = [next(_dlc(candidate, paths)) for candidate, paths in graphs]
     candidate, paths = graphs[0]
     dlcs = [paths.dlc for _, paths in graphs]
@@ -99,7 +99,9 @@ def shared_steps(graphs: Sequence[tuple[RouteCandidate, Paths]]) -> tuple[Step, 
 
 
 def steps(candidate: RouteCandidate, paths: Paths) -> tuple[Step, ...]:
-    """Convert, build the model library where the route has one, make the context binary, run on the device."""
+    """The steps of one conversion: convert, build the model library (if the route has one), compile, run on
+    the device.
+    """
     if not candidate.route.legacy:
         return tuple(_dlc(candidate, paths))
     draft, route = candidate.draft, candidate.route
@@ -122,7 +124,7 @@ def steps(candidate: RouteCandidate, paths: Paths) -> tuple[Step, ...]:
         inputs.append(paths.input_list)
     if draft.intent is Intent.CALIBRATED:
         flags += [("--use_per_channel_quantization",), ("--use_per_row_quantization",)]
-    # Without it the legacy converters turn 4-D inputs and outputs into NHWC: data would change its meaning silently.
+    # Without this flag the legacy converters turn 4-D inputs and outputs into NHWC, which silently changes the data.
     flags.append(("--preserve_io", "layout"))
     note = "writes .cpp, .bin and _net.json; build.sh compares the types in _net.json with the intended ones"
     build = [("-c", paths.cpp), ("-b", paths.weights), ("-o", "artifacts/lib"), ("-t", HOST)]
@@ -149,7 +151,7 @@ def _dlc(candidate: RouteCandidate, paths: Paths) -> Iterator[Step]:
 
 
 def from_dlc(sdk: SdkTable, paths: Paths) -> Iterator[Step]:
-    """Compile a DLC into a context binary, and run that on the device."""
+    """The steps that compile a DLC into a context binary and run that on the device."""
     yield _context(sdk, paths, model=DLC_LIBRARY, dlcs=[paths.dlc])
     yield net_run(sdk, paths)
 
@@ -157,7 +159,7 @@ def from_dlc(sdk: SdkTable, paths: Paths) -> Iterator[Step]:
 def _context(sdk: SdkTable, paths: Paths, *, model: str, dlcs: Sequence[str] = ()) -> Step:
     flags = [("--backend", "libQnnHtp.so"), ("--model", model)]
     if dlcs:
-        flags.append(("--dlc_path", ",".join(dlcs)))  # several are composed into one context: the tool's own help
+        flags.append(("--dlc_path", ",".join(dlcs)))  # the tool composes several DLCs into one context, says its help
     flags += [("--binary_file", paths.binary), ("--output_dir", "artifacts"), ("--config_file", paths.outer)]
     read = (*(dlcs or [model]), paths.outer, paths.inner)
     tool = "qnn-context-binary-generator"
@@ -165,7 +167,7 @@ def _context(sdk: SdkTable, paths: Paths, *, model: str, dlcs: Sequence[str] = (
 
 
 def net_run(sdk: SdkTable, paths: Paths) -> Step:
-    """Load a context binary on the device and run it."""
+    """The step that loads a context binary on the device and runs it."""
     flags = [
         ("--backend", "libQnnHtp.so"),
         ("--retrieve_context", paths.context),

@@ -1,6 +1,6 @@
-"""The two pairs of backend-extension files, for prepare and for run, out of the key table of that SDK version.
+"""The backend-extension files, a pair to prepare and a pair to run, made by the key table of the SDK version.
 
-Every key is looked up first; a key that the table does not know, or not for that version, is refused by name.
+Every key is looked up first; a key that the table does not have for that version is refused by name.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _BOOLS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off"
 
 
 def parse_settings(options: Iterable[tuple[str, str]], sdk: SdkTable, device: Device) -> dict[str, Any]:
-    """The ``--option KEY=VALUE`` pairs as values by the keys' paths; UsageError for what this version does not take.
+    """The ``--option KEY=VALUE`` pairs as values, by the paths of their keys. Raises UsageError for unsupported ones.
 
-    A key may be written in full (``graphs[].vtcm_mb``), without brackets, or by its last part where that is unique.
+    A key may be written in full (``graphs[].vtcm_mb``), without brackets, or by its last part if that is unique.
     """
     settings: dict[str, Any] = {}
     for name, text in options:
@@ -118,9 +118,9 @@ def build_configs(
 ) -> dict[str, Any]:
     """The four files by package path: outer and inner, for the context-binary generator and for the device.
 
-    ``named`` is False where the graph's name is not known before a DLC is written, ``prepares`` where the generator
-    does not run: then nothing is set for it, and a setting that is meant for it is a UsageError. ``graphs`` are the
-    names of all graphs of the context where it holds more than one: they share their weights.
+    ``named`` is False if the graph's name is not known before a DLC is written. ``prepares`` is False if the generator
+    does not run: then it gets no files, and a setting for it is a UsageError. ``graphs`` are the names of all graphs of
+    a context with several: they share their weights.
     """
     names, vtcm = [*(graphs or [paths.graph])], device.fact("vtcm_mb")
     inner = {**({"graphs": [{"graph_names": names}]} if named else {}), "devices": [{}]}
@@ -129,7 +129,7 @@ def build_configs(
     _put(inner, sdk, "devices[].soc_model", device.fact("soc_model"))
     _put(inner, sdk, "devices[].dsp_arch", device.fact("arch"))
     if isinstance(vtcm, int) and named:
-        # Left out, one user measured 4 MB instead of the SoC's maximum.
+        # Without it one user measured 4 MB instead of the SoC's maximum.
         _put(inner, sdk, "graphs[].vtcm_mb", vtcm)
     inner_run: dict[str, Any] = {}
     _put(inner_run, sdk, "devices[].cores[].perf_profile", "burst")
@@ -156,7 +156,7 @@ def build_configs(
 
 
 def _put(target: dict[str, Any], sdk: SdkTable, path: str, value: Any) -> None:
-    """Write one of deploykit's own keys; the table must list it, or the table and the code disagree."""
+    """Writes one of deploykit's own keys. Raises DefectError if the SDK's table does not list it."""
     key = sdk.key(path)
     if key is None or key.status is not Status.SUPPORTED:
         raise DefectError(f"{sdk.sdk} {sdk.version}: the table does not list the key {path}")

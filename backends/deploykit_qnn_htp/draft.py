@@ -1,6 +1,7 @@
-"""What is known before a route is chosen: the routes there are, the intent, completed encodings, gaps, widths.
+"""What is known before a route is chosen: the existing routes, the intent, completed encodings, gaps and widths.
 
-It selects no route and writes nothing."""
+It selects no route and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +45,12 @@ __all__ = [
 ]
 
 
-# The tool of routes and steps that no part of the SDK takes part in.
+# The tool of routes and steps in which no part of the SDK takes part.
 PROVIDER_TOOL = "onnxruntime-qnn"
 
 
 class Intent(StrEnum):
-    """What the request wants of the model as a whole."""
+    """The precision that the request wants for the model as a whole."""
 
     INTEGER = "integer"
     MIXED = "mixed"
@@ -60,7 +61,7 @@ class Intent(StrEnum):
 
 
 class ConverterRoute(SourcedRow):
-    """One route: its converter, the intents it serves, the encodings versions it can be given, best first."""
+    """One route: its converter, the intents it serves, and the encodings versions its converter may get, best first."""
 
     id: str
     tool: str
@@ -71,22 +72,22 @@ class ConverterRoute(SourcedRow):
     why: str
     quantizer_v2: bool = False
     explicit_float: bool = False
-    # True where the provider makes a DLC, which the SDK's own generator compiles. Such a route is only offered.
+    # True if the provider makes a DLC and the SDK's own generator compiles it. Such a route is only offered.
     dlc: bool = False
 
     @property
     def legacy(self) -> bool:
-        """True for routes that go through a model library instead of a DLC."""
+        """True for a route through a model library instead of a DLC."""
         return self.tool == "qnn-onnx-converter"
 
     @property
     def by_provider(self) -> bool:
-        """True for a route that no tool of the SDK takes part in: the compiler is one inside a public wheel."""
+        """True for a route without any tool of the SDK: the compiler is inside a public wheel."""
         return self.tool == PROVIDER_TOOL
 
 
 class Preference(SourcedRow):
-    """Which routes are tried in which order for one intent, from one version on."""
+    """The order in which routes are tried for one intent, from one SDK version on."""
 
     intent: Intent
     since: str
@@ -102,7 +103,7 @@ class RouteTable(Record):
 
 @cache
 def load_routes() -> RouteTable:
-    """The whole table."""
+    """The table of routes and preferences."""
     path = Path(__file__).parent / "data" / "routes.toml"
     return structure(RouteTable, read_toml(path), where=path.name)
 
@@ -113,19 +114,19 @@ def route_row(route_id: str) -> ConverterRoute:
 
 
 def preference(intent: Intent, version: Version) -> Preference:
-    """The preference that holds for an intent under one SDK version."""
+    """The order of routes for an intent under one SDK version."""
     rows = [row for row in load_routes().preference if row.intent is intent and Version(row.since) <= version]
     return max(rows, key=lambda row: Version(row.since))
 
 
-# Elements of a stored tensor that is still read to derive an entry from its values.
+# The most elements of a stored tensor that is read to derive an entry from its values.
 _LARGEST_BIAS = 1 << 20
 
 
 def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str]) -> EncodingSet:
-    """Every integer entry there is or that follows: copies over data movement, int32 biases; no float entry.
+    """The integer entries, given or derived: copies over data movement, int32 biases. Float entries are left out.
 
-    ``floats`` are the tensors meant to stay float; nothing is derived for them or through them.
+    Nothing is derived for or through ``floats``, the tensors intended as float.
     """
     tensors = situation.facts.tensors
     integers = {
@@ -139,7 +140,7 @@ def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str
     return replace(completed, float_tensors=frozenset())
 
 
-# The type of every activation where the intent is float as a whole.
+# The type of every activation if the intent is float as a whole.
 FLOAT_KINDS = {Intent.FLOAT16: "float16", Intent.FLOAT32: "float32"}
 
 _PRECISIONS = {"fp32": Intent.FLOAT32, "fp16": Intent.FLOAT16}
@@ -147,12 +148,13 @@ _CALIBRATED = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
 
 
 class ConversionDraft(Record, dict=True):
-    """Everything route-independent. ``completed`` has derived entries and int32 biases, and no float entry.
+    """All facts that do not depend on the route. ``completed`` has derived
+    entries and int32 biases, and no float entry.
 
-    ``float_set`` is what is meant to stay float; ``gaps`` are tensors that nothing covers although they are not in it.
-    ``handed_in`` are inputs of a segment that earlier segments make. ``carried`` is the compiler that a public wheel
-    has for the target, None where none has. ``widths`` of weights and activations are given to the converter, so that
-    no gap falls to its 8-bit default. ``findings`` are about draft and graph, no route.
+    ``float_set`` are the tensors intended as float; ``gaps`` are other tensors without an entry. ``handed_in`` are
+    inputs of a segment that earlier segments make. ``carried`` is the compiler in a public wheel for the target, None
+    if there is none. The converter gets the ``widths`` of weights and activations, so that no gap gets its 8-bit
+    default. ``findings`` are about the draft and the graph, not a route.
     """
 
     situation: Situation
@@ -181,30 +183,30 @@ class ConversionDraft(Record, dict=True):
 
     @property
     def float_set(self) -> frozenset[str]:
-        """Tensors that are meant to stay float16."""
+        """The tensors intended to stay float16."""
         return self.before.intended if self.before is not None else frozenset()
 
     @cached_property
     def gaps(self) -> Names:
-        """Tensors without an entry after completion that are not meant to be float, in the order of the names."""
+        """The tensors without an entry after completion that are not intended as float, sorted by name."""
         return () if self.after is None else tuple(sorted(self.after.predicted - self.float_set))
 
     def status(self, feature: str, *, tool: str = "") -> Status:
-        """What the SDK table says of a feature for this architecture."""
+        """The status of a feature for this architecture in the SDK table."""
         return self.sdk.status(feature, tool=tool, arch=self.arch)
 
 
 class RouteCandidate(Record):
-    """One route under consideration for one draft: what the route rules look at."""
+    """One route under consideration for one draft: the input of the route rules."""
 
     draft: ConversionDraft
     route: ConverterRoute
 
     @property
     def version(self) -> str | None:
-        """The encodings version to write: the first of the route's that this SDK's converter is known to read.
+        """The encodings version to write: the route's first one that this SDK's converter is known to read.
 
-        Where none is known, the first of unknown status; None when the route takes no encodings or can read none.
+        If none is known, it is the first of unknown status; None if the route takes no encodings or can read none.
         """
         found: dict[Status, str] = {}
         completed, once = self.draft.completed, self.draft.situation.facts.once
@@ -215,7 +217,7 @@ class RouteCandidate(Record):
 
 
 def draft_of(situation: Situation) -> ConversionDraft:
-    """Collect what does not depend on the route."""
+    """Collects the facts that do not depend on the route."""
 
     encodings, facts = situation.encodings, situation.facts
     before = predict_float_set(facts, encodings) if encodings is not None else None
@@ -235,11 +237,11 @@ def draft_of(situation: Situation) -> ConversionDraft:
                 weights |= {bits} & {4, 8, 16}
             else:
                 activations |= {bits} & {8, 16}
-        # A gap is better filled too wide than too narrow: the widest width met.
+        # A gap is better filled too wide than too narrow, so the widest entry counts.
         widths = max(weights, default=8), max(activations)
     wanted = situation.request.adapter_options.get("input_list")
     by_provider = [row.id for row in load_routes().route if row.by_provider]
-    # Who names the route without a converter insists on its compiler.
+    # A user who names the route without a converter insists on its compiler.
     insisted = situation.request.adapter_options.get("route") in by_provider
     return ConversionDraft(
         situation=situation,

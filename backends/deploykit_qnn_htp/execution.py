@@ -1,6 +1,6 @@
-"""Runs on a device: the SDK's own program runs the context binaries, with the SDK that the package was made for.
+"""Runs a package on a device: the SDK's own program runs the context binaries, with the SDK of the package's release.
 
-What can be compiled here the compiler of a wheel does (``provider``); else the user's SDK does, by the build script.
+Compiling on this machine is done by the compiler of a wheel (``provider``), or by the build script with the user's SDK.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["device_job", "device_results"]
 
 _NET_RUN, _VIEWER = "qnn-net-run", "bin/x86_64-linux-clang/qnn-profile-viewer"
 _INNER_CONFIG = "config/htp_run.json"
-# The run's own folder comes before those of the vendor; they are divided by ";" alone.
+# The run's own folder comes before the vendor's; folders are separated by ";" only.
 _DSP_FOLDERS = ("/vendor/dsp/cdsp", "/vendor/lib/rfsa/adsp", "/system/lib/rfsa/adsp")
 _BUILD = re.compile(rb"v?(\d+\.\d+\.\d+\.\d{6}\w*)")
 _PROFILED = 3
@@ -44,7 +44,7 @@ _VIEWER_SECONDS = 300.0
 
 
 class _Graph(Record):
-    """One model of the package, by the program's forms of its names: which list and output folder it has there."""
+    """One model of the package, with its names in the program's form: its command line, its inputs, its outputs."""
 
     model: Path
     argv: tuple[str, ...]
@@ -52,18 +52,19 @@ class _Graph(Record):
     outputs: Mapping[str, onnx.ValueInfoProto]
 
     def word(self, flag: str) -> str:
-        """What follows a flag of the command line."""
+        """The word after a flag of the command line."""
         return self.argv[self.argv.index(flag) + 1]
 
     def result(self, number: int, name: str) -> str:
-        """Where the program leaves an output of one sample."""
+        """The path where the program writes an output of one sample."""
         return f"{self.word('--output_dir')}/Result_{number}/{name}.raw"
 
 
 def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
-    """The context binaries in qnn-net-run, with the libraries of the SDK; None for a machine that has no such device.
+    """The job that runs the context binaries with qnn-net-run and the SDK's libraries; None if the machine has no HTP.
 
-    One model is run twice: for outputs and times, and with a detailed profile. A chain is run for its outputs alone.
+    A single model is run twice: for outputs and times, and with a detailed
+    profile. A chain is run for its outputs only.
     """
     place = request.place
     if place.machine not in ("aarch64", "arm64"):
@@ -109,7 +110,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
 
 
 def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
-    """The outputs as the model has them; times and cycles where the SDK's viewer reads the logs here."""
+    """The outputs in the model's types and shapes; times and cycles if the SDK's viewer can read the logs here."""
     manifest = read_manifest(package)
     graphs = list(_graphs(package, manifest))
     outputs: list[dict[str, Any]] = [{} for _ in request.feeds]
@@ -135,7 +136,7 @@ def device_results(package: Path, request: DeviceRequest, folder: Path) -> Devic
 
 
 def _sdk_of(manifest: Json) -> Path:
-    """The SDK of this machine, where it is of the package's release; ToolError otherwise."""
+    """The root of the SDK on this machine. Raises ToolError if there is none, or one of another release."""
     wanted = str((manifest.get("sdk") or {}).get("version", ""))
     root = next((os.environ[name] for name in ROOT_VARIABLES[:2] if os.environ.get(name)), "")
     if not root:
@@ -151,7 +152,7 @@ def _sdk_of(manifest: Json) -> Path:
 
 
 def _runtime(sdk: Path, manifest: Json, system: str) -> list[DeviceFile]:
-    """The program and its libraries; ToolError where one is missing, or stub and skel are of two builds."""
+    """The program and its libraries. Raises ToolError if one is missing, or stub and skel are of different builds."""
     abis = sorted(path.name for path in (sdk / "lib").glob("aarch64-*"))
     abi = os.environ.get("DEVICE_ABI") or next((a for a in abis if ("android" in a) == (system == "Android")), "")
     arch = str((manifest.get("target") or {}).get("arch") or "")
@@ -171,13 +172,13 @@ def _runtime(sdk: Path, manifest: Json, system: str) -> list[DeviceFile]:
 
 
 def _build_id(file: DeviceFile) -> str:
-    """The build that a library says it is of; "" where it does not."""
+    """The build that a library names, "" if it names none."""
     found = _BUILD.search(Path(str(file.source)).read_bytes())
     return "" if found is None else found[1].decode("ascii")
 
 
 def _graphs(package: Path, manifest: Json) -> Iterator[_Graph]:
-    """The models that run on the device, in their order, each by its own step of the manifest."""
+    """Yields the models that run on the device, in order, each with its step of the manifest."""
     steps = {str(step["id"]): step for step in manifest.get("steps", ())}
     device = [step for step in steps.values() if step.get("where") == "device"]
     models = [path for path in sorted((package / "model").glob("*.onnx")) if path.stem != "tail"]
@@ -203,7 +204,7 @@ def _graphs(package: Path, manifest: Json) -> Iterator[_Graph]:
 
 
 def _inputs(request: DeviceRequest, graphs: Sequence[_Graph]) -> Iterator[DeviceFile]:
-    """Inputs as raw floats, and the list of each graph: what an earlier one makes is read where that has it."""
+    """Yields the inputs as raw floats, and each graph's list of inputs, with paths to the results of earlier graphs."""
     made: dict[str, _Graph] = {}
     names = list(dict.fromkeys(name for graph in graphs for name in graph.inputs))
     for graph in graphs:
@@ -224,10 +225,10 @@ def _inputs(request: DeviceRequest, graphs: Sequence[_Graph]) -> Iterator[Device
 
 
 def _viewed(sdk: Path, log: Path, model: Path) -> CsvProfile | None:
-    """A profile as the SDK's viewer writes it; None without a log, or where the viewer does not run here."""
+    """A profile as the SDK's viewer reads it; None without a log, or if the viewer does not run here."""
     if not log.is_file() or not (sdk / _VIEWER).is_file():
         return None
-    # Packaging reads no profile: these are loaded for a run on a device alone.
+    # Packaging reads no profile, so these are loaded for a run on a device only.
     from deploykit.devices.profiles import origins_of
     from deploykit_qualcomm.profiles import read_profile_csv
 

@@ -1,4 +1,4 @@
-"""The options of this backend's own; configuration keys for ``--option`` stand in the SDK tables instead."""
+"""This backend's own options; configuration keys for ``--option`` are in the SDK tables."""
 
 from deploykit.backend.options import MAX_SEGMENTS, OptionSpec
 from deploykit_qualcomm.backend import EMIT

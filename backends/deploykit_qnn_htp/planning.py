@@ -1,6 +1,7 @@
 """The stage ``plan``: one conversion for a whole model, one per segment or context for a cut one.
 
-It reads values and tables only and touches nothing."""
+It reads values and tables only.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +28,30 @@ __all__ = ["ConversionPart", "ConversionPlan", "in_contexts", "make_plan"]
 
 
 class ConversionPart(DraftedPart, dict=True):
-    """A drafted conversion with the route selected for it; ``provider`` has decided where the route is its."""
+    """A drafted conversion with its selected route; ``provider`` is set and has decided if the route is the
+    provider's.
+    """
 
     selection: Selection
 
     @property
     def candidate(self) -> RouteCandidate:
-        """The route with its draft; only for parts that have one."""
+        """The selected route with its draft; call it only if a route was found."""
         assert self.selection.candidate is not None
         return self.selection.candidate
 
     @property
     def findings(self) -> Findings:
-        """About the draft, the graph and the routes; where no converter runs, nothing of what only those do."""
+        """Findings about the draft, the graph and the routes; with a provider those of its plan instead of
+        the draft's.
+        """
         if self.provider is not None:
             return (*self.provider.decision.findings, *self.selection.findings)
         return (*self.draft.findings, *self.selection.findings)
 
     @cached_property
     def conversion(self) -> Conversion | None:
-        """The encodings as the converter of this route gets them; None when it gets none."""
+        """The encodings as this route's converter gets them; None if it gets none."""
         candidate, draft, version = self.candidate, self.draft, self.candidate.version
         if draft.completed is None or version is None:
             return None
@@ -60,7 +65,7 @@ class ConversionPart(DraftedPart, dict=True):
             encodings = replace(encodings, entries={**encodings.entries, **floats})
         encodings = replace(encodings, float_tensors=frozenset())
         conversion = convert(encodings, version, layouts=layouts(draft.situation.facts))
-        # The omit form cannot say which tensors are float, so they are named beside it.
+        # Encodings that omit floats cannot say which tensors are float, so these are named separately.
         if draft.float_set and not conversion.float_tensors and not candidate.route.explicit_float:
             named = replace(conversion.encodings, float_tensors=draft.float_set)
             return replace(conversion, encodings=named)
@@ -68,7 +73,7 @@ class ConversionPart(DraftedPart, dict=True):
 
     @property
     def precision(self) -> PlannedPrecision:
-        """Intended and expected type of every tensor of this conversion that has one."""
+        """The intended and the expected type of every tensor of this conversion that has one."""
         return precision_of(self.draft) if self.provider is None else self.provider.decision.precision
 
 
@@ -76,12 +81,12 @@ ConversionPlan: TypeAlias = Plan[tuple[ConversionPart, ...]]
 
 
 def in_contexts(parts: Iterable[ConversionPart]) -> tuple[tuple[ConversionPart, ...], ...]:
-    """The parts whose graphs are in one context together, in order; each part alone where none is shared."""
+    """The parts grouped by the context that their graphs are in, in order."""
     return tuple(tuple(group) for _, group in groupby(parts, key=lambda part: part.context or part.paths.graph))
 
 
 def part_of(drafted: DraftedPart) -> ConversionPart:
-    """Select the route of one draft, and have the provider's backend decide where it is the provider's."""
+    """Selects the route of one draft; if it is the provider's, the provider's backend decides."""
     selection, paths, provider = select_route(drafted.draft), drafted.paths, None
     if drafted.provider is not None and selection.candidate is not None:
         provider = drafted.provider.planned()
@@ -102,7 +107,7 @@ def part_of(drafted: DraftedPart) -> ConversionPart:
 
 
 def precision_of(draft: ConversionDraft) -> PlannedPrecision:
-    """Intended and expected type of every tensor of a draft that has one."""
+    """The intended and the expected type of every tensor of a draft that has one."""
     if draft.source is None or draft.after is None or draft.completed is None:
         if draft.intent not in FLOAT_KINDS:
             return PlannedPrecision()
@@ -117,12 +122,12 @@ def precision_of(draft: ConversionDraft) -> PlannedPrecision:
 
 
 def joined_precision(whole: ConversionDraft, parts: Iterable[ConversionPart]) -> PlannedPrecision:
-    """The types of the whole: as the encodings mean it, against as the segment that makes a tensor will have it."""
+    """The types of the whole model: intended by the encodings, expected from the segment that makes a tensor."""
     intended = precision_of(whole).intended
     expected: dict[str, str] = {}
     for part in parts:
         types, kind = dict(part.precision.expected), FLOAT_KINDS.get(part.draft.intent)
-        if kind is not None:  # weights are converted in float although they have entries
+        if kind is not None:  # weights are converted to float although they have entries
             tensors = part.draft.situation.facts.tensors
             types |= {name: kind for name in tensors if tensors[name].is_weight and name in intended}
         expected = {**types, **expected}
@@ -130,7 +135,7 @@ def joined_precision(whole: ConversionDraft, parts: Iterable[ConversionPart]) ->
 
 
 def make_plan(prepared: PreparedConversions) -> ConversionPlan:
-    """Decide for one prepared model."""
+    """Decides the routes and the steps for one prepared model."""
     draft, situation = prepared.whole, prepared.whole.situation
     settings = parse_settings(situation.request.options, draft.sdk, situation.target.device)
     parts = tuple(part_of(drafted) for drafted in prepared.parts)
@@ -143,7 +148,7 @@ def make_plan(prepared: PreparedConversions) -> ConversionPlan:
         # QNN127 is judged on the uncut model, by ``crossing_findings``.
         inside = (finding for part in parts for finding in part.findings if finding.code != "QNN127")
         findings = (*inside, *prepared.findings)
-    # The other routes for the whole model are those that the selection did not come to.
+    # The alternatives for the whole model are the routes that the selection did not reach.
     seen = [part.candidate.route.id for part in parts if part.selection.candidate is not None and not part.segment]
     seen += [row.id for part in parts for row in part.selection.rejected]
     plan: ConversionPlan = Plan(
@@ -158,7 +163,7 @@ def make_plan(prepared: PreparedConversions) -> ConversionPlan:
         ),
         alternatives=alternatives(draft, seen),
         precision=joined_precision(draft, parts) if cut else parts[0].precision,
-        findings=each_once(findings),  # segments may tell the same thing
+        findings=each_once(findings),  # segments may have equal findings
     )
     if plan.route is None or exit_status(situation.target.findings):
         return plan
@@ -166,7 +171,7 @@ def make_plan(prepared: PreparedConversions) -> ConversionPlan:
     files: dict[str, Any] = {}
     for group in in_contexts(parts):
         part, provider, named = group[0], group[0].provider, group[0].provider is None
-        if len(group) > 1:  # several graphs in one context need an application: none of them runs on the device
+        if len(group) > 1:  # several graphs in one context need an application, so no step runs them on the device
             rows += shared_steps([(other.candidate, other.paths) for other in group])
         elif provider is None:
             rows += steps(part.candidate, part.paths)
@@ -178,13 +183,13 @@ def make_plan(prepared: PreparedConversions) -> ConversionPlan:
         graphs = [other.paths.graph for other in group]
         device = situation.target.device
         files |= build_configs(settings, draft.sdk, device, part.paths, named=named, graphs=graphs, prepares=prepares)
-    # Everything for the host first, then what runs on the device.
+    # Steps for the host come first, then those for the device.
     ordered = tuple(sorted(rows, key=lambda step: step.where == "device"))
     return replace(plan, steps=ordered, configs=files, details=parts)
 
 
 def _route(parts: Sequence[ConversionPart]) -> Route | None:
-    """The route of the only conversion, or of all segments together; None when one of them has none."""
+    """The route of a single conversion, or of all segments together; None if one of them has none."""
     if any(part.selection.candidate is None for part in parts):
         return None
     rows = [part.candidate.route for part in parts]

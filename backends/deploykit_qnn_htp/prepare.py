@@ -1,6 +1,6 @@
-"""The stage ``prepare``: drafts the whole model, or each part of a cut one, a segment or what one context holds.
+"""The stage ``prepare``: drafts the whole model, or each part of a cut one (a segment, or one context's graph).
 
-Rules that look at values run here. No weight is read but to compare two files that say they hold the same ones.
+Rules that look at values run here. Weights are only read to check that two files hold equal ones.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ __all__ = ["DraftedPart", "PreparedConversions", "prepare"]
 
 
 class DraftedPart(Record):
-    """One conversion before its route is known. ``segment`` is "" for a whole model."""
+    """One conversion before its route is known. ``segment`` is the part's name, "" for a whole model."""
 
     draft: ConversionDraft
     paths: Paths
     segment: str = ""
-    # The context that its graph shares with others, or with nothing but is one of several; "" otherwise.
+    # The name of the graph's context if several graphs share it, or the model has several contexts; else "".
     context: str = ""
-    # What the provider's backend prepared, where its route is the one.
+    # The result of the provider's backend, if the route is the provider's.
     provider: ProviderPart | None = None
 
 
 class PreparedConversions(Record):
-    """The draft of the whole model, and of each conversion; the same one where nothing is cut.
+    """The draft of the whole model, and of each conversion; without a cut they are the same.
 
-    ``findings`` are what only the uncut model shows.
+    ``findings`` are those that only the uncut model shows.
     """
 
     whole: ConversionDraft
@@ -66,10 +66,10 @@ class PreparedConversions(Record):
 
 
 def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
-    """Everything the decision needs. UsageError for options that contradict a cut."""
+    """Drafts every conversion. Raises UsageError for options that contradict a cut."""
     whole, graph = draft_of(situation), graph_name(situation.request.model)
     if wants_contexts(whole):
-        # The parts of every graph; what only the uncut model shows is said of that, and only once.
+        # Findings that only the uncut model shows are made of it, once.
         whole = _judged(whole, shared)
         cut = cut_graphs(whole)
         several = cut[-1][1] > 1
@@ -81,7 +81,7 @@ def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
         return PreparedConversions(whole=whole, parts=tuple(made), findings=whole.findings)
     if not situation.segments:
         whole = _judged(whole, shared)
-        # The provider's backend prepares where the route that will be selected is its: weights may be loaded.
+        # The provider's backend prepares only if its route will be selected, as it may load weights.
         selected, provider = select_route(whole).candidate, None
         if selected is not None and selected.route.by_provider and whole.carried is not None:
             provider = prepare_provider(situation, whole.carried, shared, dlc=selected.route.dlc)
@@ -96,8 +96,8 @@ def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
 
 
 def _judged(draft: ConversionDraft, shared: SharedWork) -> ConversionDraft:
-    """The draft with what the rules say of it and of its graph."""
-    # The shared rules see the encodings as they will be: what this adapter completes is not worth a warning.
+    """The draft with the findings of the rules about it and its graph."""
+    # The rules see the completed encodings: entries that this adapter adds deserve no warning.
     situation, source, completed = draft.situation, draft.source, draft.completed
     if source is not None and completed is not None:
         strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}
@@ -109,7 +109,9 @@ def _judged(draft: ConversionDraft, shared: SharedWork) -> ConversionDraft:
 
 
 def wants_contexts(whole: ConversionDraft) -> bool:
-    """True where the model comes with a second graph, or is to be cut by size; UsageError for what excludes that."""
+    """True if there is a second graph, or the model is to be cut by size. Raises UsageError for contradicting
+    options.
+    """
     situation = whole.situation
     also, parts = situation.request.adapter_options.get("also"), parts_wanted(whole)
     if also is None and parts == 1:
@@ -127,7 +129,7 @@ def wants_contexts(whole: ConversionDraft) -> bool:
 
 
 def parts_wanted(whole: ConversionDraft) -> int:
-    """As many parts as asked for; else the fewest whose weights keep below what the chip's compiler takes."""
+    """The number of parts asked for; else the fewest with which each part's weights fit the compiler's limit."""
     asked = whole.situation.request.adapter_options.get("parts")
     if isinstance(asked, int):
         return asked
@@ -138,7 +140,7 @@ def parts_wanted(whole: ConversionDraft) -> int:
 
 
 def cut_graphs(whole: ConversionDraft) -> list[tuple[str, int, ConversionDraft]]:
-    """The parts of every graph, context by context: its name there, its context's number, from 1 on, and its draft."""
+    """The parts of every graph, context by context: (name, number of its context from 1 on, draft)."""
     drafts = [whole, *_second(whole)]
     models = [draft.situation.model.proto for draft in drafts]
     cut = cut_alike(models, parts_wanted(whole), _sizes(whole))
@@ -154,7 +156,7 @@ def cut_graphs(whole: ConversionDraft) -> list[tuple[str, int, ConversionDraft]]
 
 
 def _second(whole: ConversionDraft) -> Iterable[ConversionDraft]:
-    """The draft of the second graph, under the entries of the first one that it has."""
+    """The draft of the second graph, with those entries of the first one that it has tensors for."""
     path = whole.situation.request.adapter_options.get("also")
     if path is None:
         return
@@ -169,12 +171,12 @@ def _second(whole: ConversionDraft) -> Iterable[ConversionDraft]:
 
 
 def _check_same_weights(first: Model, second: Model) -> None:
-    """UsageError where the graphs share no weight, or one of a name has other values."""
+    """Raises UsageError if the graphs share no weight, or if weights of one name differ."""
     shared = large_weights(first.proto).keys() & large_weights(second.proto).keys()
     if not shared:
         why = f"{second.path.name} has no weight of a name that {first.path.name} has"
         raise UsageError("--also: nothing to share", why=why, next="package the graphs one by one")
-    # Weights that lie at the same byte of the same file need not be read.
+    # Weights at the same byte of the same file need not be read.
     places = [
         {claim.tensor: (file.path, claim.offset) for file in model.external for claim in file.claims}
         for model in (first, second)
@@ -196,7 +198,7 @@ def _check_same_weights(first: Model, second: Model) -> None:
 
 
 def _sizes(whole: ConversionDraft) -> dict[str, int]:
-    """Bytes of every weight as it will be on the device: of its grid, or float16."""
+    """The bytes of every weight as it will be on the device: in the width of its grid, or in float16."""
     situation = whole.situation
     entries = {} if situation.encodings is None else situation.encodings.entries
     sizes = {}
@@ -210,9 +212,9 @@ def _sizes(whole: ConversionDraft) -> dict[str, int]:
 
 
 def _part_of(whole: ConversionDraft, model: ModelProto, encodings: EncodingSet | None) -> Situation:
-    """A part as if it were the model that was asked for, with entries that only the uncut graph lets follow.
+    """A part as a situation of its own, with entries that can only be derived on the uncut graph.
 
-    A copy of an input that crosses a border has no entry of its own, and what it was copied from is elsewhere.
+    For example a copy of an input that crosses a border has no entry itself, and its source is in another part.
     """
     situation = whole.situation
     made = wrap_proto(model, path=situation.model.path)
@@ -227,10 +229,10 @@ def _part_of(whole: ConversionDraft, model: ModelProto, encodings: EncodingSet |
 
 
 def _draft_of(whole: ConversionDraft, part: CutPart, shared: bool) -> ConversionDraft:
-    """The part, by a route that makes a DLC where several graphs come into one context."""
+    """The draft of a part; if several graphs share a context, by a route that makes a DLC."""
     situation = _part_of(whole, part.model, whole.situation.encodings)
     draft, request = replace(draft_of(situation), is_segment=True), situation.request
-    # A route that makes no DLC is refused, and none need be named.
+    # A named route that makes no DLC is refused; without a name one that does is chosen.
     named, rows = request.adapter_options.get("route"), load_routes().route
     makes = {row.id: row.intents for row in rows if not (row.legacy or row.by_provider)}
     if not shared or named in makes or (named is not None and named not in [row.id for row in rows]):
@@ -246,7 +248,7 @@ def _draft_of(whole: ConversionDraft, part: CutPart, shared: bool) -> Conversion
 
 
 def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
-    """One draft per segment, in the order in which they run. UsageError for options that contradict a cut."""
+    """One draft per segment, in the order in which they run. Raises UsageError for options that contradict a cut."""
     situation = whole.situation
     options = situation.request.adapter_options
     listing = [row.id for row in load_routes().route if row.input_list]
@@ -261,11 +263,11 @@ def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
         part = _part_of(whole, segment.model, segment.encodings)
         computed = (fact for fact in part.facts.tensors.values() if fact.is_float and not fact.is_weight)
         if part.encodings is not None and not part.encodings.entries and not any(computed):
-            part = replace(part, encodings=None)  # shapes and indices only: there is nothing to quantize
+            part = replace(part, encodings=None)  # it has shapes and indices only, so there is nothing to quantize
         floats = "fp32" if situation.request.precision == "fp32" else "fp16"
         precision = None if part.encodings is not None else floats
         draft = draft_of(replace(part, request=replace(part.request, precision=precision)))
-        # A quantized segment has no float set: what has no entry there is a gap, not an intent.
+        # A quantized segment has no float set: a tensor without an entry is a gap there.
         if draft.intent is Intent.MIXED and draft.source is not None and draft.before is not None:
             completed = complete(draft.source, draft.situation, frozenset())
             before = replace(draft.before, intended=frozenset())
@@ -277,7 +279,7 @@ def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
 
 
 def crossing_findings(whole: ConversionDraft, drafts: Sequence[ConversionDraft]) -> Findings:
-    """What only the uncut model shows: how the float set was found (QNN128), ranges from other segments (QNN127)."""
+    """Findings that need the uncut model: how the float set was found (QNN128), ranges from other segments (QNN127)."""
     found = DRAFT_RULES["QNN128"].run(whole)
     if whole.before is None:
         return tuple(found)

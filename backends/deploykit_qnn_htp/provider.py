@@ -1,6 +1,6 @@
-"""The route without a converter: what the backend of ONNX Runtime's provider prepares, decides, writes and judges.
+"""The route without a converter: the backend of ONNX Runtime's provider prepares, decides, writes and judges.
 
-Everything goes through the contract between core and backends, so neither adapter knows the other. It selects no route.
+All calls use the contract between core and backends, so neither adapter depends on the other. It selects no route.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ __all__ = ["ProviderPart", "carried_for", "prepare_provider", "verify_provider"]
 # The backend that compiles.
 PROVIDER = "ort-qnn"
 
-# Options that both backends have, and that mean the same.
+# Options that both backends have with the same meaning.
 _SHARED = ("emit",)
 
-# The provider's own step and script for the device: here the device has no ONNX Runtime.
+# The provider's own step and script for the device are left out: here the device has no ONNX Runtime.
 _ON_DEVICE = ("run", "scripts/run_on_device.sh")
 
 
 def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Carried | None:
-    """The compiler in a public wheel for a target; None without a wheel, or without the device there."""
+    """The compiler in a public wheel for a target; None if there is no such
+    wheel, or the provider does not know the device.
+    """
     runtime = target.requested or ("" if target.sdk is None else target.sdk.version)
     wheel = carrier_for(runtime)
     if wheel is None or PROVIDER not in target.device.backends:
@@ -49,40 +51,40 @@ def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Car
 
 
 class ProviderPart(Record):
-    """What the provider's backend prepared for one situation, and what it decided, None before it was asked."""
+    """What the provider's backend prepared for a situation, and its plan, None before it has decided."""
 
     backend: AnyBackend
     prepared: Any
     plan: Plan[Any] | None = None
 
     def planned(self) -> ProviderPart:
-        """With the provider's decision. Pure."""
+        """A copy with the provider's decision. It reads and starts nothing."""
         return replace(self, plan=self.backend.plan(self.prepared))
 
     @property
     def decision(self) -> Plan[Any]:
-        """The provider's plan; only where it was asked."""
+        """The provider's plan; call it only after ``planned``."""
         assert self.plan is not None
         return self.plan
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Everything but the run on the device."""
+        """The provider's steps without the run on the device."""
         return tuple(step for step in self.decision.steps if step.id != _ON_DEVICE[0])
 
     @property
     def model(self) -> str:
-        """The model that is compiled, by its path in the package."""
+        """The package path of the model that is compiled."""
         return self._compiling.inputs[0]
 
     @property
     def binary(self) -> str:
-        """The context binary, by its path in the package."""
+        """The package path of the context binary."""
         return next(path for path in self._compiling.outputs if path.endswith(".bin"))
 
     @property
     def dlc(self) -> str:
-        """The DLC, by its path in the package, "" where none is made."""
+        """The package path of the DLC, "" if none is made."""
         return next((path for path in self._compiling.outputs if path.endswith(".dlc")), "")
 
     @property
@@ -90,17 +92,17 @@ class ProviderPart(Record):
         return next(step for step in self.decision.steps if step.id == "compile")
 
     def files(self, templates: Path | None) -> Iterator[PackageFile]:
-        """Every file but the script for the device."""
+        """The provider's files without the script for the device."""
         files = self.backend.render(self.prepared, self.decision, templates)
         return (file for file in files if file.path != _ON_DEVICE[1])
 
     def execute(self, package: Path, aids: Aids) -> Execution:
-        """Compile and emulate what can be here; the other backend's proposals of other requests are dropped."""
+        """Compiles and emulates what can run here; the provider's proposal of another request is dropped."""
         return replace(self.backend.execute(package, self.prepared, self.decision, aids), instead=None)
 
 
 def prepare_provider(situation: Situation, carried: Carried, shared: SharedWork, *, dlc: bool) -> ProviderPart:
-    """Prepare the situation for the wheel by the provider's backend, with a DLC beside the context where wanted."""
+    """Has the provider's backend prepare the situation for a wheel; with ``dlc`` it also writes a DLC."""
     backend = load_backend(PROVIDER)
     own = situation.request.adapter_options
     same = {name: own[name] for name in _SHARED if name in own}
@@ -118,7 +120,7 @@ def prepare_provider(situation: Situation, carried: Carried, shared: SharedWork,
 
 
 def verify_provider(package: Path, manifest: Json) -> Verification:
-    """The provider's judgement, and whether the runtime of this package loads the binary as one whole graph."""
+    """The provider's verification, and whether this package's runtime loads the binary as one whole graph."""
     backend = load_backend(PROVIDER)
     judged = backend.verify(package, manifest)
     return replace(judged, checks=(*judged.checks, *_binary(backend, package, manifest)))
@@ -132,7 +134,7 @@ def _binary(backend: AnyBackend, package: Path, manifest: Json) -> Iterator[Chec
     try:
         told = backend.inspect(binary)
     except DeploykitError as error:
-        # Without the vendor's library the binary cannot be read: that says nothing against it.
+        # Without the vendor's library the binary cannot be read, which says nothing against it.
         yield Check("context-loads", ok=True, detail=f"not read: {error.why or error.what}")
         return
     target, sdk = manifest.get("target", {}), manifest.get("sdk", {})

@@ -1,4 +1,4 @@
-"""Every file of a qnn-htp package: models, encodings, calibration data, configurations, scripts. It touches no disk."""
+"""Every file of a qnn-htp package: models, encodings, calibration data, configurations, scripts. It writes nothing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["package_files"]
 
 
 def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates: Path | None) -> Iterator[PackageFile]:
-    """The files of the package, one after the other, so that calibration data is never held as a whole."""
+    """Yields the files of the package one by one, so that calibration data is never in memory as a whole."""
     situation, parts = prepared.whole.situation, plan.details or ()
-    # The files of weights that parts of a model cut by size read, each once.
+    # The weight files that parts of a model cut by size read, each once.
     models, found = {part.paths.model for part in parts}, dict[str, Path]()
     for file in (file for part in parts if part.context for file in part.draft.situation.model.external):
         place = str(PurePosixPath("model", file.location))
@@ -51,7 +51,7 @@ def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates
             if floats:
                 value = {"schema": 1, "float_tensors": floats}
                 yield JsonFile("encodings/float_tensors.json", value)
-        # What ``check_types.py`` compares the converter's types with.
+        # ``check_types.py`` compares the converter's types with these.
         yield JsonFile(part.paths.types, {"schema": 1, "types": dict(sorted(part.precision.expected.items()))})
         own = part.draft.situation
         if own.request.calibration is not None and part.candidate.route.input_list:
@@ -74,9 +74,9 @@ def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates
 def _provider(
     provider: ProviderPart, situation: Situation, plan: ConversionPlan, templates: Path | None
 ) -> Iterator[PackageFile]:
-    """The provider's package but for the device, where the binary is loaded as any other.
+    """The provider's files without those for the device; there the binary is loaded as any other.
 
-    Where the SDK compiles what the provider's backend made, the script that builds is this backend's.
+    If the SDK compiles a DLC that the provider's backend made, the build script is this backend's.
     """
     theirs = provider.files(templates)
     yield from (file for file in theirs if not (provider.dlc and file.path.startswith("scripts/build.")))
@@ -92,7 +92,7 @@ def scripts(
     parts: Sequence[ConversionPart],
     templates: Path | None,
 ) -> Iterator[PackageFile]:
-    """The scripts that build and run; those for the host only where more than one model has to be chained."""
+    """Yields the scripts that build and run; those for the host only if several models have to be chained."""
     values = _values(situation, plan, parts)
     names = ["build.sh", "check_types.py", *(["run_on_device.sh"] if values["device_steps"] else [])]
     names += ["run_tail.py"] if values["has_tail"] else []
@@ -104,15 +104,15 @@ def scripts(
 
 def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[ConversionPart]) -> Json:
     device, arch = situation.target.device, parts[0].draft.arch
-    # True where one model after the other runs: the parts of a cut graph, or what the host does at the end.
+    # True if models run one after the other: the parts of a cut graph.
     cut = bool(situation.segments) or 1 < len(parts) == len(in_contexts(parts))
-    # What the chain on the host writes: the outputs of the device, and those of the tail.
+    # The names that the chain on the host writes: the outputs of the device, and those of the tail.
     names, inputs = list(situation.facts.outputs), set(situation.facts.inputs)
     if situation.tail is not None:
         tail = ModelProto.FromString(situation.tail).graph
         names += [item.name for item in tail.output]
         inputs |= {item.name for item in tail.input}  # some of them the device does not read
-    # What build.sh looks at after a conversion.
+    # The conditions that build.sh checks after a conversion.
     gates = {}
     for part in parts:
         legacy = part.candidate.route.legacy
@@ -147,9 +147,9 @@ def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[Conversi
 
 
 def _chain(situation: Situation, parts: Sequence[ConversionPart]) -> list[Json]:
-    """Per conversion: its files on the device and where each input comes from, by the tools' form of the names.
+    """One row per conversion: its files on the device, and where each input comes from, with names in the tools' form.
 
-    An input without ``folder`` is one of the model's own. ``results`` says that outputs of the model are among its own.
+    An input without ``folder`` is the model's own. ``results`` is True if some of its outputs are the model's.
     """
     rows: list[Json] = []
     made: dict[str, str] = {}

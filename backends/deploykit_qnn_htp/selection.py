@@ -1,6 +1,6 @@
-"""Selects the route of one conversion: preferred ones are tried in order, the first without an unhandled error wins.
+"""Selects the route of one conversion: routes are tried in order, and the first without an unhandled error is taken.
 
-It reads the draft and the tables; which steps follow from a route is not its business.
+It reads the draft and the tables. The steps of a route are made elsewhere.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["Selection", "alternatives", "mixed_support", "select_route"]
 
 
 class Selection(Record):
-    """The route taken, or None, the ones rejected before it, and what was found about all of them."""
+    """The route taken (None if there is none), the routes rejected before it, and the findings about all of them."""
 
     candidate: RouteCandidate | None
     rejected: tuple[Rejected, ...]
     findings: Findings
 
     def without(self, plan: Plan[Any]) -> Selection:
-        """No candidate any more: whose route it is has rejected it in a plan of its own."""
+        """The selection after the provider's own plan rejected the route: without a candidate."""
         assert self.candidate is not None
         codes = tuple(code for row in plan.rejected for code in row.because)
         no = Rejected(id=self.candidate.route.id, because=codes, why="; ".join(row.why for row in plan.rejected))
@@ -49,7 +49,7 @@ class Selection(Record):
 
 
 def select_route(draft: ConversionDraft) -> Selection:
-    """The first candidate without an unhandled error, the ones rejected before it, and what was found about them."""
+    """Tries the routes in order and takes the first without an unhandled error."""
     rejected: list[Rejected] = []
     blockers: list[Finding] = []
     first: Findings = ()
@@ -63,12 +63,12 @@ def select_route(draft: ConversionDraft) -> Selection:
         codes = tuple(dict.fromkeys(finding.code for finding in blocking))
         rejected.append(Rejected(id=row.id, because=codes, why="; ".join(finding.message for finding in blocking)))
         first, blockers = first or found, [*blockers, *blocking]
-    # Nothing is left: the findings of the preferred route are the answer.
+    # No route is left: the findings of the preferred one are given.
     return Selection(candidate=None, rejected=tuple(rejected), findings=first)
 
 
 def alternatives(draft: ConversionDraft, seen: Iterable[str]) -> tuple[Alternative, ...]:
-    """The routes for this intent beside those that were taken or rejected, in order of preference."""
+    """The routes for this intent that were neither taken nor rejected, in order of preference."""
     known, rows = frozenset(seen), [route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order]
     rows += [row for row in load_routes().route if row.dlc and draft.intent in row.intents]
     others = [row for row in rows if row.id not in known and _is_open(row, draft)]
@@ -85,14 +85,14 @@ def alternatives(draft: ConversionDraft, seen: Iterable[str]) -> tuple[Alternati
 
 
 def _judged(candidate: RouteCandidate) -> Findings:
-    """What stands against a route, and beside it."""
+    """The findings about a route, with those about the provider's compiler if the route is its."""
     found = routes.RULES.run(candidate)
     carried = candidate.draft.carried
     return (*found, *CARRIER_RULES.run(carried)) if candidate.route.by_provider and carried is not None else found
 
 
 def _is_open(row: ConverterRoute, draft: ConversionDraft) -> bool:
-    """False for a route that this request cannot take: no data to calibrate with, or no wheel's compiler for it."""
+    """False for a route that this request cannot take: no data to calibrate with, or no wheel's compiler."""
     if row.by_provider:
         carried = None if draft.is_segment else draft.carried
         return carried is not None and (not row.dlc or carried.wheel.runs_on_linux)
@@ -100,7 +100,7 @@ def _is_open(row: ConverterRoute, draft: ConversionDraft) -> bool:
 
 
 def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
-    """The routes to try, best first; a route the user named, or an input list the user insists on, is the only one."""
+    """The routes to try, best first; only one if the user named a route or insists on an input list."""
     request, routes = draft.situation.request, load_routes().route
     named = request.adapter_options.get("route")
     if named is not None:
@@ -108,7 +108,7 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
         if row is None:
             raise UsageError(f"--route {named}: no such route", next=f"one of {', '.join(row.id for row in routes)}")
         serves = draft.intent in row.intents
-        # Of a mix with an input list a rule says what would become.
+        # For a mixed model with an input list a rule says what would become of it.
         if not (serves or draft.is_segment or (row.input_list and draft.intent is Intent.MIXED)):
             raise UsageError(f"--route {row.id}: not for {draft.intent}", next="leave the route out")
         if row.by_provider and not _is_open(row, draft):
@@ -117,7 +117,7 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
             why = f"no public wheel that is not newer than {sdk} {what}"
             raise UsageError(f"--route {row.id}: not possible here", why=why, next="leave the route out")
         if draft.is_segment and not serves:
-            # A segment of another kind goes the plain way through the same converter.
+            # A segment of another kind takes the plain route through the same converter.
             plain = [other for other in routes if draft.intent in other.intents and other.tool == row.tool]
             return [next((other for other in plain if not (other.input_list or other.quantizer_v2)), row)]
         return [row]
@@ -133,13 +133,13 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
                 f"--no-input-list: no other route makes a model that is {draft.intent}", next="leave it out"
             )
     elif draft.intent is Intent.MIXED and request.calibration is not None:
-        # What most people would type; shown as rejected, with what it would have done.
+        # What most people would type is shown as rejected, with its effect.
         return [calibrated, *rows]
     return rows
 
 
 def mixed_support(target: Target, options: Json) -> MixedSupport:
-    """The kinds of ways for one target; the SDK mixes safely where its preferred route is more than inferred."""
+    """The ways to mix types on one target; mixing is safe if the SDK's preferred route is more than inferred."""
     arch, sdk = arch_of(target.device), target.sdk
     if sdk is None or lacks("fp16", target.device) or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
         why = f"{target.device.name if 'fp16' in target.device.facts else arch} has no float16"
@@ -154,7 +154,7 @@ def mixed_support(target: Target, options: Json) -> MixedSupport:
             confidence={"fallback": provider.confidence},
         )
     sure = {intent: preference(intent, sdk.parsed).confidence for intent in Intent}
-    # Why no compiler in a public wheel is the right one, "" where there is one.
+    # Why no public wheel has the right compiler, "" if one has.
     carried, missing = carried_for(target), ""
     if carried is None:
         missing = "no public wheel carries a compiler for this device and release"

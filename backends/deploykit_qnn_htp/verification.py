@@ -1,6 +1,6 @@
-"""Judges a qnn-htp package on disk: configurations, scripts, and the converter's types where it ran.
+"""Judges a qnn-htp package on disk: configurations, scripts, and the converter's types if it ran.
 
-It reads only; ``deploykit build`` is what runs the tools.
+It only reads; ``deploykit build`` runs the tools.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deploykit_qualcomm.tables import tables
 
 __all__ = ["verify"]
 
-# How the files of intended types begin; the conversion's number follows where there are several.
+# The beginning of the files of intended types; a suffix follows if there are several.
 _TYPES = "intended_types"
 
 
@@ -29,12 +29,12 @@ _OF_THE_PROVIDER = ("compile_options", "run_options")
 
 
 def verify(package: Path, manifest: Json) -> Verification:
-    """Checks and, after a build, intended against actual types of every tensor that the converter kept."""
+    """The checks and, after a build, the intended and actual types of every tensor that the converter kept."""
     route = manifest.get("route") or {}
     if any(row.id == route.get("id") and row.by_provider for row in load_routes().route):
         provider = verify_provider(package, manifest)
         return replace(provider, checks=(*provider.checks, *_listed(package, manifest)))
-    # A tensor that crosses a cut has a type on either side; the one that is wrong counts.
+    # A tensor at a cut has a type on either side; a wrong one counts.
     ordered = sorted(_compared(package, manifest), key=lambda row: row[1] != row[2])
     wrong = sum(intended != actual for _, intended, actual in ordered)
     words = f"{len(ordered)} tensors compared, {wrong} differ"
@@ -47,7 +47,9 @@ def verify(package: Path, manifest: Json) -> Verification:
 
 
 def _listed(package: Path, manifest: Json) -> Iterator[Check]:
-    """The table of the version lists every flag of every recorded command, and every key of every configuration."""
+    """Checks that the version's table lists every flag of every recorded command, and every key of every
+    configuration.
+    """
     table = str(manifest.get("sdk", {}).get("table", ""))
     sdk = tables().table(table)
     unlisted = [
@@ -65,7 +67,7 @@ def _listed(package: Path, manifest: Json) -> Iterator[Check]:
             continue
         unknown = []
         for key in _paths(read_json(path)):
-            # Listed is a key itself, what leads to one, and what lies inside an object-valued one.
+            # A key counts as listed if it is a row, leads to one, or lies inside an object-valued one.
             parents = {key.rsplit(".", depth)[0] for depth in range(1, key.count(".") + 1)}
             leads = any(one.startswith((f"{key}.", f"{key}[].")) for one in known)
             if key not in known and not leads and known.isdisjoint(parents):
@@ -88,9 +90,9 @@ def _paths(value: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _compared(package: Path, manifest: Json) -> Iterator[tuple[str, str, str]]:
-    """Tensor, intended and actual type of all that stands in a _net.json that a build left.
+    """Yields tensor, intended and actual type from each _net.json that a build left.
 
-    A type with the same grid as the intended one is told as that.
+    A type with the same grid as the intended one counts as the intended one.
     """
     for step in manifest.get("steps", ()):
         suffix = str(step.get("id", "")).removeprefix("convert")

@@ -166,7 +166,7 @@ _MOST_MOVED = 1 << 22
 
 
 def _sources(place: OperatorPlace) -> npt.NDArray[np.int64]:
-    """The position in the flat input that each value of the result comes from. Raises NoMatchError if others do."""
+    """The flat input position of each value of the result. Raises NoMatchError if it does more than move."""
     shape = place.shape(place.only_computed)
     size = math.prod(shape)
     if size > _MOST_MOVED:

@@ -1,4 +1,4 @@
-"""Tells which chip a context binary is for, whether its graphs fit that chip's limit; it is read in a child process.
+"""Tells which chip a context binary is for and whether its graphs fit there. A child process reads the binary.
 
 The limits come from the binary or from the tables, with their source. Nothing is judged without a known limit.
 """

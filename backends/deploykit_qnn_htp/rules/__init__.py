@@ -1,1 +1,1 @@
-"""Rules of qnn-htp: on the prepared model, on one route for it, on what another compiler said of it."""
+"""Rules of qnn-htp: on the prepared model, and on each route for it."""

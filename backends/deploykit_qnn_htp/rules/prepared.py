@@ -1,4 +1,4 @@
-"""Rules about the draft as a whole, whatever route is taken: architecture, ranges, widths. They choose nothing."""
+"""Rules about the draft as a whole, for any route: architecture, ranges, widths. They choose nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONVERTERS = ("qnn-onnx-converter", "qairt-converter")
 
 
 def about_encodings(draft: ConversionDraft, message: str, names: Collection[str] | None = None, **more: Any) -> Found:
-    """A finding about the encodings as a whole; ``names`` are the tensors that it is about."""
+    """A finding about the encodings as a whole; ``names`` are the tensors concerned."""
     path = draft.situation.request.encodings
     if names is not None:
         message = f"{message}: {listed(list(names))}"
@@ -123,11 +123,11 @@ def check_block_quantization(draft: ConversionDraft) -> Finds:
             for entry in draft.completed or ()
             if (entry.value.granularity if getattr(entry.value, "placed", True) else "per-block") == kind
         ]
-        # Of blocks with a float scale the converters' row counts: what the provider can do does not help here.
+        # For blocks with a float scale the converters' row counts: the provider's abilities do not help here.
         blocks = (row for row in draft.sdk.features if row.feature == "bq" and row.tool in _CONVERTERS)
         row = draft.sdk.feature("lpbq", arch=draft.arch) if kind == "lpbq" else next(blocks, None)
         status = Status.UNKNOWN if row is None else row.status
-        # A float scale per block has no known way through the converters, so that unknown is not good enough there.
+        # A float scale per block has no known way through the converters, so unknown is not good enough for it.
         if not names or status is Status.SUPPORTED or (status is Status.UNKNOWN and kind == "lpbq"):
             continue
         where = f"{draft.arch} with {draft.sdk.sdk} {draft.sdk.version}"
@@ -166,7 +166,7 @@ def check_weight_width(draft: ConversionDraft) -> Finds:
 
     Fix: use 4 or 8 bits
     """
-    # Integer entries of 1, 2, 3 … bits.
+    # Integer entries of other widths: 1, 2, 3 … bits.
     odd = {
         entry.name: entry.dtype
         for entry in draft.completed or ()
@@ -195,7 +195,7 @@ def check_omission(draft: ConversionDraft) -> Finds:
 
     Fix: compare the list with your float16 set; name the set with --float-tensors FILE to make it explicit
     """
-    # The set that was read from omissions.
+    # A float set that was derived from omissions.
     if draft.intent is not Intent.MIXED or draft.before is None or draft.before.explicit:
         return
     names = sorted(draft.float_set)
@@ -236,7 +236,7 @@ def check_crossing_integers(draft: ConversionDraft) -> Finds:
 
     Fix: nothing for smaller values; else keep the operators that make and read them in one segment
     """
-    # What is handed in and is not float.
+    # Tensors handed in that are not float.
     tensors = draft.situation.facts.tensors
     for name in draft.handed_in:
         if name in tensors and tensors[name].dtype and not tensors[name].is_float:

@@ -1,6 +1,6 @@
-"""Rules about one route for one draft: an error that nothing handles rejects the route.
+"""Rules about one route for one draft: an unhandled error rejects the route.
 
-They read the draft and the tables and decide nothing else.
+They only read the draft and the tables.
 """
 
 from __future__ import annotations
@@ -229,11 +229,11 @@ def check_mixed_matmul(candidate: RouteCandidate) -> Finds:
 
     Fix: give both operands the same kind: float16 or an integer width
     """
-    # Both operands are made at run time and differ in kind.
+    # Both operands are computed and differ in kind.
     draft = candidate.draft
     if draft.after is None or draft.completed is None or draft.intent is not Intent.MIXED:
         return
-    # The provider converts an operand that is of another type.
+    # The provider converts an operand of another type.
     for node in () if candidate.route.by_provider else dynamic_matmuls(draft.situation):
         floats, others = list[str](), list[str]()
         for name in node.inputs[:2]:
@@ -280,7 +280,7 @@ def check_calibration(candidate: RouteCandidate) -> Finds:
 
     Fix: give --calibration DIR|FILE.npz, or --encodings
     """
-    # The route needs an input list and there is nothing to make it of.
+    # The route needs an input list, and there is no data for it.
     if candidate.route.input_list and candidate.draft.situation.request.calibration is None:
         message = f"route {candidate.route.id} needs calibration data and none was given"
         yield Found("data", "calibration", message)
