@@ -1,1 +1,1 @@
-"""What the Qualcomm adapters share: SoC and SDK tables."""
+"""The library that both Qualcomm adapters share: tables of SoCs and SDKs, rules, AIMET."""

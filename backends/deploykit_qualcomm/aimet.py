@@ -1,4 +1,6 @@
-"""AIMET for ONNX as a quantizer: what it makes for which chip, and its job as data; ``aimet_job`` is what runs."""
+"""AIMET for ONNX as a quantizer: its options, its configuration for each
+chip, and its job as data (``aimet_job`` runs).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ _WEIGHT_METHODS = (
 
 
 class Aimet(Quantizer):
-    """``blocked`` are the operators whose weights the backend takes in blocks."""
+    """AIMET for ONNX. ``blocked`` are the operators whose weights the backend takes in blocks."""
 
     id = "aimet"
     summary = "AIMET for ONNX: simulates the HTP while it calibrates"
@@ -78,21 +80,23 @@ class Aimet(Quantizer):
         self.blocked = blocked
 
     def precisions(self, target: Target) -> tuple[str, ...]:
-        """What QuantSim simulates; whether a chip runs it is said by the rules of the backend."""
+        """The precisions that QuantSim simulates; the backend's rules say whether a chip can run one."""
         del target
         return ("w8a16", "w8a8", "w4a16", "w4a8", "w16a16")
 
     def options(self) -> tuple[OptionSpec, ...]:
-        """Schemes, and what improves weights."""
+        """The options for schemes, and for better weights."""
         return _OPTIONS
 
     def weight_methods(self, precision: str) -> tuple[WeightMethod, ...]:
-        """In the order of AIMET's quantization workflow."""
+        """The methods for better weights, in the order of AIMET's quantization workflow."""
         widths = bits_of(precision)
         return _WEIGHT_METHODS if widths is not None and widths[0] < 16 else ()
 
     def plan(self, asked: QuantizerAsked) -> QuantizerJob:
-        """The arguments of QuantSim, and what is done before and after."""
+        """The job: the arguments of QuantSim, and the steps before and
+        after. Raises UsageError for contradicting options.
+        """
         widths = bits_of(asked.precision)
         assert widths is not None
         given = asked.options
@@ -104,7 +108,7 @@ class Aimet(Quantizer):
             raise UsageError("adaround and seq_mse at once", why="both choose the weights' integers", next="take one")
         if given["seq_mse"] and given["scheme"] != "min_max":
             raise UsageError("seq_mse without scheme=min_max", why="AIMET searches from that one only", next="min_max")
-        # What the two ways to mix precisions are told; UsageError where there is nothing to raise, or both are asked.
+        # The arguments of the two ways to mix precisions. UsageError for both at once, or if nothing can be raised.
         lite, amp = given["lite_mp"], given["amp"]
         if lite is not None and amp is not None:
             raise UsageError("lite_mp and amp at once", why="both choose which layers are raised", next="take one")
@@ -122,7 +126,7 @@ class Aimet(Quantizer):
         version = given["encoding_version"] or encodings_version(asked.target, lpbq=bool(given["lpbq"]))
         return QuantizerJob(
             script=Path(__file__).with_name("aimet_job.py"),
-            rewrites=("table-of-its-own",),  # it refuses one weight with two kinds of readers
+            rewrites=("table-of-its-own",),  # AIMET refuses a weight with two kinds of readers
             settings={
                 "param_type": f"int{widths[0]}",
                 "activation_type": f"int{widths[1]}",
@@ -147,9 +151,9 @@ AIMET: Quantizer = Aimet()
 
 
 def configuration(target: Target) -> str:
-    """AIMET's name for what a chip's architecture computes in one kernel; the next older one where it has none.
+    """AIMET's configuration for a chip's architecture, or that for the next older architecture.
 
-    "" for a chip whose architecture is not known or older than all of them.
+    "" for a chip whose architecture is not known, or older than all of them.
     """
     arch = arch_of(target.device)
     number = int(arch[1:]) if arch[1:].isdigit() else 0
@@ -158,9 +162,9 @@ def configuration(target: Target) -> str:
 
 
 def encodings_version(target: Target, *, lpbq: bool = False) -> str:
-    """The newest form that some converter of the SDK is known to read, else 1.0.0, which deploykit converts.
+    """The newest encodings version that a converter of the SDK is known to read, else 1.0.0, which deploykit converts.
 
-    0.6.1 cannot say blocks.
+    With ``lpbq`` 0.6.1 is left out, as it cannot hold blocks.
     """
     sdk, arch = target.sdk, arch_of(target.device)
     for version in _VERSIONS:

@@ -1,6 +1,7 @@
-"""The script of AIMET's job: runs in AIMET's own environment, beside the core's ``child.py``; nothing of deploykit.
+"""The script of AIMET's job. It runs in AIMET's own environment, beside the core's ``child.py``, without deploykit.
 
-Fold, equalize, simulate, calibrate, improve weights, mix precisions, export: as ``settings`` of ``job.json`` say.
+It folds, equalizes, simulates, calibrates, improves weights, mixes precisions
+and exports, by ``settings`` in ``job.json``.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ __all__ = ["main"]
 
 _LARGE = 1_900_000_000
 _SCORED = 4
-"""Samples that each of the many runs of a sensitivity analysis is scored on."""
+"""The number of samples that each run of a sensitivity analysis is scored on."""
 
 
 def prepared(job: child.ChildJob) -> Any:
-    """The float model as AIMET takes it: BatchNormalization folded, channels equalized, no weight shared."""
+    """The float model for AIMET: BatchNormalization folded, channels equalized, no weight shared."""
     model = onnx.load(job.model)
     settings = job.settings
     if settings["cle"]:
@@ -50,7 +51,10 @@ def prepared(job: child.ChildJob) -> Any:
 
 
 def tie_states(sim: Any) -> None:
-    """AIMET 2.42 gives all states the grid of the first result, and dies where that is left out: of the next then."""
+    """Ties the grids of a recurrent layer's states to that of its first output that exists.
+
+    AIMET 2.42 takes the first output and crashes if it is left out.
+    """
     spared = [node for node in sim.model.model.graph.node if not node.output[0]]
     for node in spared:
         node.output[0] = next(filter(None, node.output))
@@ -64,7 +68,7 @@ QuantizationSimModel._tie_rnn_hidden_state_quantizers = tie_states
 
 
 def simulation(model: Any, settings: Any) -> Any:
-    """QuantSim with the chip's configuration and the asked widths."""
+    """QuantSim with the chip's configuration and the requested widths."""
     sim = QuantizationSimModel(
         model,
         param_type=settings["param_type"],
@@ -83,15 +87,16 @@ def simulation(model: Any, settings: Any) -> Any:
 
 
 def hold_indices(job: child.ChildJob, sim: Any) -> None:
-    """Float inputs that a Cast alone reads and whose samples are whole numbers of 16 bits, as indices are.
+    """Gives float inputs a 16-bit grid with step 1 if only a Cast reads them
+    and all samples are 16-bit integers (indices).
 
-    A step of 1 holds each of them; with any other step a Cast to integers cuts some off to the one below.
+    This step holds each index exactly; with any other step the Cast truncates some to the one below.
     """
     graph = onnx.load(job.model, load_external_data=False).graph
     for value in graph.input:
         quantizer = sim.qc_quantize_op_dict.get(value.name)
         readers = {node.op_type for node in graph.node if value.name in node.input}
-        # Lazily: data that no Cast alone reads, such as pictures, is not looked at.
+        # Lazily: samples that not only a Cast reads, such as pictures, are not looked at.
         seen = (feed[value.name] for feed in job.calibration)
         whole = (np.array_equal(one, np.clip(np.round(one), 0, 65535)) for one in seen)
         if quantizer and readers == {"Cast"} and all(whole):
@@ -100,9 +105,9 @@ def hold_indices(job: child.ChildJob, sim: Any) -> None:
 
 
 class Score:
-    """Signal to noise in decibels of a session's outputs against the float model's, more is better.
+    """The signal-to-noise ratio of a session's worst output against the float model's, in decibels.
 
-    Each output counts with its own signal, so that a small one is not drowned by a large one.
+    Each output counts with its own signal, so that a large one does not hide a small one.
     """
 
     def __init__(self, job: child.ChildJob, stage: str) -> None:
@@ -126,7 +131,9 @@ class Score:
 
 
 def mix(job: child.ChildJob, sim: Any) -> None:
-    """Some layers in a wider type: a share of them by QuantAnalyzer (LiteMP), or the fewest for a number (AMP)."""
+    """Raises layers to a wider type: a share of them by QuantAnalyzer (LiteMP), or the fewest that reach a
+    ratio (AMP).
+    """
     lite, amp = job.settings["lite_mp"], job.settings["amp"]
     if lite is None and amp is None:
         return
@@ -158,7 +165,7 @@ def _type_of(quantizer: Any) -> tuple[Any, int]:
 
 
 def leave_room(job: child.ChildJob, sim: Any) -> None:
-    """16-bit ranges as ``child.with_room`` says, where they are those of all samples."""
+    """Widens 16-bit ranges as ``child.with_room`` says, if they are the full ranges of all samples."""
     wide = [one for one in sim.qc_quantize_op_dict.values() if one.enabled and one.bitwidth == 16]
     if not wide or len(job.calibration) < 2 or job.settings["scheme"] != "min_max":
         return
@@ -175,7 +182,7 @@ def leave_room(job: child.ChildJob, sim: Any) -> None:
 
 
 def export(job: child.ChildJob, sim: Any) -> None:
-    """The model without quantizers, in one file where it fits, and its encodings with int32 biases."""
+    """Exports the model without quantizers, in one file if it fits, and its encodings with int32 biases."""
     child.tell("exporting")
     sim.export(str(job.out), "model", encoding_version=job.settings["encoding_version"], export_int32_bias=True)
     path, data = job.out / "model.onnx", job.out / "model.data"
@@ -187,7 +194,7 @@ def export(job: child.ChildJob, sim: Any) -> None:
 
 
 def work(job: child.ChildJob) -> None:
-    """The whole job."""
+    """Runs all steps of the job."""
     job.result["versions"] = {
         "aimet-onnx": version("aimet-onnx"),
         "onnx": onnx.__version__,
@@ -205,7 +212,7 @@ def work(job: child.ChildJob) -> None:
     job.stage_done("simulation")
     hold_indices(job, sim)
     if job.settings["floats"]:
-        # ``floats`` stay in float16 where the chip has it and their samples are far below its end; else in 16 bits.
+        # ``floats`` stay float16 if the chip has it and their samples are far below its limit; else they get 16 bits.
         floats, fits = job.settings["floats"], job.settings["float16"]
         fits &= all(np.abs(feed[name]).max() < 2**14 for feed in job.calibration for name in {*floats} & {*feed})
         for quantizer in filter(None, map(sim.qc_quantize_op_dict.get, floats)):
@@ -213,7 +220,7 @@ def work(job: child.ChildJob) -> None:
                 quantizer.enabled = False
             else:
                 quantizer.set_bitwidth(16)
-    # What is asked for to get better weights; both freeze the encodings of the weights that they changed.
+    # The methods for better weights, if requested; both freeze the encodings of the weights they changed.
     for name, apply, told in (
         ("seq_mse", apply_seq_mse, "searching weight scales"),
         ("adaround", apply_adaround, "learning to round weights"),
@@ -232,7 +239,7 @@ def work(job: child.ChildJob) -> None:
 
 
 def main() -> int:
-    """Run the job in the current folder."""
+    """Runs the job in the current folder and gives its exit status."""
     status: int = child.main(work)
     return status
 

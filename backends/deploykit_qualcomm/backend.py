@@ -1,6 +1,6 @@
-"""What the backends for these chips answer and ask alike, whatever converts the model; each adds what is its own.
+"""The base of both Qualcomm backends: what they answer alike, whatever converts the model.
 
-Cheap to import; what needs more is imported when it is called.
+It is cheap to import: what needs more is imported inside the methods.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EMIT = OptionSpec(
     help="Add a workflow to the package that compiles it on a machine that can.",
 )
 
-# Where the workflow lies in the package.
+# The path of the workflow in the package.
 WORKFLOW = "scripts/github-actions/compile.yml"
 
 
@@ -38,7 +38,7 @@ D = TypeVar("D")
 
 
 class QualcommBackend(Backend[P, D]):
-    """The part of a backend that the shared tables and rules decide; ``id`` says whose devices and rows are meant."""
+    """The methods that the shared tables and rules decide; ``id`` chooses the backend's devices and rows."""
 
     def devices(self) -> tuple[Device, ...]:
         """Every device of the shared tables that this backend packages for."""
@@ -47,38 +47,38 @@ class QualcommBackend(Backend[P, D]):
         return tuple(device for device in qualcomm_devices() if self.id in device.backends)
 
     def device_of_id(self, name: str) -> Device | None:
-        """One of them, from its own file alone."""
+        """The device of an id, read from its own file only; None if this backend does not have it."""
         from deploykit_qualcomm.devices import device_of_id
 
         found = device_of_id(name)
         return found if found is not None and self.id in found.backends else None
 
     def source_dates(self) -> Mapping[str, str]:
-        """When the shared tables were compared with their sources."""
+        """The dates on which the shared tables were compared with their sources."""
         from deploykit_qualcomm.tables import tables
 
         return tables().source_file.dates
 
     def reserved_codes(self) -> Mapping[str, str]:
-        """Codes that the shared rules had once."""
+        """Codes of shared rules that no longer exist."""
         from deploykit_qualcomm.rules.registries import RESERVED
 
         return RESERVED
 
     def rated(self, finding: Finding) -> Finding:
-        """What stands in the way of the HTP, although it need not elsewhere."""
+        """The finding with the severity that the HTP's constraints give it; elsewhere it may be milder."""
         from deploykit_qualcomm.rules.constraints import rated
 
         return rated(finding)
 
     def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
-        """Whether a context binary loads elsewhere, as rows with their sources."""
+        """Rows with their sources on whether a context binary loads on another release and architecture."""
         from deploykit_qualcomm.carriers import binary_rows
 
         return binary_rows(self.id, built_with, built_for, runtime, arch)
 
     def known_errors(self) -> Catalog:
-        """Known messages of the QAIRT tools, of the runtime and of AIMET."""
+        """Known messages of the QAIRT tools, the runtime and AIMET."""
         from deploykit_qualcomm.known_errors import known_errors
 
         return known_errors()
@@ -90,5 +90,5 @@ class QualcommBackend(Backend[P, D]):
         return (AIMET,) if configuration(target) else ()
 
     def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
-        """The quantizers' own; which compiler runs is a question of the SDK's version."""
+        """The toolchains of the quantizers; the compiler's depends on the SDK's version and is not listed."""
         return tuple(one.toolchain for one in self.quantizers(target))

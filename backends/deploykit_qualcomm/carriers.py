@@ -1,6 +1,6 @@
-"""Compilers in public wheels: which machine runs one, which release's binary loads where, which wheel serves a device.
+"""Compilers in public wheels: which machine runs one, where a release's binary loads, which wheel serves a device.
 
-A binary loads on the release that made it and on later ones, so a wheel serves a runtime when it is not newer. It
+A binary loads on the release that made it and on later ones, so a wheel serves a runtime that is not older. It
 compiles, reads and chooses nothing. Codes of the rules: QNN295 to QNN298.
 """
 
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def qualcomm_toolchains(backend: str) -> tuple[ToolchainSpec, ...]:
-    """Every toolchain file of the shared tables, offered by the backend of that id."""
+    """Every toolchain in the shared tables, offered by the backend of that id."""
     here = Path(__file__).parent
     from deploykit.backend.toolchains import load_toolchains
 
@@ -55,14 +55,15 @@ def qualcomm_toolchains(backend: str) -> tuple[ToolchainSpec, ...]:
 
 @cache
 def host_toolchain(sdk: str) -> ToolchainSpec | None:
-    """The toolchain that holds the compiler of one release, None where there is none."""
+    """The toolchain with the compiler of one release, None if there is none."""
     named = (spec for spec in qualcomm_toolchains("ort-qnn") if spec.name == "htp")
     return next((spec for spec in named if spec.version == sdk), None)
 
 
 def machines(wheel: Wheel) -> str:
-    """The kinds of machines on which a wheel's compiler can be executed, in words: one that only Wine runs needs a
-    toolchain."""
+    """The kinds of machines on which a wheel's compiler runs, in words; Wine
+    is named only if there is a toolchain for it.
+    """
     runs = dict.fromkeys(run for host in wheel.host for run in host.runs)
     has = [words for run, words in MACHINES.items() if run in runs]
     if host_toolchain(wheel.sdk) is None:
@@ -71,13 +72,15 @@ def machines(wheel: Wheel) -> str:
 
 
 def carrier(build: str) -> Wheel | None:
-    """The newest wheel that carries a build, by its id as binaries state it: ``v2.36.1.250708151608_123266``."""
+    """The newest wheel that carries a build, given by its id as in binaries
+    (``v2.36.1.250708151608_123266``), or None.
+    """
     plain = build.removeprefix("v")
     return next((wheel for wheel in reversed(tables().wheels) if plain.startswith(wheel.build)), None)
 
 
 def probe_hosts(around: Surroundings) -> Iterator[CheckLine]:
-    """One line per compiler that a toolchain brings, and one that names those for which another machine is needed."""
+    """One line per compiler that a toolchain brings, and one with the compilers that need another machine."""
     from deploykit.backend.probes import CheckLine
     from deploykit.system.environments import environment_of
 
@@ -122,7 +125,7 @@ _V81 = 81  # the emulator refuses binaries for v81 under any older architecture,
 
 
 class Loading(Record):
-    """One part of the judgement: ``release`` or ``architecture``."""
+    """One part of the verdict: ``release`` or ``architecture``."""
 
     part: str
     status: Status
@@ -133,16 +136,16 @@ class Loading(Record):
 
 
 def judge_loading(built_with: str, built_for: str, runtime: str, arch: str) -> tuple[Loading, Loading]:
-    """The judgement by release and by architecture; both must be supported for the binary to load.
+    """The verdicts by release and by architecture; both must be supported for the binary to load.
 
-    Versions as typed, ``2.48`` or ``2.48.0.260626``; architectures ``v73``, or "" for unknown. Raises
-    UnknownTargetError for what is neither.
+    Versions are as typed, ``2.48`` or ``2.48.0.260626``; architectures like ``v73``, or "" for unknown. Raises
+    UnknownTargetError for anything else.
     """
     return _by_release(built_with, runtime), _by_arch(built_for, arch)
 
 
 def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arch: str) -> Iterator[CompatRow]:
-    """The judgement as rows: one for the whole, then one per part."""
+    """The verdict as rows: one for the whole, then one per part."""
     parts = judge_loading(built_with, built_for, runtime, arch)
     verdict = min((part.status for part in parts), key=(Status.UNSUPPORTED, Status.UNKNOWN, Status.SUPPORTED).index)
     sure = [part.confidence for part in parts if part.status is verdict and part.confidence is not None]
@@ -167,7 +170,7 @@ def _by_release(built_with: str, loaded_by: str) -> Loading:
         "source": (_CACHE, _MAINTAINER, _LAB),
         "confidence": Confidence.OBSERVED,
     }
-    # Only numbers that both name are compared: a build of 2.48 is not newer than a runtime that is called 2.48.
+    # Only numbers that both versions have are compared: a build of 2.48 is not newer than a runtime given as 2.48.
     both = min(len(built.release), len(runtime.release))
     if built.release[:both] <= runtime.release[:both]:
         if built.release[:both] == runtime.release and any(built.release[both:3]):
@@ -180,7 +183,8 @@ def _by_release(built_with: str, loaded_by: str) -> Loading:
     told = {f.version: str(f.facts["context_blob"].value) for f in files if "context_blob" in f.facts}
     told.update({wheel.sdk: wheel.blob for wheel in shelf.wheels if wheel.blob})
     blobs = sorted((Version(version), blob) for version, blob in told.items())
-    # At least what the newest known release up to the builder writes; at most what the next one reads.
+    # The builder writes at least the version of the newest known release up to it;
+    # the runtime reads at most that of the next one.
     written = next((blob for version, blob in reversed(blobs) if version <= built), None)
     read = next((blob for version, blob in blobs if version >= runtime), None)
     why = f"{built} is newer than the runtime {runtime}"
@@ -224,12 +228,12 @@ def _version(text: str) -> Version:
 
 @cache
 def chip_on_arm() -> Device:
-    """The chip of the Windows machines that an ARM64 compiler stands on: theirs is the only stub library inside."""
+    """The chip that an ARM64 compiler builds for: its Windows machine's, whose stub library is the only one inside."""
     return qualcomm_device("sc8380xp")
 
 
 class Fit(StrEnum):
-    """What a wheel's binary is for a device: made for it, for another chip that it can load from, or not loadable."""
+    """How a wheel's binary suits a device: made for it, for another chip whose binaries it accepts, or not loadable."""
 
     ITSELF = "itself"
     ACCEPTED = "accepted"
@@ -240,7 +244,7 @@ class Carried(Record):
     """One wheel's compiler for one device.
 
     ``runtime`` is the release that will load the binary, as typed or as the table names it; "" is the wheel's own.
-    ``insisted`` says that this compiler was asked for by name, ``ask`` how that is done.
+    ``insisted`` is True if the user asked for this compiler by name, ``ask`` says how to do so.
     """
 
     wheel: Wheel
@@ -251,7 +255,7 @@ class Carried(Record):
 
     @property
     def fit(self) -> Fit:
-        """Whether the binary is for this device."""
+        """How the binary suits this device."""
         if obeys(self.wheel):
             return Fit.ITSELF
         made_for, device = chip_on_arm(), self.device
@@ -264,18 +268,18 @@ class Carried(Record):
 
 
 def obeys(wheel: Wheel) -> bool:
-    """True when some build of a wheel's compiler makes what ``soc_model`` asks for.
+    """True if some build of a wheel's compiler obeys ``soc_model``.
 
-    The x86-64 ones do. The ARM64 ones compile for the chip they stand on.
+    The x86-64 builds do. The ARM64 ones compile for the chip they run on.
     """
     return any(host.machine == "x86-64" for host in wheel.host)
 
 
 def carrier_for(runtime: str) -> Wheel | None:
-    """The newest wheel whose binaries that release loads, None where every wheel is newer.
+    """The newest wheel whose binaries that release loads, None if every wheel is newer.
 
-    A series as typed (2.33) means any build of it, so that a wheel of the series (2.33.2) serves it. Raises
-    UnknownTargetError for what is no version.
+    A series as typed (2.33) means any of its builds, so a wheel of the series (2.33.2) serves it. Raises
+    UnknownTargetError for an invalid version.
     """
     newest = reversed(tables().wheels)
     loads = (w for w in newest if _by_release(w.sdk, runtime).status is not Status.UNSUPPORTED)
@@ -283,9 +287,9 @@ def carrier_for(runtime: str) -> Wheel | None:
 
 
 def forms_of(wheel: Wheel) -> Wheel:
-    """The wheel that says which forms this one takes: itself where its provider was run, else the nearest that was.
+    """The wheel whose row lists the forms this one takes: itself if its provider was run, else the nearest that was.
 
-    Those with ONNX Runtime inside go by the newest such, whose provider refuses more than the plugins' do.
+    Wheels with ONNX Runtime inside use the newest such wheel, whose provider refuses more than the plugins' do.
     """
     run = [known for known in tables().wheels if known.loadable and any("compile" in h.observed for h in known.host)]
     if wheel.refuses or wheel.lacks or wheel in run or wheel.provider == "plugin":
@@ -313,7 +317,7 @@ def check_chip(carried: Carried) -> Finds:
 
     Fix: choose a release whose compiler obeys soc_model (2.36.1, 2.47 and later), or another route
     """
-    # An error unless this compiler was asked for by name and the chip at least accepts such binaries.
+    # An error, unless the user asked for this compiler by name and the chip accepts such binaries.
     if carried.fit is Fit.ITSELF:
         return
     accepted = carried.fit is Fit.ACCEPTED
@@ -367,7 +371,7 @@ def check_release(carried: Carried) -> Finds:
 
     Fix: check the runtime's full version on the device: it must not be older than the compiler's
     """
-    # A runtime of another release, or one that is named by its series alone.
+    # A runtime of another release, or one named by its series only.
     runtime, sdk = carried.runtime, carried.wheel.sdk
     if not runtime or runtime == sdk:
         return

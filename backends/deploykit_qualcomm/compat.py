@@ -1,8 +1,8 @@
-"""Turns the Qualcomm tables into rows of ``deploykit compat``, as ranges of releases; it answers no query itself.
+"""Turns the Qualcomm tables into rows of ``deploykit compat``, as ranges of releases. It answers no query itself.
 
-How features are called is documented in docs/compat.md: a bare name is a feature, ``flag --x`` a command-line flag,
-``key graphs[].O`` a configuration key, ``missing-encoding …``, ``rule …``, ``release …``, ``fact …`` and
-``wheel …`` what they say.
+docs/compat.md documents the names of features: a bare name is a feature, ``flag --x`` a
+command-line flag, ``key graphs[].O`` a configuration key; ``missing-encoding …``, ``rule …``,
+``release …``, ``fact …`` and ``wheel …`` name the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _row = partial(compat_row, family=FAMILY)
 
 
 class MissingEncoding(SourcedRow):
-    """What becomes of a tensor without an encoding, for one tool and one choice of options."""
+    """The result for a tensor without an encoding, with one tool and one choice of options."""
 
     id: str
     tools: Names
@@ -46,7 +46,7 @@ class MissingEncoding(SourcedRow):
 
 
 class CompatRule(SourcedRow):
-    """One statement about files and libraries of different releases; ``words`` are other names that find it."""
+    """One statement about files and libraries of different releases; ``words`` are further names that find it."""
 
     topic: str
     text: str
@@ -56,7 +56,7 @@ class CompatRule(SourcedRow):
 
 
 class OpChange(SourcedRow):
-    """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
+    """One change of an operator in a release, as documented; ``onnx`` are the ONNX operators lowered to it."""
 
     op: str
     onnx: Names
@@ -65,7 +65,7 @@ class OpChange(SourcedRow):
 
 
 class Method(SourcedRow):
-    """One method: the spellings that find it, and the option of the quantizer that runs it ("" for none)."""
+    """One method of AIMET: the spellings that find it, and the quantizer's option that runs it ("" for none)."""
 
     name: str
     words: tuple[str, ...]
@@ -75,12 +75,12 @@ class Method(SourcedRow):
 
 
 def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[CompatRow]:
-    """Every row of the tables that concerns one backend (``qnn-htp`` or ``ort-qnn``), devices excepted."""
+    """Every row of the tables about one backend (``qnn-htp`` or ``ort-qnn``), without devices."""
     shelf = source or tables()
     found = shelf.all()
     states = _ranges(found, lambda table: table.features)
     for row, until in states:
-        # The provider runs none of the SDK's tools; what holds for no tool in particular holds for both.
+        # The provider runs none of the SDK's tools. A row without a tool holds for both backends.
         if row.tool in ("", _WHEEL) if backend == "ort-qnn" else row.tool != _WHEEL:
             notes, only = (row.note, row.confidence_note), {"since": row.since, "until": until}
             yield _row(backend, row.feature, row, *notes, tool=row.tool, arch=row.arch, **only)
@@ -106,7 +106,7 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
     for rule in shelf.rows(CompatRule, "compat_rules.toml", "rule"):
         notes = (rule.text, rule.confidence_note)
         yield _row(backend, f"rule {rule.topic}", rule, *notes, words=rule.words)
-    # What documents say of operators, beside what was built and run; before a change, that it is not there yet.
+    # The documents' statements about operators, beside measurements; before a change the status is unknown.
     there = (shelf.data / "op_history.toml").is_file()
     for change in shelf.rows(OpChange, "op_history.toml", "op") if there else ():
         name = f"op {change.onnx[0]}, in the documents: {change.text}"
@@ -146,12 +146,12 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
 
 
 def _ranges(found: Sequence[SdkTable], rows_of: Callable[[SdkTable], Iterable[R]]) -> Iterator[tuple[R, str]]:
-    """Each distinct state of each row, with the last release that has it ("" for the newest)."""
+    """Yields each distinct state of each row, with the last release that has it ("" for the newest)."""
     states: dict[Any, list[R]] = {}
     for table in found:
         for row in rows_of(table):
             history = states.setdefault(row_key(row), [])
-            # A row that a release does not change is the very object of its parent.
+            # A row that a release does not change is the same object as its parent's.
             if not history or history[-1] is not row:
                 history.append(row)
     before = {table.version: earlier.version for earlier, table in pairwise(found)}
@@ -210,7 +210,7 @@ def _key_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
 
 
 def _said(what: str, value: object) -> str:
-    """Both in words, "" where nothing is known."""
+    """The two in words, "" if the value is not known."""
     return f"{what} {value}" if value not in (None, "") else ""
 
 
@@ -219,9 +219,10 @@ def _lifecycle(row: Flag | ConfigKey) -> str:
 
 
 def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:
-    """A row per ONNX Runtime that a wheel was tried with, and one per build of its compiler; each holds at one release.
+    """Yields a row per ONNX Runtime that a wheel was tried with, and one
+    per build of its compiler; each for one release.
 
-    The family is one of their own: a release that only a wheel carries has no table of tools.
+    They have a family of their own: a release that only a wheel carries has no table of tools.
     """
     for wheel in wheels:
         apis = f", QNN API {wheel.qnn_api}, HTP API {wheel.htp_api}" if wheel.qnn_api else ""
@@ -249,7 +250,7 @@ def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:
 
 
 def method_rows(backend: str) -> Iterator[CompatRow]:
-    """AIMET's methods for one backend; they depend on AIMET's version, not on an SDK's."""
+    """Yields AIMET's methods for one backend; they depend on AIMET's version, not on an SDK's."""
     for method in tables().rows(Method, "methods.toml", "method"):
         ran = f"; 'deploykit quantize --with aimet --option {method.option}=…'" if method.option else ""
         note = f"{method.note}{ran}"

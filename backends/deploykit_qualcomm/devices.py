@@ -1,7 +1,7 @@
-"""The Qualcomm devices and what their HTP architectures can do, each with its source; it knows no SDK.
+"""The Qualcomm devices and the capabilities of their HTP architectures, each with its source. It does not know SDKs.
 
-One file per chip, found by id, chip, marketing or board name. Chips that no HTP toolchain serves stand together in
-``unsupported.toml``. A device may state a capability for itself, which outranks its architecture's.
+There is one file per chip, found by id, chip, marketing or board name. Chips that no HTP toolchain serves are listed in
+``unsupported.toml``. A capability stated for a device outranks its architecture's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 POWER = {"burst": "burst", "balanced": "balanced", "saver": "power_saver"}
-"""What the HTP calls the ways to run."""
+"""The HTP's names of the performance modes."""
 
 
 def known_archs() -> tuple[str, ...]:
@@ -42,18 +42,18 @@ def known_archs() -> tuple[str, ...]:
 
 
 def arch_number(arch: str) -> int | None:
-    """The number of an architecture, 73 of ``v73``; None when the table does not have it."""
+    """The number of an architecture, 73 for ``v73``; None if the table does not have it."""
     row = tables().archs.arch.get(arch)
     return None if row is None else row.number
 
 
 def arch_of(device: Device) -> str:
-    """The architecture of a device, "" when nobody published it."""
+    """The architecture of a device, "" if nobody published it."""
     return str(device.fact("arch") or "")
 
 
 def capability(name: str, *, arch: str = "", device: Device | None = None) -> Fact | None:
-    """One capability (``fp16``, ``bf16``, ``lpbq``, ``a16w16``, ``extended_udma`` …), or None when it is unknown.
+    """One capability (``fp16``, ``bf16``, ``lpbq``, ``a16w16``, ``extended_udma`` …), None if it is unknown.
 
     A fact of that name on the device outranks its architecture.
     """
@@ -66,43 +66,43 @@ def capability(name: str, *, arch: str = "", device: Device | None = None) -> Fa
 
 
 def has(name: str, device: Device) -> bool:
-    """True when a device is known to have a capability."""
+    """True if a device is known to have a capability."""
     fact = capability(name, device=device)
     return fact is not None and fact.value is True
 
 
 def lacks(name: str, device: Device) -> bool:
-    """True when a device is known not to have a capability; unknown is neither."""
+    """True if a device is known to lack a capability; False if that is unknown."""
     fact = capability(name, device=device)
     return fact is not None and fact.value is False
 
 
-# Capabilities of an architecture, and what the precision they stand for is called.
+# The names of precisions by the capability that they need.
 _PRECISIONS = {"a16w8": "w8a16", "a16w16": "w16a16", "fp16": "fp16", "bf16": "bf16", "lpbq": "lpbq"}
 
 
 @cache
 def qualcomm_devices(data: Path = DATA) -> tuple[Device, ...]:
-    """Every device of the data folder, by id."""
+    """Every device of the data folder and of the user's folder, sorted by id."""
     devices = (*load_devices(data / "devices"), *_unsupported(data / "unsupported.toml"), *own_devices("Qualcomm"))
-    by_id = {device.id: device for device in devices}  # what a user says of a device is said last
+    by_id = {device.id: device for device in devices}  # a user's device replaces a shipped one
     return tuple(_with_precisions(by_id[name]) for name in sorted(by_id))
 
 
 def device_of_id(name: str, data: Path = DATA) -> Device | None:
-    """The device of that id, from its own file alone, or None: one of ``unsupported.toml`` is found among all."""
+    """The device of an id, read from its own file only; None if it has none, as those in ``unsupported.toml``."""
     own = next((device for device in own_devices("Qualcomm") if device.id == name.lower()), None)
     found = own or load_device_of_id(data / "devices", name)
     return None if found is None else _with_precisions(found)
 
 
 def qualcomm_device(name: str, data: Path = DATA) -> Device:
-    """One device by id, alias, chip or marketing name; raises UnknownTargetError with the nearest names."""
+    """One device by id, alias, chip or marketing name. Raises UnknownTargetError with the nearest names."""
     return device_of_id(name, data) or find_device(qualcomm_devices(data), name)
 
 
 def _unsupported(path: Path) -> tuple[Device, ...]:
-    """Devices that share what the file says beside them; none where there is no file, as in a folder for a test."""
+    """The devices in a file with shared facts; none if there is no file, as in a test's folder."""
     if not path.is_file():
         return ()
     shared = sourced_file(dict[str, Any], path)

@@ -1,7 +1,7 @@
-"""Asks the runner of a toolchain under Wine, reads its answer, and the record of what a provider asked the backend.
+"""Asks the runner of a toolchain under Wine, and reads its answer and the record of a provider's calls to the backend.
 
-The runner prints JSON lines between lines of the vendor's libraries; an answer counts only when its last event says so.
-``runner/recorder.c`` writes records; one that ends early is read up to there: the process may have died.
+The runner prints JSON lines between lines of the vendor's libraries; an answer counts only if its last event says so.
+``runner/recorder.c`` writes records; one that ends early is read up to there, as the process may have died.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 # The variable that names the folder to record into, which must exist.
 RECORD = "DEPLOYKIT_QNN_RECORD"
 
-# Bytes of one line; the longest seen, a layer with scales per channel, has some 100 kB.
+# The most bytes of one line; the longest seen, a layer with scales per channel, has some 100 kB.
 _LONGEST = 1 << 28
 
 
 class NodeVerdict(Record):
-    """A backend's answer to one node: 0, or its code, and the lines of its log at that moment."""
+    """A backend's answer to one node: 0 or an error code, and the lines of its log at that moment."""
 
     node: str
     type: str
@@ -45,12 +45,12 @@ class NodeVerdict(Record):
 
     @property
     def taken(self) -> bool:
-        """True when the backend takes the node."""
+        """True if the backend takes the node."""
         return self.answer == 0
 
 
 def read_calls(folder: Path) -> Iterator[Json]:
-    """The calls of a record in order; InputError for what is none."""
+    """Yields the calls of a record in order. Raises InputError for another file."""
     path = folder / "record.jsonl"
     try:
         with path.open("rb") as file:
@@ -68,7 +68,9 @@ def read_calls(folder: Path) -> Iterator[Json]:
 
 
 def read_verdicts(calls: Iterable[Json]) -> tuple[NodeVerdict, ...]:
-    """What was said of each node that was asked about, the last answer of several; InputError for other shapes."""
+    """The verdict on each node in a record, by the last answer if there
+    are several. Raises InputError for other shapes.
+    """
     found: dict[str, NodeVerdict] = {}
     for call in calls:
         if call["call"] not in ("validate", "node"):
@@ -82,7 +84,7 @@ def read_verdicts(calls: Iterable[Json]) -> tuple[NodeVerdict, ...]:
 
 
 def refusal_lines(verdicts: Iterable[NodeVerdict]) -> tuple[str, ...]:
-    """A line per refused node with what the backend said first of it: the reason, from which the rest follows."""
+    """A line per refused node with the first line of the backend's log: the reason; later lines follow from it."""
     return tuple(
         f"the backend says of `{verdict.node}`: {verdict.said[0].removeprefix('QnnDsp <E> ')}"
         for verdict in verdicts
@@ -99,9 +101,9 @@ _SAID = re.compile(r"the backend says of `(?P<name>[^`]+)`: (?P<text>.*)")
 
 
 class RefusedNode(Record, kw_only=False):
-    """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites.
+    """A node that the provider refused, by its name after ONNX Runtime's own rewrites.
 
-    ``why`` is the backend's answer or the provider's reason, "" where its log does not say.
+    ``why`` is the backend's answer or the provider's reason, "" if the log names none.
     """
 
     name: str
@@ -110,9 +112,9 @@ class RefusedNode(Record, kw_only=False):
 
 
 class RunnerAnswer(Record):
-    """What the runner said. ``error`` is "" exactly when everything that was asked for was done.
+    """The runner's answer. ``error`` is "" exactly if all of the request was done.
 
-    ``log`` are the texts of the provider's log and the lines that libraries printed, in order.
+    ``log`` holds the texts of the provider's log and the lines that libraries printed, in order.
     """
 
     error: str
@@ -123,7 +125,7 @@ class RunnerAnswer(Record):
 
     @property
     def ok(self) -> bool:
-        """True when everything that was asked for was done."""
+        """True if all of the request was done."""
         return not self.error
 
 
@@ -136,10 +138,10 @@ def ask_runner(
     timeout: float,
     variables: Mapping[str, str] | None = None,
 ) -> RunnerAnswer:
-    """Work off a request whose paths are relative to ``cwd``; its file is written to ``place``, a folder inside.
+    """Runs a request whose paths are relative to ``cwd``; its file is written to ``place``, a folder inside.
 
-    ``variables`` are set beside those of the toolchain. Raises ToolError when the toolchain is not ready or Wine is
-    gone; a crash or a time-out is an answer.
+    ``variables`` are added to those of the toolchain. Raises ToolError if the toolchain is not ready or Wine is gone; a
+    crash or a time-out is an answer.
     """
     environment = environment_of(spec)
     environment.require()
@@ -154,7 +156,7 @@ def ask_runner(
 
 
 def read_answer(lines: Iterable[str], done: ProgramEnd | None = None) -> RunnerAnswer:
-    """The events of a run. A damaged or missing last event, or a failure in between, makes it an error."""
+    """Reads the events of a run. A damaged or missing last event, or a failure before it, makes the answer an error."""
     log, failures, runtime, ended, crash = list[str](), list[str](), "", False, ""
     for line in lines:
         event = read_event(line)
@@ -178,7 +180,7 @@ def read_answer(lines: Iterable[str], done: ProgramEnd | None = None) -> RunnerA
 
 
 def read_event(line: str) -> Json | None:
-    """One event, None for a line of a library and for an event that was cut or mixed with other output."""
+    """One event; None for a line of a library, or an event that was cut off or mixed with other output."""
     if not line.startswith(_EVENT):
         return None
     try:
@@ -189,7 +191,7 @@ def read_event(line: str) -> Json | None:
 
 
 def read_refusals(log: Iterable[str]) -> tuple[RefusedNode, ...]:
-    """The nodes that the provider's log names as unsupported, with the backend's answer or the provider's reason."""
+    """The nodes that the provider's log calls unsupported, with the backend's answer or the provider's reason."""
     types, answers, reasons, said = dict[str, str](), dict[str, str](), dict[str, str](), dict[str, str]()
     for line in log:
         if _UNSUPPORTED in line:

@@ -1,4 +1,4 @@
-"""The known errors of Qualcomm's tools, from data files, and what internal type names in their logs mean."""
+"""The known errors of Qualcomm's tools, from data files, and the meanings of internal type names in their logs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TYPE_NAME = re.compile(
     r"(?P<place>_TCM)?(?![a-z0-9])"
 )
 _DATA_TYPE = re.compile(r"\b0x(?P<kind>0|1|2|3|4)(?P<bits>08|16|32|64)\b")
-# A chip by its name or its number in QNN, an architecture by its number, a blob by its version.
+# A chip by its name or its QNN number, an architecture by its number, a blob by its version.
 _CHIP = re.compile(
     r"\b(?:(?P<chip>(?:SM|SA|SC|SXR|QCS|QCM|QRB)\d{4})\w{0,3}|arch with value (?P<arch>\d\d)"
     r"|soc_?(?: |id )?model\W{1,4}(?P<model>\d{2,3})|blob v\D{0,20}(?P<blob>\d+\.\d+\.\d+))\b",
     re.IGNORECASE,
 )
-# One of these is in a line of a chip; that most lines have none is told sooner so.
+# Every line about a chip contains one of these; most lines contain none and are skipped quickly.
 _OF_CHIPS = (
     "sm4",
     "sm6",
@@ -76,7 +76,7 @@ def _explain_types(line: str) -> Iterator[tuple[str, str]]:
 
 
 def _explain_chips(line: str) -> Iterator[tuple[str, str]]:
-    """What the tables of devices and wheels say of the chips, architectures and blobs that one line names.
+    """The chips, architectures and blobs that one line names, each with its entry in the tables of devices and wheels.
 
     >>> dict(_explain_chips("SoC model: 57"))
     {'SoC model: 57': 'SM8650, Hexagon v75'}

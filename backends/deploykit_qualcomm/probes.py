@@ -1,6 +1,6 @@
-"""Looks for what Qualcomm's tools need: SDK folders and their tools, Python, NDK, adb, the onnxruntime-qnn wheel.
+"""Looks for the things that Qualcomm's tools need: SDK folders, tools, Python, NDK, adb, the onnxruntime-qnn wheel.
 
-It installs nothing and changes nothing; what is found is judged against the SDK tables.
+It installs and changes nothing. Versions are compared with the SDK tables.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = [
 ]
 
 
-# In the words of ONNX Runtime's provider, and of Python.
+# The messages of ONNX Runtime's provider, and of Python.
 _SAID = re.compile(r"Unable to load backend, error:\s*(?P<provider>.+)|^OSError: (?P<python>\S*\.so[\d.]*: .+)")
 _ABSENT = re.compile(r"(?P<file>[^\s/]+): cannot open shared object")
-# Of Debian and Ubuntu, by the library: slim container images leave it out (seen with the wheel 2.7.0 on Debian).
+# The Debian and Ubuntu package by library: slim container images leave it out (seen with the wheel 2.7.0 on Debian).
 _PACKAGES = {"libatomic.so.1": "libatomic1"}
 
 
 def unloadable_library(lines: Iterable[str]) -> tuple[str, str] | None:
-    """What the system's linker said of the first library that a log tells of, and what to install for it.
+    """The linker's message about the first library that a log says cannot be loaded, and what to install; else None.
 
-    The package's name is said where it is known.
+    The package is named if it is known.
     """
     found = next(filter(None, map(_SAID.search, lines)), None)
     if found is None:
@@ -74,7 +74,7 @@ print(json.dumps({"registered": qnn.EP_NAME in found}))
 
 
 def probe_sdks(around: Surroundings) -> Iterator[CheckLine]:
-    """Every SDK folder, its version, its tools and the Python they need."""
+    """Checks every SDK folder: its version, its tools and the Python they need."""
     roots = dict(_roots(around))
     if not roots:
         yield CheckLine(
@@ -144,7 +144,7 @@ def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
 
 
 def version_of_sdk(root: Path) -> str | None:
-    """What an SDK's folder says of its release, None where it says nothing."""
+    """The release that an SDK's folder states, None if it states none."""
     description = root / "sdk.yaml"
     text = description.read_text("utf-8", "replace") if description.is_file() else ""
     told = re.search(r"^version:\s*['\"]?v?([0-9.]+)", text, re.MULTILINE)
@@ -157,7 +157,7 @@ def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
     present = [tool for tool in _TOOLS if (folder / tool).is_file()]
     broken = {}
     for tool in present:
-        # What envsetup.sh sets, as far as starting a tool for its help needs it.
+        # These are the variables of envsetup.sh that starting a tool for its help needs.
 
         def joined(name: str, first: Path) -> str:
             rest = around.env.get(name, "")
@@ -174,7 +174,8 @@ def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
                 "LD_LIBRARY_PATH": joined("LD_LIBRARY_PATH", root / "lib" / "x86_64-linux-clang"),
             },
         )
-        # A tool may call a request for help an error; it did not start when the loader or Python says so.
+        # Some tools end with an error after printing help; a message of the
+        # loader or of Python means that it did not start.
         text = "\n".join(ended.tail)
         refused = any(mark in text for mark in _REFUSALS)
         if not (ended.ok or (0 < ended.returncode < 126 and not ended.timed_out and not refused)):
@@ -194,7 +195,7 @@ def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
 
 
 def probe_ndk(around: Surroundings) -> Iterator[CheckLine]:
-    """The Android NDK, which model libraries for Android are built with, and the clang for the host."""
+    """Checks for the Android NDK, which builds model libraries for Android, and for the host's clang."""
     named = next((name for name in _NDK_VARIABLES if around.env.get(name)), None)
     builder = around.which("ndk-build")
     folder = Path(around.env[named]) if named else None
@@ -215,7 +216,7 @@ def probe_ndk(around: Surroundings) -> Iterator[CheckLine]:
 
 
 def probe_adb(around: Surroundings) -> Iterator[CheckLine]:
-    """Devices that adb sees, with the state it gives them."""
+    """Checks for devices that adb sees, with their states."""
     adb = around.which("adb")
     if adb is None:
         yield CheckLine("adb", state="absent", detail="no adb", next="install platform-tools to run on a device")
@@ -238,7 +239,7 @@ def probe_adb(around: Surroundings) -> Iterator[CheckLine]:
 
 
 def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
-    """Whether onnxruntime and onnxruntime-qnn are a pair that loads, tried in a child process."""
+    """Checks in a child process whether the installed onnxruntime and onnxruntime-qnn load together."""
     runtime, provider = _installed(around, "onnxruntime"), _installed(around, "onnxruntime-qnn")
     if provider is None or runtime is None:
         missing = "onnxruntime-qnn" if provider is None else "onnxruntime"

@@ -1,8 +1,8 @@
-"""Reads the profile that the QNN provider writes as CSV, and qnn-profile-viewer makes of qnn-net-run's log; one format.
+"""Reads profiles in QNN's CSV format: the provider writes it, and qnn-profile-viewer makes it from qnn-net-run's log.
 
-Seen from onnxruntime-qnn 2.7.0 on its emulator; of qnn-profile-viewer its documentation and files of others were seen.
-Releases differ in columns (with ``enable_framework_op_trace`` one more), in the order of rows, and in what the row of a
-whole run is called; all of that is taken as it comes. Nothing is judged.
+The provider's was seen with onnxruntime-qnn 2.7.0 on its emulator; for qnn-profile-viewer its documentation and others'
+files. Releases differ in columns (one more with ``enable_framework_op_trace``), in the order of rows, and in the name
+of the row for a whole run; all of these are read. Nothing is judged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST, _LONGEST_LINE = 1 << 30, 1 << 16
 
 
 class ProfileRow(NamedTuple):
-    """One event. ``value`` is NaN where it is no number; ``source`` is who measured it (BACKEND, NETRUN)."""
+    """One event. ``value`` is NaN if it is no number; ``source`` is who measured it (BACKEND, NETRUN)."""
 
     message: str
     value: float
@@ -40,9 +40,9 @@ class ProfileRow(NamedTuple):
 
 
 class CsvProfile(NamedTuple):
-    """What one profile says: the dearest operator first, and for each run what the caller waited.
+    """The measurements of one profile: operators, the most expensive first, and the caller's waiting time of each run.
 
-    That is by qnn-net-run's own clock where it tells, else by the backend's.
+    Times are from qnn-net-run's own clock if it gives any, else from the backend's.
     """
 
     operators: tuple[MeasuredOperator, ...]
@@ -51,10 +51,10 @@ class CsvProfile(NamedTuple):
 
 
 def profile_rows(path: Path) -> Iterator[ProfileRow]:
-    """The events of one file, whatever stands before its header. Raises InputError where it cannot be read."""
+    """Yields the events of one file; lines before its header are skipped. Raises InputError if it cannot be read."""
     columns: list[int] = []
     with open_regular(path, limit=_LARGEST) as stream:
-        while (data := stream.readline(_LONGEST_LINE)).endswith(b"\n"):  # a last line without an end is cut off
+        while (data := stream.readline(_LONGEST_LINE)).endswith(b"\n"):  # a last line without a line end is cut off
             try:
                 fields = next(csv.reader([data.decode("utf-8", "replace").rstrip("\r\n")]), [])
             except csv.Error:
@@ -67,7 +67,7 @@ def profile_rows(path: Path) -> Iterator[ProfileRow]:
                 continue
             message, took, unit, source, level, name = (fields[at].strip() for at in columns)
             if columns[-1] == max(columns):
-                # The provider quotes nothing, so a comma in an operator's name is one too many.
+                # The provider quotes nothing, so a comma in an operator's name looks like a separator.
                 name = ",".join(fields[columns[-1] :]).strip()
             try:
                 value = float(took)
@@ -77,7 +77,7 @@ def profile_rows(path: Path) -> Iterator[ProfileRow]:
 
 
 def read_profile_csv(path: Path, origins: Origins) -> CsvProfile:
-    """Cycles of each operator and times of each run. Raises InputError for a file without any run."""
+    """Reads the cycles of each operator and the times of each run. Raises InputError for a file without any run."""
     nodes: dict[str, list[float]] = defaultdict(list)
     waited: dict[bool, list[float]] = {True: [], False: []}
     init = None

@@ -1,4 +1,6 @@
-"""QNN's data types by deploykit's names, the converter's tensor names, and what the integer Softmax makes of a step."""
+"""QNN's data types by deploykit's names, the converter's tensor names, and the integer Softmax's rounding of
+its step.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,15 @@ def type_name(code: Any) -> str:
 
 
 def mangled(name: str) -> str:
-    """The converter's form of an ONNX name: everything but letters, digits and underscores becomes an underscore."""
+    """The converter's form of an ONNX name: every character but letters, digits and underscores becomes an
+    underscore.
+    """
     text = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return f"_{text}" if text[:1].isdigit() else text
 
 
 def same_grid(intended: str, actual: str, *, static: bool) -> bool:
-    """True when both types hold the same values: signedness may differ, width and kind may not.
+    """True if both types hold the same values: signedness may differ, width and kind may not.
 
     Stored weights may keep 4 bits in 8-bit storage and floats in 32 bits.
     """
@@ -65,26 +69,28 @@ def _width(kind: str) -> int:
     return int(digits.group()) if digits else 0
 
 
-# With a smaller step the results are wrong, whatever the values are: 18 dB for rows of 16.
+# With a smaller step the results are wrong for any values: 18 dB for rows of 16.
 LEAST_UNITS = 16
 
-# How many units a factor of two has, by the width of the input.
+# The number of units in a factor of two, by the width of the input.
 _UNITS = {16: 2.0**22, 8: 2.0**18}
 
-# How far above a whole number a step is put: rounded to float32 it must not fall below.
+# How far above an integer a step is put, so that rounding to float32 cannot bring it below.
 _ABOVE = 1e-3
 
 
 def step_units(grid: Affine) -> float | None:
-    """The step of a Softmax's input in the kernel's units, of which it takes the whole part; None if not measured."""
+    """The step of a Softmax's input in the kernel's units; the kernel
+    truncates it. None for a width or grid not measured.
+    """
     units = _UNITS.get(grid.bits)
     return None if units is None or grid.scale.size != 1 else float(grid.scale.reshape(())) * units / math.log(2)
 
 
 def whole_step(grid: Affine) -> float | None:
-    """The next larger step that the kernel takes as it is; None where that is the grid's own, or nothing is known.
+    """The next larger step that the kernel does not change; None if the grid's own is one, or if it was not measured.
 
-    What it leaves out of a step adds up: over the whole of a 16-bit range to as much as 1 % of a result.
+    The truncated part adds up: over the whole range of 16 bits to as much as 1 % of a result.
     """
     units = step_units(grid)
     if units is None:

@@ -1,9 +1,9 @@
-"""Picks the one table that answers for an SDK version as typed, and the one target, with the rules about both.
+"""Picks the table for an SDK version as typed, and the target, with the rules about both.
 
 It decides nothing about a model. Codes QNN001 to QNN049.
 
-``2.33`` means the series, ``2.33.0`` the release, ``2.33.0.250327`` the build. Between two tables the nearest lower
-one answers and a finding says so; what happens below the oldest and beyond the newest is declared in ``series.toml``.
+``2.33`` means the series, ``2.33.0`` the release, ``2.33.0.250327`` the build. Between two tables the nearest lower one
+is used, and a finding says so; ``series.toml`` sets what happens below the oldest and above the newest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SdkMatch = Literal["exact", "series", "build", "unlisted-build", "lower", "newer
 
 
 class SdkChoice(Record):
-    """A version as typed, the table that answers for it, and how the two belong together.
+    """A version as typed, the table used for it, and how the two match.
 
     ``uses_tools`` is False for a backend that runs no tool of the SDK, only its libraries.
     """
@@ -107,7 +107,7 @@ def check_carrier(choice: SdkChoice) -> Finds:
 
     Fix: Use a release whose tools are known, or check the flags against the SDK's own help.
     """
-    # A release known from a wheel, asked for by a backend that runs its tools.
+    # A release known only from a wheel, for a backend that runs its tools.
     if choice.table.carrier and choice.uses_tools:
         yield _sdk(
             choice,
@@ -124,7 +124,7 @@ def check_below(choice: SdkChoice) -> Finds:
 
     Fix: Check every flag of the plan against the old SDK's own help.
     """
-    # A version older than the oldest table, where the tables declare that a warning.
+    # A version older than the oldest table, if the tables declare this a warning.
     if choice.match == "below":
         yield _sdk(choice, f"QAIRT {choice.request} is older than every table: {choice.table.version} answers")
 
@@ -157,7 +157,7 @@ def check_arch_unknown(target: Target) -> Finds:
 
     Fix: Read the architecture from the SDK's list of supported devices and put it into a device file.
     """
-    # A chip without architecture: an error where dsp_arch is written, else a warning.
+    # A chip without architecture: an error if dsp_arch is written, else a warning.
     if not arch_of(target.device) and capability("htp", device=target.device) is None:
         severity = None if target.backend == "qnn-htp" else Severity.WARNING
         yield _target(target, f"the HTP architecture of {target.device.name} is unknown", severity=severity)
@@ -195,10 +195,10 @@ def check_soc_model_contradicted(target: Target) -> Finds:
 
     Fix: Compare with the SDK's list of supported devices; --option soc_model=NUMBER sets another number.
     """
-    # A soc_model that another source gives differently.
+    # A soc_model for which another source has another number.
     for found in _contradicted(target, "soc_model", "soc_model"):
         numbers = " or ".join(f"--option soc_model={value}" for value in found.evidence["alternatives"])
-        # Where the provider compiles, the number is deploykit's own to set.
+        # If the provider compiles, deploykit sets the number itself.
         sets = f"{_LIST.removesuffix('.')}; {numbers} sets another number." if target.backend == "qnn-htp" else _LIST
         yield replace(found, hint=sets if numbers else _LIST)
 
@@ -220,7 +220,7 @@ def check_arch_contradicted(target: Target) -> Finds:
 
     Fix: Compare with the SDK's list of supported devices before you rely on the package.
     """
-    # An architecture that another source gives differently.
+    # An architecture for which another source has another value.
     yield from _contradicted(target, "arch", "architecture")
 
 
@@ -232,7 +232,7 @@ def check_weak_facts(target: Target) -> Finds:
 
     Fix: Compare with the SDK's list of supported devices.
     """
-    # A soc_model, architecture or VTCM size that no maker stated and no published code has.
+    # A soc_model, architecture or VTCM size that neither a maker states nor published code has.
     weak = {
         name: target.device.facts[name]
         for name in ("soc_model", "arch", "vtcm_mb")
@@ -258,7 +258,7 @@ def check_vtcm_unknown(target: Target) -> Finds:
 
     Fix: Put vtcm_mb into the device's file when you know it.
     """
-    # A chip with an architecture but without VTCM size.
+    # A chip with an architecture but without a VTCM size.
     if arch_of(target.device) and target.device.fact("vtcm_mb") is None and not lacks("htp", target.device):
         yield _target(target, f"the VTCM size of {target.device.name} is unknown")
 
@@ -305,10 +305,10 @@ _PLAIN = re.compile(r"v?\d+(\.\d+){1,3}", re.ASCII)
 def resolve_sdk(
     request: str | None, *, uses_tools: bool = True, source: Tables | None = None
 ) -> tuple[SdkTable, Findings]:
-    """The table for a version as typed, with findings where the two differ; None asks for the newest.
+    """The table for a version as typed, with findings if the two differ; None means the newest.
 
-    ``uses_tools`` is False for a backend that runs none of the SDK's tools: then releases that were met only inside
-    another package count fully. Raises UnknownTargetError for what is no version, or is one that cannot be answered.
+    ``uses_tools`` is False for a backend that runs none of the SDK's tools: then releases known only from other
+    packages count fully. Raises UnknownTargetError for an invalid version, or one without usable tables.
     """
     shelf = source or tables()
     match: SdkMatch = "exact"
@@ -327,7 +327,7 @@ def resolve_sdk(
 
 
 def resolve_target(device: Device | str, sdk: str | None, backend: str, *, source: Tables | None = None) -> Target:
-    """The target: a device (or its name) under the table that answers for ``sdk``, with everything found about both.
+    """The target: a device (or its name) under the table for ``sdk``, with the findings about both.
 
     Raises UnknownTargetError for an unknown device or version.
     """
@@ -339,7 +339,7 @@ def resolve_target(device: Device | str, sdk: str | None, backend: str, *, sourc
 
 
 def _match(request: str, shelf: Tables, uses_tools: bool) -> tuple[str, SdkMatch]:
-    """The version whose table answers, and how it was found."""
+    """The version whose table is used, and how it was found."""
     text = request.strip()
     try:
         wanted = Version(text) if _PLAIN.fullmatch(text) else None
@@ -353,14 +353,14 @@ def _match(request: str, shelf: Tables, uses_tools: bool) -> tuple[str, SdkMatch
         return _newest(series, shelf, uses_tools), "series"
     exact = Version(".".join(map(str, release[:3])))
     for version in shelf.versions:
-        # A release of which only the name is known answers nothing about tools; a provider asks nothing about them.
+        # A release known by name only says nothing about tools; a provider does not need them.
         if Version(version) == exact and (uses_tools or shelf.file(version).extends):
             listed = wanted in map(Version, shelf.file(version).builds)
             return version, "exact" if len(release) < 4 else "build" if listed else "unlisted-build"
     lower = [version for version in shelf.with_rows if Version(version) <= wanted]
     oldest, newest = shelf.with_rows[0], shelf.with_rows[-1]
     if not lower:
-        # What is not known of such a release are the flags of its tools, which a provider does not use.
+        # Such a release's tool flags are unknown, but a provider does not use them.
         if uses_tools and shelf.series.below_oldest == "error":
             _refuse(request, f"the oldest release with tables is {oldest}", shelf)
         return oldest, "below"
@@ -378,14 +378,14 @@ def _match(request: str, shelf: Tables, uses_tools: bool) -> tuple[str, SdkMatch
 
 
 def _newest(versions: Iterable[str], shelf: Tables, uses_tools: bool) -> str:
-    """Where tools are used, the newest whose tools were seen, if there is one."""
+    """The newest version; for a backend that uses tools, the newest whose tools were seen, if there is one."""
     ordered = sorted(versions, key=Version)
     seen = [version for version in ordered if not shelf.file(version).carrier]
     return seen[-1] if uses_tools and seen else ordered[-1]
 
 
 def _refuse(request: str, why: str, shelf: Tables) -> NoReturn:
-    """The nearest version is named by order for a number, by spelling for anything else."""
+    """Raises UnknownTargetError with the nearest version: by order for a number, by spelling for other text."""
     known, cut = shelf.with_rows, request[:60]
     if _PLAIN.fullmatch(request) and cut == request:
         near = [known[0] if Version(request) < Version(known[0]) else known[-1]]

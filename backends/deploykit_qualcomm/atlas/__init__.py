@@ -1,3 +1,3 @@
-"""What was measured of the HTP's kernels: the rows, how a node is looked up in them, and what counts as wrong."""
+"""The measurements of the HTP's kernels: the rows, the lookup of a node, and the limits of a wrong kernel."""
 
 __all__: list[str] = []

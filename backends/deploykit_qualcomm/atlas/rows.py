@@ -1,6 +1,6 @@
-"""The rows of the atlas: under which condition a kernel is wrong, narrowed or refused, and where that was measured.
+"""The rows of the atlas: the condition under which a kernel is wrong, narrowed or refused, and where it was measured.
 
-It reads data files and matches; it imports neither onnx nor numpy.
+It reads data files and matches traits, without onnx or numpy.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
 
 
 FOLDER = Path(__file__).parents[1] / "data" / "atlas"
-# Rows by their verdict, then those that were stated by a mechanism. The first row that holds for a node counts: what is
-# refused is not run, so that a row about what runs was drawn without it.
+# The files of rows by verdict, then that of rows stated by a mechanism. The first row that holds for a node counts:
+# refused kernels did not run, so the other rows were derived without them.
 FILES = ("refused", "wrong", "narrowed", "stated")
-# What became of each row's case on other chips and releases, run there.
+# The verdicts of the rows' cases on other chips and releases, as run there.
 PLACES = FOLDER / "places.toml"
 
 
@@ -46,11 +46,11 @@ class Row(Record):
     """One condition with its verdict.
 
     ``when`` states it: a word or a number that a trait equals, ``"<= 4"``, ``">= 2"``, or a list of which one holds.
-    ``types`` are those of u8, u16 and float in which it was seen. ``hit`` and ``spared`` are how many measured cases it
-    is about and how many of other verdicts it holds (none, or the row would say so). ``example`` is the case that shows
-    it best, ``most`` and ``share`` what was measured of that. ``mechanism`` is what the kernel does instead, where that
-    is known: such a row was stated by its mechanism, not drawn from cases. ``since`` is the first release that is known
-    to compute so, "" where nothing is known of a limit.
+    ``types`` are those of u8, u16 and float in which it was seen. ``hit`` is the number of measured cases with
+    this verdict that meet the condition, ``spared`` the number with another verdict. ``example`` is the case
+    that shows it best, ``most`` and ``share`` are its measurements. ``mechanism`` says what the kernel does
+    instead, if known: such a row was stated by its mechanism, not derived from cases. ``since`` is the first
+    release known to compute so, "" if no limit is known.
     """
 
     op: str
@@ -71,21 +71,23 @@ class Row(Record):
 
     @property
     def id(self) -> str:
-        """The case that shows it; the laboratory measures it again by this name."""
+        """The name of the case that shows the row; the laboratory measures it again by this name."""
         return self.example
 
     @property
     def condition(self) -> str:
-        """In words."""
+        """The condition in words."""
         return ", ".join(f"{name} {_words(value)}" for name, value in self.when.items()) or "as far as tried, always"
 
     @property
     def cases(self) -> str:
-        """How many it is about, and of how many that it holds for where that is more."""
+        """The number of cases with this verdict, and of how many that meet the condition, if those are more."""
         return f"{self.hit} of {self.hit + self.spared}" if self.spared else f"{self.hit}"
 
     def holds(self, traits: Mapping[str, str | float], *, perhaps: bool = False) -> bool:
-        """True where every part of the condition is known to hold, or ``perhaps`` does: what no trait tells."""
+        """True if every part of the condition is known to hold; with ``perhaps``,
+        parts without a known trait count as holding.
+        """
         return all(_holds(value, traits[name]) if name in traits else perhaps for name, value in self.when.items())
 
 
@@ -110,7 +112,7 @@ def _holds(wanted: Wanted, value: str | float) -> bool:
 
 @cache
 def atlas_rows(folder: Path = FOLDER) -> tuple[Row, ...]:
-    """Every row of the files that there are, in their order; InputError where one is damaged."""
+    """Every row of the existing files, in their order. Raises InputError for a damaged file."""
     paths = [folder / f"{name}.toml" for name in FILES]
     tables = {path.name: read_toml(path, shipped=True) for path in paths if path.exists()}
     rows = [parse_rows(Row, table.get("row", []), where=name) for name, table in tables.items()]
@@ -119,26 +121,26 @@ def atlas_rows(folder: Path = FOLDER) -> tuple[Row, ...]:
 
 @cache
 def rows_for(op: str, kind: str) -> tuple[Row, ...]:
-    """Rows about an operator in a type."""
+    """The rows about an operator in a type."""
     return tuple(row for row in atlas_rows() if row.op == op and kind in row.types)
 
 
 @cache
 def operators() -> frozenset[str]:
-    """Every operator that some row is about."""
+    """Every operator that has a row."""
     return frozenset(row.op for row in atlas_rows())
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
-    """A release as typed, comparable."""
+    """The numbers of a release as typed, for comparison."""
     return tuple(int(part) for part in release.split(".") if part.isdigit())
 
 
 class MeasuredPlace(Record):
-    """One release for one chip, how many rows' cases ran for it, and the verdicts that differ from the rows'.
+    """One release run for one chip: the number of rows whose cases ran, and the verdicts that differ from the rows'.
 
-    A row's case did not run here where its verdict is "". ``drawn`` is how many cases of the sweep ran beside those,
-    and ``turned`` names each that is otherwise here.
+    A verdict "" means that the row's case did not run here. ``drawn`` is the number of further cases from the sweep,
+    ``turned`` names those with another verdict here.
     """
 
     sdk: str
@@ -149,23 +151,23 @@ class MeasuredPlace(Record):
     turned: Mapping[str, str] = {}
 
     def verdict(self, row: Row) -> str:
-        """What the row's case is here."""
+        """The verdict of a row's case at this place."""
         return self.otherwise.get(row.id, row.verdict)
 
 
 @cache
 def places(path: Path = PLACES) -> tuple[MeasuredPlace, ...]:
-    """In the order of the file; InputError where it is damaged."""
+    """The measured places, in the order of the file. Raises InputError for a damaged file."""
     return parse_rows(MeasuredPlace, read_toml(path, shipped=True).get("place", []), where=path.name)
 
 
 def place_of(sdk: str, soc: int | None) -> MeasuredPlace | None:
-    """What ran for a chip by exactly this release; None where nothing did."""
+    """The measurements for a chip with exactly this release, None if there are none."""
     return next((place for place in places() if (place.sdk, place.soc) == (sdk, soc)), None)
 
 
 def verdict_at(row: Row, soc: int | None) -> str:
-    """The verdict of a row's case for a chip, by the row's own release; "" where it did not run for that chip."""
+    """The verdict of a row's case for a chip with the row's own release; "" if it did not run for that chip."""
     if soc == row.soc:
         return row.verdict
     place = place_of(row.sdk, soc)
@@ -173,7 +175,9 @@ def verdict_at(row: Row, soc: int | None) -> str:
 
 
 def verdict_in(row: Row, release: str) -> str:
-    """The verdict of a row's case by a release of the same series, for the row's chip; "" where none of it ran that."""
+    """The verdict of a row's case for the row's chip with a release of the same series; "" if no such release
+    ran it.
+    """
     if _is_of_series(release, row.sdk):
         return row.verdict
     of_chip = (place for place in places() if place.soc == row.soc and _is_of_series(release, place.sdk))
@@ -181,12 +185,12 @@ def verdict_in(row: Row, release: str) -> str:
 
 
 def _is_of_series(release: str, sdk: str) -> bool:
-    """2.51 and 2.51.3 are of the series of 2.51.0; 2.5 is not."""
+    """True if a release belongs to the series of an SDK: 2.51 and 2.51.3 to that of 2.51.0, but not 2.5."""
     return release.split(".")[:2] == sdk.split(".")[:2]
 
 
 def where_it_holds(row: Row) -> str:
-    """In words: on which chips and in which releases its case is the same, and where not."""
+    """Describes on which chips and in which releases a row's case has the same verdict, and where it has another."""
     chips = [(str(place.soc), place.verdict(row)) for place in places() if place.sdk == row.sdk]
     releases = [(place.sdk, place.verdict(row)) for place in places() if place.soc == row.soc]
     told = []
@@ -203,7 +207,7 @@ COSTS = FOLDER / "costs.toml"
 
 
 class KernelVerdict(StrEnum):
-    """What is said of one kernel. ``narrowed`` is computed with fewer bits than were asked for, and no further off."""
+    """The verdict on one kernel. A ``narrowed`` one computes with fewer bits than asked, and is no further off."""
 
     RIGHT = "right"
     NARROWED = "narrowed"
@@ -212,7 +216,7 @@ class KernelVerdict(StrEnum):
     UNJUDGED = "not judged"
 
 
-# Operators with edges: a value next to one may fall to its other side, and that alone is no fault.
+# Operators with edges: a value near an edge may fall to its other side, which alone is no fault.
 EDGED = frozenset(
     {"ArgMax", "ArgMin", "Cast", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "GridSample", "Hardmax"}
     | {"Less", "LessOrEqual", "Mod", "NonMaxSuppression", "NonZero", "Resize", "RoiAlign", "Round", "Shrink", "Sign"}
@@ -221,22 +225,22 @@ EDGED = frozenset(
 
 # The share of values that may fall to the other side of an edge.
 _FEW = 0.02
-# How many times as far off as the middle form of its operator a kernel may be: forms differ in sizes and ranges.
+# How many times the deviation of its operator's median form a kernel may have: forms differ in sizes and ranges.
 _SPREAD = 4.0
-# Steps that every kernel may be off: 1 by rounding and 1 by its factor; in 16 bits a factor has some 12 of them.
+# The steps that any kernel may be off: 1 by rounding and 1 by its factor, which in 16 bits costs some 12 steps.
 _FLOORS = {"u8": 2.05, "u16": 24.0, "float": 8.0}
 _EIGHT_BITS = 257.0  # 65535 / 255: a step of 8 bits in steps of 16
-# The part of the range that no single value may be off.
+# The part of the range that no single value may deviate by.
 _FAR = 0.05
-# The share of values that may be off by a hundredth of the range.
+# The share of values that may deviate by a hundredth of the range.
 _SHARE = 0.005
-# The part of the range that a wrong kernel is off somewhere: in 8 bits a hundredth is a matter of rounding thrice.
+# The part of the range that a wrong kernel deviates by somewhere: in 8 bits a hundredth is three roundings.
 _PLAIN = 0.02
-_LEAST_SPAN = 8.0  # a result that uses fewer steps than this says nothing about its kernel
+_LEAST_SPAN = 8.0  # a result that uses fewer steps says nothing about its kernel
 
 
 class KernelCost(Record):
-    """What an operator's kernels are off in a type, in steps: the middle one of ``forms`` forms."""
+    """The median deviation of an operator's kernels in one type, in steps, over ``forms`` forms."""
 
     op: str
     type: str
@@ -247,16 +251,16 @@ class KernelCost(Record):
 
 @cache
 def costs(path: Path = COSTS) -> Mapping[tuple[str, str], KernelCost]:
-    """The file, by operator and type; InputError where it is damaged."""
+    """The costs by operator and type. Raises InputError for a damaged file."""
     rows = parse_rows(KernelCost, read_toml(path, shipped=True).get("cost", []), where=path.name)
     return {(row.op, row.type): row for row in rows}
 
 
 def limits_of(ops: Iterable[str], kind: str) -> tuple[float, float]:
-    """Steps within which one operator is right, or several in a row, which add up: 99 of 100 values, and all."""
+    """The limits in steps for operators in a row, whose deviations add up: for 99 of 100 values, and for all."""
     known = [costs().get((op, kind)) for op in ops]
     floor = _FLOORS[kind]
-    # An operator that costs more than a step of 8 bits in 16 is not right because all of its forms cost as much.
+    # An operator that costs more than an 8-bit step in 16 bits is not right only because all of its forms cost as much.
     ceiling = _EIGHT_BITS if kind == "u16" else math.inf
     usual = sum(min(max(floor, _SPREAD * cost.usual), ceiling) if cost else floor for cost in known)
     most = sum(min(max(floor, _SPREAD * cost.most), ceiling) if cost else floor for cost in known)
@@ -266,7 +270,7 @@ def limits_of(ops: Iterable[str], kind: str) -> tuple[float, float]:
 def verdict_of(
     ops: Iterable[str], kind: str, *, most: float, usual: float, span: float, share: float, odd: int = 0
 ) -> KernelVerdict:
-    """What a deviation in steps means for operators in a row; ``kind`` is u8, u16 or float."""
+    """The verdict on a deviation in steps, for operators in a row; ``kind`` is u8, u16 or float."""
     asked = tuple(ops)
     edged = not EDGED.isdisjoint(asked)
     if odd:

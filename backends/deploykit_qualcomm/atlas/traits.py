@@ -1,7 +1,7 @@
-"""What is true of one node in the words in which the atlas states its conditions: sizes, settings, ranges, neighbours.
+"""The traits of one node, in the words of the atlas' conditions: sizes, settings, ranges, neighbours.
 
-And what follows from sizes, stored values and grids by what a kernel is known to do with them. The same words for a
-node of a user's model and for one of a graph that was made for the atlas. It judges nothing.
+Some follow from sizes, stored values and grids by what a kernel is known to do. The words are the same for a user's
+node and for one of a graph made for the atlas. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Trait: TypeAlias = float | str
 
 _PAIR = (*QUANTIZERS, "Cast", "Identity")
 _SIZES = {2: ("rows", "last"), 3: ("batch", "channels", "last"), 4: ("batch", "channels", "height", "last")}
-# Operators that do the same with values that are all so many times as large: only how grids relate can matter.
+# Operators that commute with a common factor of all values: only the ratios of grids can matter.
 _SCALE_FREE = ops(
     Kind.REARRANGES, Kind.SELECTS, Kind.JOINS, Kind.AVERAGES, Kind.RECTIFIES, Kind.LINEAR, Kind.NORMALIZES
 ) | {
     *("Abs", "Add", "AveragePool", "CumSum", "GridSample", "LpNormalization", "Neg", "Pad", "ReduceSum", "Relu"),
     *("Resize", "ScatterElements", "ScatterND", "Sub"),
 }
-# Operators whose kernels are as far off, or cut off at the same value, whatever the grid of their result is.
+# Operators whose kernels deviate as much, or cut off at the same value, on any grid of their result.
 _LIMITED = frozenset({"ReduceL2", "Softplus"})
 _DIGITS = 6  # float32 holds no more, and equal grids must compare as equal
-_LEAST_SPAN = 1e-30  # a grid of one value has no range to divide by
+_LEAST_SPAN = 1e-30  # a grid with one value has no range to divide by
 
-# Traits of grids, which are others in another type.
+# Traits that depend on grids, and so on the type.
 RANGES = frozenset(
     {
         "in steps per out step",
@@ -51,7 +51,7 @@ RANGES = frozenset(
 
 
 def type_of(graph: Grids, node: NodeFact) -> str:
-    """``u8``, ``u16`` or ``float`` by the result, else by the first input; "" for other integers alone.
+    """The type of a node: ``u8``, ``u16`` or ``float`` by its result, else by its inputs; "" for other integers only.
 
     Signed activations are written as unsigned ones of the same width.
     """
@@ -63,16 +63,18 @@ def type_of(graph: Grids, node: NodeFact) -> str:
 
 
 def traits_of(graph: Grids, node: NodeFact, *, grids: bool = True) -> dict[str, Trait]:
-    """Every trait that is known, by its name; numbers are floats. Those without ``grids`` tell most rows apart."""
+    """Every known trait by name; numbers are floats. Without ``grids``
+    only those that do not depend on types or values.
+    """
     settings = dict(_settings(graph.facts, node))
     measured = {**dict(_ranges(graph, node)), **dict(traits_of_values(graph, node, settings))} if grids else {}
     return {**settings, **measured, **_place(graph.facts, node)}
 
 
 def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
-    """Shapes and neighbours."""
-    # The operator that reads the result, through pairs; ``several`` and ``output`` where it is not one. Of
-    # a conversion it may be one back: the compiler leaves both out.
+    """The traits of shapes and neighbours."""
+    # The operator that reads the result, through pairs; ``several`` or ``output`` if it is not exactly one. A
+    # conversion's reader may be the conversion back: the compiler leaves both out.
     todo, found = [name for name in node.outputs if name], set[str]()
     for name in todo:
         for reader in facts.consumers_of(name):
@@ -85,7 +87,7 @@ def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
         "behind": _maker(facts, computed[0]) if computed else "input",
         "before": (found.pop() if len(found) == 1 else "several" if found else "output"),
     }
-    # Of a product of x with what one operator makes of x: which operator that is, and which one makes x.
+    # In a product of x with an operator's result of x: that operator, and the one that makes x.
     gate, x = _gated(facts, node)
     if gate is not None:
         around |= {"gate": gate.op_type, "gated": _maker(facts, x)}
@@ -93,7 +95,9 @@ def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
 
 
 def _gated(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact | None, str]:
-    """The operator that makes one factor of a product of the other alone, and the name of the other."""
+    """The operator that makes one factor of a product from the other factor,
+    and the other's name; (None, "") without one.
+    """
     if node.op_type == "Mul" and len(node.inputs) == len({*node.inputs}) == 2:
         for x, made in (node.inputs, reversed(node.inputs)):
             gate = facts.maker_behind(made, _PAIR)
@@ -105,7 +109,9 @@ def _gated(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact | None, str]:
 
 
 def _settings(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    """Attributes: words and numbers as they are, lists by some of their values; what is left out is its default."""
+    """Yields attributes: words and numbers as they are, of lists the
+    greatest, the least and the count; else the default.
+    """
     given = {**_defaults(node.op_type, facts.opset), **node.attributes}
     if given.get("mode") != "nearest":
         given.pop("nearest_mode", None)  # exporters write it beside every mode
@@ -122,7 +128,7 @@ def _settings(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
 
 @cache
 def _defaults(op: str, opset: int) -> Json:
-    """What an operator's attributes are where they are left out, as far as it does not depend on a node."""
+    """The default values of an operator's attributes, as far as they do not depend on a node."""
     from onnx import defs
 
     from deploykit.model.collect import plain
@@ -164,7 +170,7 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
 
 
 def _windows(node: NodeFact, shape: Shape) -> Iterator[tuple[str, Trait]]:
-    """Of operators that slide: what the last window leaves over, and whether sides are padded alike."""
+    """Yields traits of sliding operators: the rest behind the last window, even windows, and padding by half."""
     kernel, sides = node.attributes.get("kernel_shape"), len(shape) - 2
     if not isinstance(kernel, list | tuple) or len(kernel) != sides:
         return
@@ -183,7 +189,7 @@ def _windows(node: NodeFact, shape: Shape) -> Iterator[tuple[str, Trait]]:
 
 
 def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    """Of the grids of the first three inputs and of the result, and how they relate."""
+    """Yields traits of the grids of the first three inputs and of the result, and of their relations."""
     steps = {}
     for side, name in zip(("out", "in", "second", "third"), (*node.outputs[:1], *node.inputs[:3]), strict=False):
         grid = grid_of(graph, name) if name else None
@@ -202,8 +208,8 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         yield f"{side} span", _rounded(high - low)
     if "in" in steps and steps.get("out"):
         yield "in steps per out step", _rounded(steps["in"] / steps["out"])
-    # How far the grids of computed inputs and of the result lie apart: the largest distance between the ends of an
-    # input's and the result's, of the result's range.
+    # The distance between the grids of computed inputs and that of the result: the largest distance between their ends,
+    # as a part of the result's range.
     made = _ends(graph, node.outputs[0]) if node.outputs else None
     computed = (name for name in node.inputs if name and not stored_behind_pairs(graph.facts, name))
     known = [ends for name in computed if (ends := _ends(graph, name))]
@@ -212,7 +218,7 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         yield "grids apart", _rounded(max(abs(one[end] - made[end]) for one in known for end in (0, 1)) / span)
     clipped = grid_of(graph, node.outputs[0]) if node.op_type == "Clip" else None
     if clipped is not None and clipped.scale.size == 1:
-        # How many steps its grid goes on beyond the bounds, at the end where it is more.
+        # The number of steps by which its grid exceeds the bounds, at the end with more.
         below = _bound(graph, node, 1, "min") - float(clipped.minimum.min())
         beyond = max(below, float(clipped.maximum.max()) - _bound(graph, node, 2, "max"))
         if math.isfinite(beyond):
@@ -226,7 +232,7 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
 
 
 def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float:
-    """A bound of a Clip, infinite where it is absent or computed."""
+    """A bound of a Clip (or another stored input); infinite if it is absent or computed."""
     from deploykit.model.collect import constant_range
 
     if attribute in node.attributes:
@@ -237,7 +243,7 @@ def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float
 
 
 def _ends(graph: Grids, name: str) -> tuple[float, float, int] | None:
-    """Both ends of a grid per tensor, and its bits."""
+    """Both ends of a per-tensor grid, and its bits; None for any other."""
     grid = grid_of(graph, name)
     if grid is None or grid.scale.size != 1:
         return None
@@ -250,7 +256,7 @@ def _rounded(value: float) -> float:
 
 
 def _maker(facts: GraphFacts, name: str) -> str:
-    """The operator that makes a tensor, through pairs and conversions; ``input`` where none does."""
+    """The operator that makes a tensor, seen through pairs and conversions; ``input`` if there is none."""
     maker = facts.maker_behind(name, _PAIR)
     return "input" if maker is None else maker.op_type
 
@@ -261,16 +267,18 @@ _ROUNDED: Mapping[str, Callable[[float], float]] = {
     "round_prefer_ceil": lambda place: math.floor(place + 0.5),
     "round_prefer_floor": lambda place: math.ceil(place - 0.5),
 }
-_NEAR = 0.05  # parts of a pixel
+_NEAR = 0.05  # as a part of a pixel
 _TILE = 32
 
 
 def traits_of_values(
     graph: Grids, node: NodeFact, settings: Mapping[str, float | str]
 ) -> Iterator[tuple[str, float | str]]:
-    """Those that are known of this operator; ``settings`` are its attributes and their defaults."""
+    """Yields traits of certain operators by stored values and grids; ``settings`` are attributes with their
+    defaults.
+    """
     shapes = [graph.facts.static_shape(name) or () for name in (*node.inputs[:2], *node.outputs[:1]) if name]
-    # Of a Resize, operator set 10 has no modes and was not measured, and longer sides are no picture's.
+    # A Resize of operator set 10 has no modes and was not measured; longer sides are not those of pictures.
     measured = node.op_type == "Resize" and "coordinate_transformation_mode" in settings and sum(shapes[-1]) <= 1 << 16
     if measured and len(shapes[0]) == len(shapes[-1]) and all(shapes[0] + shapes[-1]):
         yield from _read_elsewhere(graph, node, settings, zip(shapes[0], shapes[-1], strict=True))
@@ -283,7 +291,7 @@ def traits_of_values(
     elif node.op_type == "BatchNormalization":
         yield from _largest_offset(graph, node, float(settings["epsilon"]))
     elif node.op_type == "Reciprocal" and (grid := grid_of(graph, node.inputs[0])) and grid.scale.size == 1:
-        # In integers it divides a one by its input, and that one is written in the steps of the input.
+        # In integers it divides a one by its input, and this one is written in the input's steps.
         step, low, high = (float(end.min()) for end in (grid.scale, grid.minimum, grid.maximum))
         yield "one is off by", abs(min(max(round(1 / step) * step, low), high) - 1)
 
@@ -291,9 +299,9 @@ def traits_of_values(
 def _read_elsewhere(
     graph: Grids, node: NodeFact, settings: Mapping[str, float | str], sides: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[str, float]]:
-    """The share of a Resize's result that is read elsewhere than asked.
+    """Yields the share of a Resize's result that is read at another position than asked.
 
-    Its factors are taken from its sizes, and the nearest by a rule that depends on the coordinates alone.
+    The kernel derives its factors from the sizes, and its rounding from the coordinate mode only.
     """
     from deploykit.model.collect import constant_value
 
@@ -315,7 +323,7 @@ def _read_elsewhere(
 
 
 def _places(how: str, rounding: str, size: int, made: int, factor: float) -> Iterator[float]:
-    """Where in a side of ``size`` each of ``made`` values is read, when the result is ``factor`` times as long."""
+    """Yields the position in a side of ``size`` at which each of ``made`` values is read, for a scale of ``factor``."""
     for i in range(made):
         place = i / factor if how == "asymmetric" else (i + 0.5) / factor - 0.5
         if how == "align_corners":
@@ -324,9 +332,10 @@ def _places(how: str, rounding: str, size: int, made: int, factor: float) -> Ite
 
 
 def _largest_offset(graph: Grids, node: NodeFact, epsilon: float) -> Iterator[tuple[str, str]]:
-    """Of a BatchNormalization with a bias of 32 bits: whether the largest value that it adds turns to its negative.
+    """Yields whether the largest offset of a BatchNormalization with a 32-bit bias turns into its negative.
 
-    It is counted in steps of 2^-31 of itself as float32, and one more than the last of these is the first.
+    The kernel counts it in steps of 2^-31 of its float32 value, where one
+    more than the greatest count is the least one.
     """
     import numpy as np
 
@@ -335,11 +344,11 @@ def _largest_offset(graph: Grids, node: NodeFact, epsilon: float) -> Iterator[tu
     exact = []
     for name in node.inputs[1:5]:
         stored, grid = constant_value(graph.model, stored_behind_pairs(graph.facts, name) or ""), grid_of(graph, name)
-        # To what a float is rounded first is not known.
+        # It is not known what the kernel rounds a float to first.
         if stored is None or (grid is not None and stored.dtype.kind == "f"):
             return
         exact.append((stored.astype(np.float64) - (grid.zero_point if grid else 0)) * (grid.scale if grid else 1))
-    offsets = exact[1] - exact[2] * exact[0] / np.sqrt(np.abs(exact[3] + epsilon))  # below zero nothing is right anyway
+    offsets = exact[1] - exact[2] * exact[0] / np.sqrt(np.abs(exact[3] + epsilon))  # a negative variance is wrong anyway
     most = float(offsets[np.abs(offsets).argmax()])
     turned = most > 0 and most / float(np.float32(most)) * 2.0**31 >= 2.0**31 - 0.5
     yield "largest offset", "turned" if turned else "kept"

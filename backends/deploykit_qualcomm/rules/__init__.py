@@ -1,1 +1,1 @@
-"""What can be seen of trouble on the HTP before anything is compiled: rules about model, encodings, options, target."""
+"""Rules that find trouble on the HTP before compilation: about model, encodings, options, target."""

@@ -1,4 +1,4 @@
-"""The one rule that reads the atlas: what was measured of kernels like those of this model. Code QNN320."""
+"""The rule that looks up a model's nodes in the atlas of measured kernels. Code QNN320."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "suspects_in"]
 
 
-# Of a result's range: a kernel that is off by less is a note, as most outputs bear it and the audit can tell.
+# A part of the result's range: a smaller deviation is a note, as most outputs tolerate it and the audit can tell.
 _GROSS = 0.05
 
 _SAID = {
@@ -39,7 +39,7 @@ _SAID = {
 }
 _TYPES = {"u8": "8 bits", "u16": "16 bits", "float": "float16"}
 
-# The way out of a part of a condition, where it is not another value of a setting.
+# The advice for a part of a condition, if it is not another value of a setting.
 _OTHERWISE = {
     "before": "put another operator after it",
     "count axes": "give it factors for all axes, or sizes",
@@ -86,12 +86,12 @@ def check_atlas(situation: Situation) -> Finds:
 
     Fix: audit the model, or write the operator in another way
     """
-    # By operator, type and the row's condition; of several rows about a node the first.
+    # By operator, type and the row's condition; of several matching rows the first counts.
     release, soc = sdk_of(situation).version, situation.target.device.fact("soc_model")
     found = situation.facts.once(("in the atlas", situation.encodings), lambda: tuple(predicted(situation)))
     for node, row in found:
-        # Told is what this release's own series measured or ran alike, and by inference what a known mechanism does
-        # where nothing ran; what may hold there too is for 'compat op' to say.
+        # It tells what this release's own series measured, and, as inferred, what a known mechanism does in a series
+        # that was not run; ``compat op`` lists what else may hold there.
         ran = verdict_in(row, release)
         inferred = not ran and bool(row.mechanism) and numbers_of(release) >= numbers_of(row.since)
         if not (ran == row.verdict or inferred) or verdict_at(row, soc) == "right":  # its case ran for this very chip
@@ -100,7 +100,7 @@ def check_atlas(situation: Situation) -> Finds:
         how = f"inferred for {release}, observed" if inferred else "observed"
         told = f"{how}, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.cases} cases"
         also = f"; its case is {where_it_holds(row)}"
-        # Out of the row's condition by what can be chosen: a range, a setting; else a type that was measured right.
+        # Advice from the row's condition: a range or a setting that can be chosen; else a type that was measured right.
         ways = [_OTHERWISE.get(name, f"another {name}") for name in row.when if name in _OTHERWISE or "_" in name]
         others = [words for kind, words in _TYPES.items() if (row.op, kind) in costs() and not rows_for(row.op, kind)]
         if others:
@@ -121,7 +121,7 @@ def check_atlas(situation: Situation) -> Finds:
 
 
 def predicted(graph: Grids, only: Collection[str] | None = None) -> Iterator[tuple[NodeFact, Row]]:
-    """Every node that a row is about; ``only`` are labels, None is all."""
+    """Yields every node that a row holds for, with the row; ``only`` are labels to look at, None for all."""
     known = operators()
     for node in graph.facts.nodes:
         if node.op_type not in known or not is_standard(node) or (only is not None and node.label not in only):
@@ -137,9 +137,10 @@ def predicted(graph: Grids, only: Collection[str] | None = None) -> Iterator[tup
 
 
 def suspects_in(model: ModelProto, *, verdicts: Collection[str], only: Collection[str] | None = None) -> frozenset[str]:
-    """Labels of the nodes that such a verdict is predicted for; ``only`` are those that are looked at, None is all.
+    """Labels of the nodes that are predicted to have one of these verdicts;
+    ``only`` are labels to look at, None for all.
 
-    The model is read once while it stays the same: a plan asks about a few nodes of it, an audit about all.
+    The model's facts are made once while it stays the same: a plan asks about a few nodes of it, an audit about all.
     """
     from deploykit.model.collect import facts_of, read_of
     from deploykit.model.graph import view_of

@@ -1,4 +1,4 @@
-"""Loads the table of what the HTP cannot take; it checks nothing."""
+"""Loads the table of the HTP's limits. It checks nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["claim_of", "constraint", "constraints", "limit", "rated"]
 
 
 class HtpConstraint(NotedRow):
-    """One row: what is not taken, who says so, and the codes of the rules that look for it.
+    """One limit, with its source and the codes of the rules that check it.
 
-    ``seen_with`` is the newest release with which it was seen, "" where the source does not say, as in every row.
+    ``seen_with`` is the newest release with which it was seen, "" if the source does not say, as in every row.
     """
 
     id: str
@@ -30,7 +30,7 @@ class HtpConstraint(NotedRow):
 
 
 class OpRank(SourcedRow):
-    """The ranks, both included, that the first input of an operator may have."""
+    """The least and the greatest rank that the first input of an operator may have."""
 
     op: str
     lowest: int = 0
@@ -39,11 +39,12 @@ class OpRank(SourcedRow):
 
 
 class Refused(SourcedRow):
-    """An operator that is refused: always, or if a value of an attribute is no word of ``unless``; with ``rank`` there.
+    """A refused operator: always, or if an attribute's value is not in
+    ``unless``; with ``rank`` for inputs of that rank.
 
-    With ``computed`` it is where the input at that position is given and not stored, with ``gives`` where the output at
-    that position is read, with ``types`` where an input, from the one at ``since`` on, is of one of these. ``backend``
-    empty: on either route.
+    With ``computed`` it is refused if the input at that position is computed, with ``gives`` if the
+    output at that position is read, with ``types`` if an input, from the one at ``since`` on, has one of
+    these types. An empty ``backend`` means both.
     """
 
     op: str
@@ -60,9 +61,9 @@ class Refused(SourcedRow):
 
 
 class Untranslated(SourcedRow):
-    """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route.
+    """Operators of one domain that nothing is known to translate; an empty ``backend`` means both.
 
-    ``ops`` are these, or ``all_but`` those that are not meant.
+    ``ops`` lists them, or ``all_but`` those that are excepted.
     """
 
     ops: tuple[str, ...] = ()
@@ -73,7 +74,7 @@ class Untranslated(SourcedRow):
 
 
 class WholeOperand(SourcedRow):
-    """An operator whose operands had to be in VTCM as a whole, in releases before ``before``."""
+    """An operator whose operands had to fit into VTCM as a whole, in releases before ``before``."""
 
     op: str
     before: str
@@ -81,7 +82,7 @@ class WholeOperand(SourcedRow):
 
 
 class RowOperand(SourcedRow):
-    """An operator that needs one row of its last axis in VTCM, at so many bytes per element."""
+    """An operator that needs one row of its last axis in VTCM, with this many bytes per element."""
 
     op: str
     bytes_per_element: int
@@ -89,7 +90,7 @@ class RowOperand(SourcedRow):
 
 
 class ConstraintTable(Record):
-    """``constraints.toml``, sources spelled out."""
+    """The content of ``constraints.toml``, with its sources spelled out."""
 
     schema: int
     constraint: tuple[HtpConstraint, ...]
@@ -103,28 +104,28 @@ class ConstraintTable(Record):
 
 @cache
 def constraints() -> ConstraintTable:
-    """The table; a wrong row is an InputError with its dotted path."""
+    """The table. Raises InputError for a wrong row, with its dotted path."""
     return sourced_file(ConstraintTable, DATA / "constraints.toml")
 
 
 def constraint(name: str) -> HtpConstraint:
-    """One row by its id."""
+    """The row with this id."""
     return next(row for row in constraints().constraint if row.id == name)
 
 
 def claim_of(row: HtpConstraint | OpRank | Refused | RowOperand, *, answered_by: Answerer = Answerer.COMPILER) -> Claim:
-    """The claim that something is not taken, as sure as the row is that says so."""
+    """The claim that a row's operator is not taken, with the row's confidence."""
     return Claim(answered_by, row.confidence, seen_with=row.seen_with)
 
 
 def limit(name: str, *, answered_by: Answerer = Answerer.COMPILER) -> dict[str, Any]:
-    """What a rule about one row is registered with: who says so, and that it is not taken."""
+    """The arguments that register a rule about one row: its sources, and the claim that it is not taken."""
     row = constraint(name)
     return {"sources": row.source, "claim": claim_of(row, answered_by=answered_by)}
 
 
 def rated(finding: Finding) -> Finding:
-    """What the core found, as severe as the row says that names its rule; a row never makes it less severe."""
+    """The finding, at least as severe as the row that names its rule."""
     row = next((row for row in constraints().constraint if finding.code in row.rules), None)
     if row is None or finding.severity.rank <= row.severity.rank:
         return finding

@@ -1,4 +1,4 @@
-"""Lint rules about what QAIRT's own converters make of a model, and about what float16 cannot hold, whoever plans it.
+"""Lint rules about what QAIRT's converters make of a model, and, for every route, about values beyond float16.
 
 Codes QNN127, QNN240, QNN250 and QNN281.
 """
@@ -28,7 +28,7 @@ from deploykit_qualcomm.rules.views import (
 
 __all__ = ["FLOAT16_RULES", "RULES", "Float16Plan"]
 
-_MOST_MOVES = 16  # operators that only move data, one behind the other
+_MOST_MOVES = 16  # operators in a row that only move data
 _NARROW_LOG = 4.0  # the least range at which the kernel was seen to be right
 _LOG_SEEN_IN = ("2.51",)
 
@@ -44,7 +44,7 @@ def check_second_operand(situation: Situation) -> Finds:
 
     Fix: give the second operand an encoding
     """
-    # Only where encodings exist and the first operand has one; what is merely moved keeps its grid.
+    # Only if encodings exist and the first operand has one; a tensor that was only moved keeps its grid.
     if situation.encodings is None:
         return
     for node in dynamic_matmuls(situation):
@@ -54,7 +54,7 @@ def check_second_operand(situation: Situation) -> Finds:
 
 
 def _has_grid(situation: Situation, name: str) -> bool:
-    """By its own encoding, or by that of the tensor it was moved from: converters copy it over such operators."""
+    """True if a tensor, or the one it was moved from, has an encoding: converters copy encodings over moves."""
     for _ in range(_MOST_MOVES):
         if quantized(situation, name) is not None:
             return True
@@ -78,8 +78,8 @@ def check_narrow_log(situation: Situation) -> Finds:
 
     Fix: widen its output encoding to a range of at least 4, or try --rewrite log-range
     """
-    # An error where it was seen, a warning for other releases, about which nothing is known.
-    # For ONNX Runtime's provider the adapter's own rule speaks (ORT009), because it knows what it rewrites.
+    # An error where it was seen, a warning for other releases, for which it is unknown. For ONNX Runtime's provider the
+    # adapter's own rule (ORT009) reports it, because it knows the rewrites.
     version = sdk_of(situation).version
     seen = version.startswith(_LOG_SEEN_IN)
     for node in nodes(situation, "Log"):
@@ -112,15 +112,15 @@ def check_batch_norm(situation: Situation) -> Finds:
                 yield at_node(node, f"it folds into {producer.label}; the entries of {listed(lost)} are lost")
 
 
-# Constants with more elements are weights, not range problems; they are not read for this question.
+# Larger constants are weights, not range problems; they are not read for this rule.
 _WORTH_READING = 1 << 20
-# Measured at four lengths: 300 is right, 400 and more come out as 362.
+# Measured at four norms: 300 is right, 400 and more come out as 362.
 _LARGEST_NORM = math.sqrt(2 * LARGEST_FLOAT16)
 _NORMS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: ReduceL2 over 64 to 4096 values, norms of 300 to 1600"
 
 
 class Float16Plan(Record):
-    """The tensors that are planned as float16, and the encodings that tell the ranges of the others.
+    """The tensors planned as float16, and the encodings with the ranges of the others.
 
     ``seen`` gives the largest magnitudes of tensors on the user's data.
     """
@@ -149,8 +149,8 @@ def check_range(plan: Float16Plan) -> Finds:
 
     Fix: clamp the constant that causes it, rewrite the operation so that the range fits, or quantize it to integers
     """
-    # An error where such values are attained and reach arithmetic; a warning where they saturate, or hold at most.
-    # Masks that only switch positions of a Softmax off are left out, and so is what bounds prove impossible.
+    # An error if such values occur and reach arithmetic; a warning if they saturate, or are only an upper bound. Masks
+    # that only switch off positions of a Softmax are left out, and so are values that bounds prove impossible.
     if not plan.tensors:
         return
     from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
@@ -168,7 +168,7 @@ def check_range(plan: Float16Plan) -> Finds:
     folded = _folded_by_converters(plan.situation)
     for name in sorted((plan.tensors & reach.keys()) - folded):
         found = reach[name]
-        # A bound of a Clip that becomes infinite bounds what it did.
+        # A bound of a Clip that becomes infinite in float16 has the same effect.
         if found.magnitude <= LARGEST_FLOAT16 or setting_of(facts, name) or only_masks(facts, name, found):
             continue
         harmless = saturates(facts, name)
@@ -188,7 +188,7 @@ def check_range(plan: Float16Plan) -> Finds:
             },
         )
 
-    # On data it is seen where float16 is left first; what follows from there is not told.
+    # With data, only the first tensor beyond float16 is told, not those that follow from it.
     untold = plan.tensors - {name for name, found in reach.items() if found.magnitude > LARGEST_FLOAT16}
     made = [name for node in facts.nodes for name in node.outputs if name in untold]
     beyond = {name: peak for name, peak in plan.seen(made).items() if LARGEST_FLOAT16 < peak < math.inf}
@@ -202,7 +202,7 @@ def check_range(plan: Float16Plan) -> Finds:
                 severity=Severity.WARNING,
             )
 
-    # A norm is taken of a sum of squares in float16, which ends at twice its largest value.
+    # The kernel sums squares in float16, up to twice its largest value, so the norm has this limit.
     for node in facts.nodes:
         high = proven.get(node.outputs[0], (0.0, 0.0))[1] if node.op_type == "ReduceL2" else 0.0
         if node.outputs[0] in plan.tensors and _LARGEST_NORM < high < math.inf:
@@ -234,7 +234,7 @@ def check_sums(plan: Float16Plan) -> Finds:
 
     Fix: write ReduceMean
     """
-    # Nothing is said where bounds prove that the sum fits.
+    # Nothing is told if bounds prove that the sum fits.
     from deploykit.encodings.reach import proven_bounds
     from deploykit.rewrites.contract import load_transform
 
@@ -249,9 +249,9 @@ def check_sums(plan: Float16Plan) -> Finds:
 
 
 def _folded_by_converters(situation: Situation) -> frozenset[str]:
-    """Stored parameters of BatchNormalization whose scale and offset fit: converters compute these two before casting.
+    """Stored parameters of BatchNormalization whose scale and offset fit: converters compute these before casting.
 
-    A variance of 1e7 is one of them: divided by its root, the scale is small.
+    For example a variance of 1e7: divided by its root, the scale is small.
     """
     import numpy as np
 

@@ -25,7 +25,7 @@ from deploykit_qualcomm.rules.views import (
 __all__ = ["RULES"]
 
 
-_LARGEST_INDEX_LIST = 4096  # elements: reading longer ones takes too long for a lint
+_LARGEST_INDEX_LIST = 4096  # elements: reading longer lists takes too long for a lint
 _TRIED_WITH = (2, 51)
 _CONVERTER = "qnn-onnx-converter"
 
@@ -68,7 +68,7 @@ def check_repeated(situation: Situation) -> Finds:
 
     Fix: store the operand for each sample
     """
-    # By shapes, whether the operand is stored or computed.
+    # By shapes, for stored and computed operands.
     for node, operand, _, shape in repeated_before_norm(situation.facts):
         yield at_node(
             node, f"{operand} is repeated to {'x'.join(map(str, shape))} in front of a normalization: computed wrong"
@@ -90,7 +90,7 @@ def check_untranslated(situation: Situation) -> Finds:
 
     Fix: write it with other operators before exporting, or compute it on the host
     """
-    # One finding for each kind, with its first node; the operators stand in the data file.
+    # One finding for each operator type, with its first node; the operators are listed in the data file.
     for row in constraints().untranslated:
         if row.backend not in ("", situation.target.backend):
             continue
@@ -101,7 +101,7 @@ def check_untranslated(situation: Situation) -> Finds:
             if found:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 yield at_node(found[0], f"{row.why}{more}", sources=row.source)
-    # And those of a domain that neither ONNX nor ONNX Runtime has, and that the model does not define.
+    # Also operators of a domain that neither ONNX nor ONNX Runtime has, if the model does not define them.
     facts, theirs = situation.facts, ("ai.onnx.", "com.microsoft", "com.ms.")
     strange = {
         node.op_type: node for node in reversed(facts.nodes) if not f"{node.domain or 'ai.onnx'}.".startswith(theirs)
@@ -126,7 +126,7 @@ def check_statistics(situation: Situation) -> Finds:
 
     Fix: compute the statistics on their own
     """
-    # Outputs that have a reader, or that the model gives.
+    # Outputs that have a reader, or are outputs of the model.
     facts = situation.facts
     for node in nodes(situation, "LayerNormalization"):
         if _read(facts, node.outputs[1:]):
@@ -197,7 +197,8 @@ def check_short_axes(situation: Situation) -> Finds:
 
     Fix: leave the axes of length 1 out of the reduction
     """
-    # By shapes; the type is that of what is reduced, else that of the result: files leave out what only moves.
+    # By shapes; the type is that of the reduced tensor, else of the
+    # result: files leave out tensors that are only moved.
     for node, shape in over_short_axes(situation.facts):
         held = quantized(situation, node.inputs[0]) or quantized(situation, node.outputs[0])
         if held is not None and held.bits == 16:
@@ -234,7 +235,7 @@ def check_refused(situation: Situation) -> Finds:
 
     Fix: replace the operator by supported ones before converting
     """
-    # The operators and attribute values stand in the data file.
+    # The data file lists the operators and attribute values.
     facts, backend = situation.facts, situation.target.backend
     rows = grouped((row.op, row) for row in constraints().refused if row.backend in ("", backend))
     for node in nodes(situation, *rows):
@@ -268,7 +269,7 @@ def check_negative_indices(situation: Situation) -> Finds:
 
     Fix: add the dimension's size to the index
     """
-    # Stored index lists only; computed ones cannot be seen.
+    # Only stored indices; computed ones cannot be seen.
     if situation.target.backend == "ort-qnn" and sdk_of(situation).parsed.release >= _TRIED_WITH:
         return
     for node in nodes(situation, "Gather", "GatherND", "GatherElements"):
@@ -315,7 +316,7 @@ def check_grid_sample(situation: Situation) -> Finds:
 
     Fix: check it on the target first; export another mode than cubic, or rewrite it as Gather where it fails
     """
-    # The mode of each node, and once for all of them what the release's table says.
+    # A finding for the mode of each node, and one for all of them from the release's table.
     sdk = sdk_of(situation)
     row = sdk.feature("gridsample", arch=arch(situation))
     status = Status.UNKNOWN if row is None else row.status
@@ -352,7 +353,7 @@ def check_nms(situation: Situation) -> Finds:
 
 
 _SHALLOW = 4  # channels: pictures have three, or four
-_WIDE = 128  # what counts as a large picture
+_WIDE = 128  # the least side of a large picture
 _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
 _COSTS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: its cost model for QCS9075"
 
@@ -366,7 +367,7 @@ def hint_rms_norm(situation: Situation) -> Finds:
 
     Fix: export RMSNormalization (opset 23), or let the vendor's recomposition pass find it
     """
-    # The chain from the square to the root; of x - mean(x) it is a LayerNormalization, which has its own operator.
+    # The chain from the square to the root; for x - mean(x) it is a LayerNormalization, which has its own operator.
     facts = situation.facts
     labels = []
     for node in nodes(situation, "Pow", "Mul"):
@@ -383,7 +384,9 @@ def hint_rms_norm(situation: Situation) -> Finds:
 
 
 def _chain(facts: GraphFacts, node: NodeFact, op_types: Names) -> NodeFact | None:
-    """The last node of a chain of these types behind a node, Q/DQ pairs between them passed over."""
+    """The last node of a chain of these types behind a node, seen through Q/DQ pairs; None if there is no
+    such chain.
+    """
     for op_type in op_types:
         name = node.outputs[0]
         while (pair := facts.only_reader(name, *QUANTIZERS)) is not None:
@@ -409,7 +412,7 @@ def hint_shallow(situation: Situation) -> Finds:
 
     Fix: fold pixels into channels before the first convolution where the accuracy of the export can be checked
     """
-    # Conv on rank 4 with few channels and both sides of at least 128.
+    # Conv of rank 4 with few channels and both sides of at least 128.
     labels = []
     for node in nodes(situation, "Conv"):
         sizes = situation.facts.static_shape(node.inputs[0]) or ()

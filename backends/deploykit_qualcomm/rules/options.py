@@ -1,7 +1,7 @@
 """Lint rules about options of the request: numbers of another numbering, keys that are gone, values out of range.
 
-Codes QNN260 to QNN265 and QNN268; those of the provider alone stand beside this module. An
-option that no table has is refused elsewhere, before any rule runs.
+Codes QNN260 to QNN265 and QNN268; rules about the provider's options are in other modules. An unknown option is refused
+elsewhere, before any rule runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_precision(situation: Situation) -> Finds:
 
     Fix: leave it out: choose the precision with --precision
     """
-    # From 2.35 on a warning, before that a hint.
+    # A warning from 2.35 on, before that a hint.
     if option(situation, "precision") is None:
         return
     late = sdk_of(situation).parsed.release >= (2, 35)
@@ -66,7 +66,7 @@ def check_android_id(situation: Situation) -> Finds:
 
     Fix: leave soc_model out: it follows from --target
     """
-    # The ids stand in the device files.
+    # The device files list the ids.
     for key in ("soc_model", "soc_id"):
         number = _number(situation, key)
         for device in qualcomm_devices() if number is not None else ():
@@ -103,7 +103,7 @@ def check_soc_id(situation: Situation) -> Finds:
 
     Fix: use soc_model
     """
-    # An error where the release's table says so.
+    # An error if the release's table says so.
     if option(situation, "soc_id") is None:
         return
     sdk = sdk_of(situation)
@@ -147,7 +147,7 @@ def check_run_time_keys(situation: Situation) -> Finds:
 
     Fix: give them when the graph runs; deploykit writes two configuration files
     """
-    # Keys spelled with the path of the graphs or devices that are prepared.
+    # Keys spelled with the path of prepared graphs or devices.
     for name, _ in situation.request.options:
         if name.startswith("graphs") and name.rsplit(".", 1)[-1] in _RUN_TIME_KEYS:
             yield about_option(name, f"{name} is a run-time key; at prepare time it is rejected or without effect")

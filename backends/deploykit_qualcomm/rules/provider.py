@@ -33,8 +33,8 @@ __all__ = ["RULES"]
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64"
 _SEEN = Claim(Answerer.TOOLS, Confidence.OBSERVED, seen_with="2.51")
-_MOST_NODES = 20  # more names help nobody; the count is told beside them
-# Types of scale and input that go with an int32 bias, besides a uint8 scale.
+_MOST_NODES = 20  # more names do not help; the count is told as well
+# Types of scale and input that an int32 bias allows, besides a uint8 scale.
 _NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))
 _NO_LAYERS = ("DequantizeLinear", "Constant", "ConstantOfShape", "Identity", "Cast", "Range")
 
@@ -42,7 +42,7 @@ RULES = Registry[Situation]("situation")
 
 
 def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFact, TensorGrid]]:
-    """Linear layers whose stored weight is quantized in one of these ways."""
+    """Yields linear layers whose stored weight is quantized with one of these granularities, with its grid."""
     for node, name in linear_weights(situation):
         found = quantized(situation, name)
         if found is not None and found.granularity in granularities:
@@ -50,7 +50,7 @@ def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFac
 
 
 def _is_lpbq_pair(situation: Situation, node: NodeFact) -> bool:
-    """The form the provider fuses: the scale of a blocked pair comes from another, integer one."""
+    """True for the form that the provider fuses: the scale of a blocked pair comes from another, integer pair."""
     pair = situation.facts.producer_of(node.inputs[1])
     return pair is not None and situation.facts.producer_of(pair.operand(1), "DequantizeLinear") is not None
 
@@ -62,7 +62,7 @@ def _lpbq(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
 
 
 def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, TensorGrid]]:
-    """Linear layers with a float scale per block."""
+    """Yields linear layers with a float scale per block, with the grid."""
     for node, found in _linear(situation, "per-block"):
         if not _is_lpbq_pair(situation, node):
             yield node, found
@@ -100,7 +100,7 @@ def check_lpbq_on_v68(situation: Situation) -> Finds:
 
     Fix: use per-channel int4 or int8 weights, or a device with v69
     """
-    # Any LPBQ weight where the architecture's table says no.
+    # Any LPBQ weight if the architecture's table says no.
     fact = capability("lpbq", device=situation.target.device)
     names = [node.label for node in _lpbq(situation, *ops(Trait.LINEAR))]
     if names and fact is not None and fact.value is False:
