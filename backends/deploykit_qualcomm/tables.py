@@ -1,7 +1,7 @@
-"""Loads the SDK tables from the data files, following ``extends``; it answers no question about a model.
+"""Loads the SDK tables from the data files, following ``extends``. It knows nothing about models.
 
-Files are read when a table that needs them is asked for, once. A file that is wrong is an InputError with the dotted
-path of the offending entry, for instance ``sdks/2.33.0.toml: flag[3].confidence``.
+A file is read once, when a table needs it. A wrong file is an InputError with the dotted path of the wrong entry, for
+instance ``sdks/2.33.0.toml: flag[3].confidence``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ToolFlags(Record):
 class SdkFile(SourcedRow):
     """``sdks/<version>.toml``: one release and what it changes.
 
-    ``extends`` is the earlier release whose rows hold here too, ``base`` for the files beside ``sdks/``, or empty for
-    a release that is known to exist and about whose tools nothing was read. ``carrier`` names the package inside which
-    the release was met when its tools were not seen. ``facts`` speak of this release alone and are not inherited.
+    ``extends`` is the earlier release whose rows hold here too, ``base`` for the files beside ``sdks/``, or empty for a
+    release known by name only. ``carrier`` names the package that contained the release if its tools were not seen.
+    ``facts`` hold for this release only and are not inherited.
     """
 
     schema: int
@@ -57,7 +57,7 @@ class SdkFile(SourcedRow):
 
 
 class Series(SourcedRow):
-    """``series.toml``: how a version that no table has is answered."""
+    """The content of ``series.toml``: what to do for a version without a table."""
 
     schema: int
     sdk: str
@@ -68,7 +68,7 @@ class Series(SourcedRow):
 
 
 class WheelPair(Record):
-    """Whether one wheel was seen to work in one ONNX Runtime, which reads models up to ``opset`` and ``ir``."""
+    """Whether one wheel was seen to work with one ONNX Runtime, which reads models up to ``opset`` and ``ir``."""
 
     version: str
     status: Status
@@ -85,9 +85,9 @@ class WheelReads(SourcedRow):
 
 
 class WheelHost(Record):
-    """One build of a wheel's compiler: the system it is made for, its machine code, and where that can be executed.
+    """One build of a wheel's compiler: its system, its machine code, and the machines that can execute it.
 
-    ``observed`` is what was really seen of it. ``file`` and ``sha256`` name the file that was read, "" where none was.
+    ``observed`` lists what was seen of it. ``file`` and ``sha256`` name the file that was read, "" if none was.
     """
 
     system: Literal["linux", "windows"]
@@ -101,13 +101,12 @@ class WheelHost(Record):
 class Wheel(SourcedRow):
     """One onnxruntime-qnn wheel: the QAIRT inside, the form of its provider, and where its compiler runs.
 
-    ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
-    provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
-    ``onnxruntime_api`` the number of the C API of a wheel that brings its own, and ``reads`` what that one reads.
-    ``blob`` is the version of the context blobs it writes.
-    ``refuses`` are forms that are written for other releases and that this provider does not take or changes without a
-    word, ``lacks`` operators and forms that it does not have, ``absent`` ONNX operators that it does not
-    know.
+    ``loadable`` is False if ONNX Runtime is only inside the Python module; then ``asked_by`` is the wheel whose
+    provider was seen to work with this backend. ``onnxruntime`` are the versions a plugin was tried with,
+    ``onnxruntime_api`` is the C API number of a wheel's own ONNX Runtime, and ``reads`` its newest operator set
+    and IR. ``blob`` is the version of the context blobs it writes. ``refuses`` are forms written for other
+    releases that this provider refuses or silently changes, ``lacks`` operators and forms that it does not have,
+    ``absent`` ONNX operators that it does not know.
     """
 
     version: str
@@ -145,12 +144,12 @@ class Wheel(SourcedRow):
 
     @property
     def runs_on_linux(self) -> bool:
-        """Whether some build of the compiler can be executed by Linux x86-64 as it is."""
+        """True if Linux x86-64 can execute some build of the compiler without Wine."""
         return any(LINUX in host.runs for host in self.host)
 
 
 class Arch(Record):
-    """One HTP architecture: its number and what it can do, by name; an absent name is unknown."""
+    """One HTP architecture: its number and its capabilities by name; an absent name is unknown."""
 
     number: int
     facts: Mapping[str, Fact] = {}
@@ -158,7 +157,9 @@ class Arch(Record):
 
 
 class ArchFile(Record):
-    """``archs.toml``. ``features`` names the capabilities that are a feature of every SDK release as well."""
+    """The content of ``archs.toml``. ``features`` names the capabilities that are also a feature of every SDK
+    release.
+    """
 
     schema: int
     features: tuple[str, ...]
@@ -167,7 +168,7 @@ class ArchFile(Record):
 
 LINUX = "linux-x86-64"
 WINE = "wine-x86-64"
-# Where a compiler can be executed, in words.
+# The words for the machines that can execute a compiler.
 MACHINES = {
     LINUX: "Linux x86-64",
     WINE: "Linux x86-64 under Wine",
@@ -192,12 +193,12 @@ class Tables:
         self._files: dict[str, SdkFile] = {}
         self._tables: dict[str, SdkTable] = {}
         self._lists: dict[str, Any] = {}
-        # The features of each table before their confidence was judged for its release.
+        # The features of each table before their confidence was adjusted to its release.
         self._stated: dict[str, dict[Any, Feature]] = {}
 
     @cached_property
     def versions(self) -> Names:
-        """Every release that has a file, oldest first, with or without rows."""
+        """Every release that has a file, with or without rows, oldest first."""
         stems = [path.stem for path in (self.data / "sdks").glob("*.toml")]
         return tuple(sorted(stems, key=_parsed))
 
@@ -207,7 +208,7 @@ class Tables:
         return tuple(version for version in self.versions if self.file(version).extends)
 
     def file(self, version: str) -> SdkFile:
-        """What ``sdks/<version>.toml`` itself says."""
+        """The content of ``sdks/<version>.toml``, without inherited rows."""
         if version not in self._files:
             name = f"sdks/{version}.toml"
             made = structure(SdkFile, self._raw(name, since=version), where=f"{name}:")
@@ -236,7 +237,7 @@ class Tables:
         return self._tables[version]
 
     def _merged(self, file: SdkFile) -> SdkTable:
-        """The rows of the release before, with those of one file in their places."""
+        """The rows of the parent release, replaced or extended by those of one file."""
         name, parent = f"sdks/{file.version}.toml", self._tables.get(file.extends)
         flags: dict[Any, Flag] = {}
         features: dict[Any, Feature] = {}
@@ -252,7 +253,7 @@ class Tables:
             )
             rows = self.rows(ConfigKey, "config_keys.toml", "key", file.version)
             _replace_rows(keys, rows, "config_keys.toml: key")
-        # A list of flags speaks of the release at which it was read, and is an inference for those before it.
+        # A list of flags describes the release at which it was read; for earlier ones it is an inference.
         for tool in self.tools if file.extends else ():
             note, here = _LOWERED.format(read_at=tool.read_at), _parsed(tool.read_at) <= _parsed(file.version)
             if parent is None:
@@ -285,7 +286,7 @@ class Tables:
         )
 
     def _arch_features(self, since: str) -> Iterator[Feature]:
-        """What an architecture can or cannot do, as a feature of the oldest release that has rows."""
+        """Yields the capabilities of architectures as features of the oldest release with rows."""
         for arch, row in self.archs.arch.items():
             for name in self.archs.features:
                 fact = row.facts.get(name)
@@ -307,19 +308,19 @@ class Tables:
 
     @cached_property
     def series(self) -> Series:
-        """How a version that no table has is answered."""
+        """What to do for a version without a table."""
         return structure(Series, self._raw("series.toml"), where="series.toml:")
 
     @cached_property
     def archs(self) -> ArchFile:
-        """What each HTP architecture can do."""
+        """The capabilities of each HTP architecture."""
         return structure(ArchFile, self._raw("archs.toml"), where="archs.toml:")
 
     @cached_property
     def tools(self) -> tuple[ToolFlags, ...]:
-        """The flags of every tool, each as of the release its list was read at."""
+        """The flags of every tool, as of the release at which its list was read."""
         found = []
-        # What the files beside ``sdks/`` describe extends them.
+        # The oldest release, which extends the files beside ``sdks/``.
         oldest = next((version for version in self.versions if self.file(version).extends == BASE), "")
         for path in sorted((self.data / "tools").glob("*.toml")):
             name = f"tools/{path.name}"
@@ -335,11 +336,11 @@ class Tables:
 
     @cached_property
     def source_file(self) -> SourceFile:
-        """What the short names of sources stand for, and the releases that they speak of."""
+        """The short names of sources with what they stand for, and the releases they describe."""
         return read_source_file(self.data / "sources.toml")
 
     def rows(self, kind: type[T], name: str, key: str, since: str = "") -> tuple[T, ...]:
-        """A file that is one list of rows."""
+        """The rows of a file that is one list."""
         if name not in self._lists:
             raw = self._raw(name, since=since)
             for unknown in raw.keys() - {"schema", key}:
@@ -349,7 +350,7 @@ class Tables:
         return found
 
     def _raw(self, name: str, *, since: str = "") -> Json:
-        """A file with what follows from it and from its sources; written by hand that could contradict them."""
+        """A file with its derived keys added; a file that sets one itself is refused, as it could contradict them."""
         raw = read_toml(self.data / name, shipped=True)
         write_out(raw, self.source_file.sources)
         for section in ("flag", "feature", "key"):
@@ -376,9 +377,9 @@ def tables() -> Tables:
 
 
 def _judged(row: Feature, before: Feature | None, version: str) -> Feature:
-    """A row as it holds at one release: an inference where its sources are bound to releases and this is none of them.
+    """A row as it holds at one release; an inference if its sources describe other releases.
 
-    What did not change is the very object of the release before.
+    An unchanged row is the same object as the parent release's.
     """
     if row.extent and row.confidence is not Confidence.INFERRED:
         first, last = row.extent
@@ -392,7 +393,9 @@ def _judged(row: Feature, before: Feature | None, version: str) -> Feature:
 
 
 def _is_before(version: str, other: str) -> bool:
-    """Older, as far as both have numbers: 2.36 is not older than 2.36.1, it is the series."""
+    """True if a version is older, by the numbers that both have: 2.36 is not older than 2.36.1, as it means
+    the series.
+    """
     pairs = zip(_parsed(version).release, _parsed(other).release, strict=False)
     return next((one < two for one, two in pairs if one != two), False)
 
@@ -407,7 +410,7 @@ def _replace_rows(into: dict[Any, R], rows: Iterable[R], where: str) -> None:
 
 
 def row_key(row: Flag | Feature | ConfigKey) -> Any:
-    """What tells one row of a table from another."""
+    """The key that identifies a row of a table."""
     match row:
         case Flag():
             return row.tool, row.flags

@@ -1,4 +1,4 @@
-"""The vitis-ai backend behind ``deploykit.backend.backend``: each method calls the module that works."""
+"""The vitis-ai backend behind ``deploykit.backend.backend``: each method calls the module that does the work."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
         return devices()
 
     def device_of_id(self, name: str) -> Device | None:
-        """One of them, from its own file alone."""
+        """The device of an id, read from its own file only, or None."""
         from deploykit_vitis_ai.tables import device_of_id
 
         return device_of_id(name)
 
     def options(self) -> tuple[OptionSpec, ...]:
-        """What stays in float, and calibration without data."""
+        """Options for the parts that stay in float, and for calibration without data."""
         from deploykit_vitis_ai.options import OPTIONS
 
         return OPTIONS
@@ -57,13 +57,13 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
         return (targets.RULES, request.RULES, model.RULES, quantized.RULES, execution.RULES, summary.RULES)
 
     def compat(self) -> Iterable[CompatRow]:
-        """Every row of every table."""
+        """Every row of this backend's tables."""
         from deploykit_vitis_ai.compat import compat_rows
 
         return compat_rows()
 
     def source_dates(self) -> Mapping[str, str]:
-        """When the tables were compared with their sources."""
+        """The dates on which the tables were compared with their sources."""
         from deploykit_vitis_ai.tables import source_file
 
         return source_file().dates
@@ -76,7 +76,7 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
         return load_toolchains(DATA / "toolchains", backend=self.id, files=DATA.parent)
 
     def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
-        """The Quark that the target's release takes."""
+        """The Quark environment that fits the target's release."""
         from deploykit_vitis_ai.draft import wanted_toolchain
         from deploykit_vitis_ai.targets import release_of
 
@@ -95,49 +95,49 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
         return resolve(device, sdk)
 
     def prepare(self, situation: Situation, shared: SharedWork) -> QuarkPrepared:
-        """Everything the decision needs; nothing of it is shared between targets."""
+        """Works out all that the plan needs; nothing is shared between targets."""
         from deploykit_vitis_ai.prepare import prepare
 
         del shared
         return prepare(situation)
 
     def plan(self, prepared: QuarkPrepared) -> Plan[None]:
-        """Decide."""
+        """Decides the route, the steps and the findings."""
         from deploykit_vitis_ai.planning import make_plan
 
         return make_plan(prepared)
 
     def render(self, prepared: QuarkPrepared, plan: Plan[None], templates: Path | None) -> Iterable[PackageFile]:
-        """Model, calibration data, configurations and scripts."""
+        """Gives the package's files: model, calibration data, configurations and scripts."""
         from deploykit_vitis_ai.rendering import render_package
 
         return render_package(prepared, plan, templates)
 
     def execute(self, package: Path, prepared: QuarkPrepared, plan: Plan[None], aids: Aids) -> Execution:
-        """Quantize where the toolchain is installed, and judge the result."""
+        """Quantizes if the toolchain is installed, and judges the result."""
         from deploykit_vitis_ai.execution import execute
 
         return execute(package, prepared, plan, aids)
 
     def quantized(self, package: Path, manifest: Json) -> Path | None:
-        """Quark's model in a package, None where Quark did not run."""
+        """The path of Quark's model in a package, None if Quark did not run."""
         made = manifest.get("record", {}).get("quantized_model")
         return package / made if made else None
 
     def device_job(self, package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
-        """The compiled model in the provider of a device's Python."""
+        """The job that runs the compiled model with the provider in the device's Python."""
         from deploykit_vitis_ai.execution import device_job
 
         return device_job(package, manifest, request)
 
     def device_results(self, package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
-        """Outputs, times and kernels of such a run."""
+        """The outputs, times and kernels of a run on a device."""
         from deploykit_vitis_ai.execution import device_results
 
         return device_results(package, request, folder)
 
     def verify(self, package: Path, manifest: Json) -> Verification:
-        """Judge a package on disk."""
+        """Judges a package on disk."""
         from deploykit_vitis_ai.verification import verify
 
         return verify(package, manifest)

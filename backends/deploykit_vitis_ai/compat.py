@@ -1,4 +1,4 @@
-"""Every table of this backend as rows for ``deploykit compat``, old and ignored spellings included."""
+"""Every table of this backend as rows for ``deploykit compat``, including old and ignored spellings."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number",
 
 
 def _quark_keys() -> Iterator[CompatRow]:
-    """What is known of further keys, a row for all that have type, dictionary and readers in common."""
+    """Yields the further keys of Quark, one row for all keys with the same dictionary, type and versions."""
 
     def alike(key: QuarkOption) -> tuple[str, str, tuple[str, ...]]:
         return key.name.rpartition(".")[0] or key.where, key.type, key.quark
@@ -107,7 +107,7 @@ def _quark_keys() -> Iterator[CompatRow]:
 
 
 def _provider() -> Iterator[CompatRow]:
-    """Options of the execution provider, and passes and keys of its configuration."""
+    """Yields the options of the execution provider, and the passes and keys of its configuration."""
     for option in rows(tables.ProviderOption):
         yield _row(
             f"provider option {option.name}",

@@ -1,6 +1,6 @@
-"""``--option KEY=VALUE`` sorted into compiler keys, provider options and Quark options, each against its table.
+"""Sorts ``--option KEY=VALUE`` into compiler keys, provider options and Quark options, and checks each with its table.
 
-Quark and the compiler take unknown names without a word; here an unknown name is an error with the nearest one.
+Quark and the compiler silently take unknown names; here an unknown name is an error with the nearest one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAMES = "quark_names.toml"
 
 
 class _Group(Record):
-    """Keys of one type in one place, each with the versions that read it, () for all that were looked at."""
+    """Keys of one type in one place, each with the Quark versions that read it, () for all versions examined."""
 
     where: str
     type: str
@@ -46,14 +46,14 @@ class _Group(Record):
 
 @cache
 def quark_keys() -> Mapping[str, QuarkOption]:
-    """Everything that can be set, by dotted name: the described options and the further keys."""
+    """All keys that can be set, by dotted name: the described options and the further keys."""
     described = (row for row in rows(QuarkOption) if row.where in ("attribute", "extra") and not row.renamed_to)
     return {key.name: key for key in (*described, *further_keys())}
 
 
 @cache
 def further_keys() -> tuple[QuarkOption, ...]:
-    """The keys of ``names.toml``."""
+    """The keys in ``quark_names.toml`` that have no description."""
     table = read_table(_NAMES)
     confidence = Confidence(table["confidence"])
     groups = parse_rows(_Group, table["group"], where=f"{_NAMES}: group")
@@ -74,7 +74,7 @@ def further_keys() -> tuple[QuarkOption, ...]:
 
 @cache
 def renamed_keys() -> Mapping[str, str]:
-    """Names of Quark's newer interface, and old ones, by what is written instead."""
+    """Old names, and those of Quark's newer interface, with the names to use instead."""
     newer = structure(Mapping[str, str], read_table(_NAMES)["renamed"], where=_NAMES)  # type: ignore[type-abstract]
     return {**newer, **{row.name: row.renamed_to for row in rows(QuarkOption) if row.renamed_to}}
 
@@ -86,9 +86,9 @@ def quark_recipes() -> Mapping[str, Recipe]:
 
 
 def spelled(name: str) -> str:
-    """The dotted name that a key is known by: other spellings, and keys without their dictionary; "" for none.
+    """The dotted name of a key, also for other spellings and without its dictionary; "" if there is none.
 
-    Raises UsageError for a key that several dictionaries have.
+    Raises UsageError for a key that is in several dictionaries.
     """
     name = renamed_keys().get(name, name)
     if name in quark_keys():
@@ -100,12 +100,12 @@ def spelled(name: str) -> str:
 
 
 def known_in(key: QuarkOption, version: str) -> bool:
-    """False for a key that this version of Quark is known not to read."""
+    """False if this version of Quark is known not to read the key."""
     return not key.quark or version in key.quark
 
 
 def read_value(key: QuarkOption, text: str) -> Any:
-    """The value as typed; raises UsageError for one that is not of the key's type."""
+    """The value of the text in the key's type. Raises UsageError for a wrong one."""
     if key.type == "enum":
         if text in key.values:
             return text
@@ -135,7 +135,9 @@ _EXPECTED = {
 
 
 def _typed(name: str, kind: str, text: str) -> Any:
-    """The value as typed; the text itself for a type that is not among those above."""
+    """The value of the text in a type. Raises UsageError for a wrong one;
+    a type not listed above gives the text itself.
+    """
     value: Any = text
     if kind == "bool":
         value = {"true": True, "false": False}.get(text.lower())
@@ -159,7 +161,7 @@ def _typed(name: str, kind: str, text: str) -> Any:
 
 
 def _plain(text: str) -> Any:
-    """A number by its look, else the text."""
+    """The text as a number if it looks like one, else the text."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -167,7 +169,7 @@ def _plain(text: str) -> Any:
 
 
 def _guess(text: str) -> Any:
-    """Booleans and numbers by their look; a list where brackets say so; text otherwise."""
+    """The text as a boolean, a number or a list in brackets if it looks like one, else the text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     return _items(text, _guess) if text.startswith("[") and text.endswith("]") else _plain(text)
@@ -183,10 +185,10 @@ _RANGE = re.compile(r"(\d+)-(\d+)(?: \((\w+)\))?")
 
 
 class ChosenOptions(Struct, kw_only=True):
-    """Typed values by name. ``quark`` is the version to quantize with, "" for the release's own.
+    """The user's options as typed values by name. ``quark`` is the version to quantize with, "" for the release's.
 
-    ``extra`` holds Quark's dictionaries as such. ``renamed`` are (as typed, as used); ``beyond`` are (key, value,
-    documented values).
+    ``extra`` holds Quark's dictionaries. ``renamed`` are (as typed, as used);
+    ``beyond`` are (key, value, documented values).
     """
 
     vaiml: dict[str, Any] = {}
@@ -201,7 +203,7 @@ class ChosenOptions(Struct, kw_only=True):
 
 
 def parse_options(pairs: Iterable[tuple[str, str]], *, product: str, device_class: str = "") -> ChosenOptions:
-    """Sort and type the pairs; raises UsageError for an unknown, dead, foreign or ill-typed one."""
+    """Sorts and types the pairs. Raises UsageError for an unknown, dead, foreign or ill-typed one."""
     chosen = ChosenOptions()
     recipes = []
     for key, value in pairs:
@@ -211,7 +213,7 @@ def parse_options(pairs: Iterable[tuple[str, str]], *, product: str, device_clas
         elif _typed(key, "bool", value):
             recipes.append(recipe)
     for recipe in recipes:
-        # What was typed wins; dictionaries inside are merged.
+        # Typed values replace those of recipes; dictionaries inside are merged.
         chosen.attributes = {**recipe.attributes, **chosen.attributes}
         typed = chosen.extra
         chosen.extra = {**recipe.extra, **typed}
@@ -222,7 +224,7 @@ def parse_options(pairs: Iterable[tuple[str, str]], *, product: str, device_clas
 
 
 def check_quark_version(chosen: ChosenOptions, version: str) -> None:
-    """Raise UsageError for a key that this version of Quark does not read: it would be ignored without a word."""
+    """Raises UsageError for a key that this version of Quark does not read and would silently ignore."""
     for name in chosen.named:
         key = quark_keys()[name]
         if not known_in(key, version):
@@ -279,7 +281,7 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
 
 
 def _take_quark(chosen: ChosenOptions, typed: str, name: str, value: str) -> None:
-    """``name`` is the key's own, ``typed`` what was written."""
+    """Takes a Quark option; ``name`` is the key's own name, ``typed`` the user's spelling."""
     if name in ("subgraphs_to_exclude", "nodes_to_exclude", "exclude"):
         raise UsageError(
             f"--option {typed}: what stays in float is told with --exclude-node and --exclude-subgraph",

@@ -1,6 +1,7 @@
-"""The configurations of a package as JSON values: Quark's recipe, ``vitisai_config.json``, the session; their check.
+"""The configurations of a package as JSON values: Quark's recipe,
+``vitisai_config.json``, the session; and their check.
 
-Nothing here touches the disk; every key is one that the tables know.
+Nothing is written here; every key comes from the tables.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ RECIPE = "config/quantize.json"
 SESSION = "config/session.json"
 VALIDATION = "config/validation_only_bf16.json"
 CACHE = "artifacts/cache"
-# How many calibration samples the quantizer does not see where they are to be measured on.
+# The calibration samples that the quantizer does not get, if they are to be measured on.
 HOLD_OUT = {"one_in": 5, "most": 8}
-# Bytes of weights beyond which a model does not fit into one file.
+# The most bytes of weights that fit into one file.
 _PROTOBUF_ROOM = 1_900_000_000
 _VINT8 = "VINT8"
 TOP_LEVEL = ("passes", "target", "targets")
@@ -53,7 +54,7 @@ def float_model(draft: QuarkDraft) -> str:
 def compiled_model(draft: QuarkDraft) -> str:
     """The package path of the model that the compiler gets; its stem is the cache key.
 
-    A model calibrated with random data says so in its name.
+    The name of a model calibrated with random data says so.
     """
     if not draft.needs_quark:
         return float_model(draft)
@@ -63,7 +64,7 @@ def compiled_model(draft: QuarkDraft) -> str:
 
 
 def quantize_recipe(draft: QuarkDraft, calibration: Json, inputs: tuple[InputSpec, ...]) -> Json:
-    """What ``scripts/quantize.py`` does; ``calibration`` is its ``calibration`` entry without the inputs."""
+    """The instructions of ``scripts/quantize.py``; ``calibration`` is its ``calibration`` entry without the inputs."""
     preset, way = "" if draft.route is None else draft.route.preset, draft.float16_way
     given: dict[str, dict[str, Any]] = {"attribute": {}, "extra": {}}
     for option in rows(QuarkOption) if preset == _VINT8 else ():
@@ -87,7 +88,7 @@ def quantize_recipe(draft: QuarkDraft, calibration: Json, inputs: tuple[InputSpe
         "calibration": _calibration(draft, calibration, inputs),
         "not_for_production": draft.random_data,
     }
-    # The observed way for a float16 source, where this Quark has a valid one.
+    # The way observed to work for a float16 source with this Quark, if there is one.
     if draft.source == "float16" and way is not None:
         if way.way == "convert_fp16_to_fp32":
             recipe["attributes"]["convert_fp16_to_fp32"] = True
@@ -100,8 +101,9 @@ def quantize_recipe(draft: QuarkDraft, calibration: Json, inputs: tuple[InputSpe
 
 
 def _float32_parts(draft: QuarkDraft) -> list[list[list[str]]]:
-    """What becomes float32, as pairs of starts and ends: all that leads to the last quantized nodes, where that is
-    the quantized part and nothing else; else node by node."""
+    """The parts that become float32, as pairs of starts and ends: one up to the last quantized nodes if the excluded
+    nodes are all behind them; else one for each quantized node.
+    """
     facts, kept = draft.facts, draft.exclusions.indices
     quantized = [node for node in facts.nodes if node.index not in kept]
     ends = [
@@ -116,7 +118,7 @@ def _float32_parts(draft: QuarkDraft) -> list[list[list[str]]]:
 
 
 def _calibration(draft: QuarkDraft, entry: Json, inputs: tuple[InputSpec, ...]) -> Json:
-    """The entry with the inputs as the quantizer feeds them: a float16 source is fed float32 after its conversion."""
+    """The entry with the inputs as the quantizer is fed: a float16 source gets float32 after its conversion."""
     held = {"hold_out": HOLD_OUT} if draft.hold_out and entry["kind"] != "random" else {}
     converted = draft.source == "float16" and draft.float16_way is not None and not draft.keep_float16
     fed = {
@@ -131,9 +133,9 @@ def _calibration(draft: QuarkDraft, entry: Json, inputs: tuple[InputSpec, ...]) 
 
 
 def validation_recipe(draft: QuarkDraft, inputs: tuple[InputSpec, ...], calibration: Json) -> Json:
-    """A BF16 model with Casts for a look at the accuracy on a CPU. The compiler never gets it.
+    """The recipe of a BF16 model with Casts, to look at the accuracy on a CPU. The compiler never gets this model.
 
-    Quark asks for data or for the random-data flag although the values of BF16 do not depend on them.
+    Quark asks for data or the random-data flag although BF16 values do not depend on them.
     """
     stem = PurePosixPath(draft.situation.request.model.name).stem
     random = calibration["kind"] == "random"
@@ -171,7 +173,7 @@ def vitisai_config(draft: QuarkDraft) -> Json | None:
         return None
     wanted = [row for row in rows(Pass) if draft.options.cpu_partition or row.name in ("init", "vaiml_partition")]
     listed = [{"name": row.name, "plugin": row.plugin} for row in wanted]
-    # What the float parts become: the bf16 key is on by default, so it is switched off where it must not act.
+    # The type of the float parts: the bf16 key is on by default, so it is switched off for float16.
     conversions: dict[str, Any] = {}
     asked = draft.options.vaiml.get("enable_f32_to_f16_conversion") is True
     if draft.precision == "fp16" or asked or draft.keep_float16:
@@ -193,7 +195,7 @@ def vitisai_config(draft: QuarkDraft) -> Json | None:
 
 
 def session_config(draft: QuarkDraft) -> Json:
-    """What compile.py and run.py open a session with; paths are relative to the package."""
+    """The settings with which compile.py and run.py open a session; paths are relative to the package."""
     model = compiled_model(draft)
     options = {"cache_dir": CACHE, "cache_key": PurePosixPath(model).stem}
     configured = vitisai_config(draft) is not None
@@ -217,7 +219,7 @@ def session_config(draft: QuarkDraft) -> Json:
 
 
 def config_problems(config: Json, *, product: str) -> Iterator[str]:
-    """What is wrong with a ``vitisai_config.json``, by dotted path; nothing for a good one."""
+    """Yields the errors in a ``vitisai_config.json``, by dotted path."""
     for key in TOP_LEVEL:
         if key not in config:
             yield f"{key}: missing; with passes alone the provider finds no target"

@@ -1,6 +1,7 @@
-"""A request worked out as far as it goes without judging it: product, number format, exclusions, options, toolchain.
+"""A request worked out without judging it: product, number format, exclusions, options, toolchain.
 
-The rules judge a draft; planning turns one that nothing blocks into a plan. Pure: it reads the situation and tables."""
+The rules judge a draft; planning turns an unblocked one into a plan. It reads the situation and tables only.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ __all__ = [
 ]
 
 
-# The format of a model that is quantized already.
+# The format of a model that is already quantized.
 AS_IS = "as-is"
 
 
 def route_row(form: str) -> FormatRow | None:
-    """The row of one format, None for a name that is none."""
+    """The row of one format, None for an unknown name."""
     return next((row for row in rows(FormatRow) if row.format == form), None)
 
 
@@ -45,18 +46,18 @@ def quark_formats() -> Names:
 
 
 def meant_by(name: str) -> Names:
-    """The formats that a name can mean, best first; the name itself where it is a format, or nothing known."""
+    """The formats that a name can mean, best first; the name itself if it is a format, or unknown."""
     return tuple(row.format for row in rows(FormatRow) if name in row.asked_as) or (name,)
 
 
 def ladder(offered: Collection[str]) -> Names:
-    """The formats to try one after the other where nobody says which: those that a device has, cheapest first."""
+    """The formats that ``auto`` tries in order: those that a device has, cheapest first."""
     rungs = sorted((row for row in rows(FormatRow) if row.rung and row.format in offered), key=lambda row: row.rung)
     return tuple(row.format for row in rungs)
 
 
 class FloatPart(Record):
-    """Nodes by name, in graph order, what they are in words, and the analysis they come from, if any."""
+    """The names of nodes that may stay in float, in graph order, with a description and the analysis, if any."""
 
     names: Names
     words: str
@@ -64,9 +65,9 @@ class FloatPart(Record):
 
 
 def float_parts(situation: Situation) -> tuple[FloatPart, ...]:
-    """The post-processing that integers hurt, then the same with the last layers before it.
+    """The post-processing that integers damage, then the same with the last layers before it.
 
-    Empty where there is none, and where a node of it has no name: Quark knows nodes by name only.
+    Empty if there is none, or if one of its nodes has no name: Quark finds nodes by name only.
     """
     from deploykit.model.graph import GraphCopy
     from deploykit.model.ranges import graph_bounds
@@ -85,19 +86,18 @@ def float_parts(situation: Situation) -> tuple[FloatPart, ...]:
 DEFAULT_TOOLCHAIN = "quark==0.13"
 MIXED = "mixed"
 AUTO = "auto"
-# The way from a float16 model to VINT8 that turns only what is quantized into float32.
+# The way from a float16 model to VINT8 that converts only the quantized part to float32.
 PARTS = "subgraphs_to_include"
 
 
 class QuarkDraft(Record):
-    """What was asked for and what it amounts to.
+    """A request and what was derived from it.
 
-    ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when
-    none was given and none can be chosen. ``source`` is float32, float16 or qdq. ``found`` is the part that stays in
-    float because it was to be found, and is among the exclusions then. ``ladder`` are the formats to choose among by
-    measuring, cheapest first, where that was asked for; ``goal`` is what the chosen one must reach, None without any.
-    ``hold_out`` keeps some samples from the quantizer, to measure on. ``keep_float16``: what stays in float is not to
-    become float32.
+    ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" if none
+    was given and none can be chosen. ``source`` is float32, float16 or qdq. ``found`` is the part to stay in float that
+    deploykit found; it is among the exclusions. ``ladder`` holds the formats to choose from by measuring, cheapest
+    first, if the user asked for ``auto``; ``goal`` is what the chosen one must reach, None without ``auto``.
+    ``hold_out`` keeps some samples from the quantizer, to measure on. ``keep_float16`` keeps the float part in float16.
     """
 
     situation: Situation
@@ -123,7 +123,7 @@ class QuarkDraft(Record):
 
     @property
     def device_facts(self) -> Json:
-        """The device's facts by name, values only."""
+        """The values of the device's facts, by name."""
         return {name: fact.value for name, fact in self.situation.target.device.facts.items()}
 
     @property
@@ -140,22 +140,22 @@ class QuarkDraft(Record):
 
     @property
     def needs_quark(self) -> bool:
-        """True when Quark has to make the model."""
+        """True if Quark has to make the model."""
         return self.precision in quark_formats() and self.source != "qdq"
 
     @property
     def route(self) -> FormatRow | None:
-        """What becomes of the model for its format, None for a format that is none."""
+        """The row of the request's format, None for an unknown format."""
         return route_row(self.precision)
 
     @property
     def precision_with_exclusions(self) -> str:
-        """What to ask for to leave a part in float: a format of its own on gen 2, the same format elsewhere."""
+        """The format to ask for if a part is to stay in float: one of its own on gen 2, the same one elsewhere."""
         return (self.route.with_exclusions if self.route is not None else "") or self.precision
 
     @property
     def float16_way(self) -> Fp16Way | None:
-        """How a float16 source becomes int8 with this Quark; None when no valid way was observed."""
+        """The way from a float16 source to int8 with this Quark; None if no valid one was observed."""
         version = self.toolchain.partition("==")[2]
         wanted = (PARTS,) if self.keep_float16 else ("shapeshifter", "convert_fp16_to_fp32")
         ways = [way for way in rows(Fp16Way) if way.quark == version and way.valid]
@@ -163,7 +163,7 @@ class QuarkDraft(Record):
 
 
 def make_draft(situation: Situation) -> QuarkDraft:
-    """Work the request out; raises UsageError for options that make no sense."""
+    """Works out the request. Raises UsageError for options that make no sense."""
     device, request = situation.target.device, situation.request
     product = product_of(str(device.fact("product")))
     given = request.adapter_options
@@ -173,7 +173,7 @@ def make_draft(situation: Situation) -> QuarkDraft:
     source = "qdq" if situation.facts.is_qdq else source
     asked, found = (request.precision or "").lower(), None
     if asked == MIXED and not exclusions and source != "qdq" and not given.get("exclude_nothing"):
-        # Mixed precision without a word about what stays in float: the post-processing, if any.
+        # Mixed precision without named float parts leaves the post-processing in float, if there is any.
         found = next(iter(float_parts(situation)), None)
     if found is not None:
         exclusions = resolve_exclusions(situation.facts, found.names, ())
@@ -214,7 +214,7 @@ def _goal(request: Request) -> Goal:
 
 
 def wanted_toolchain(release: Release | None) -> str:
-    """The Quark that belongs to a release; the default where no release says."""
+    """The Quark toolchain of a release; the default if the release names none."""
     return (release.toolchain if release is not None else "") or DEFAULT_TOOLCHAIN
 
 

@@ -1,8 +1,8 @@
-"""What stays in float: node names and subgraphs as typed, checked against the graph, and the region they make.
+"""The nodes that stay in float: names and subgraphs as typed, checked with the graph, and the region they make.
 
 Quark answers an unknown name and an open subgraph with the same sentence, and its own search stops at the first operand
-of a node that leads to a start: nodes behind another operand stay quantized without a word. So the region is worked
-out here and given to Quark node by node (``nodes_to_exclude``). Pure graph work; it reads no file.
+of a node that leads to a start: nodes behind another operand silently stay quantized. So the region is computed here
+and given to Quark node by node (``nodes_to_exclude``). It reads no file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deploykit.model.operators import Trait, has
 __all__ = ["GRAPH_INPUT", "Exclusions", "activation_types", "in_float16", "resolve_exclusions"]
 
 
-# What a leak calls its origin when no node makes the tensor.
+# The producer of a leak from a graph input.
 GRAPH_INPUT = "the graph's inputs"
 
 
@@ -34,7 +34,7 @@ class Subgraph(Record):
 
 
 class Leak(Record):
-    """One way into a subgraph that passes no start: ``tensor`` of ``producer`` (a node, or the inputs)."""
+    """A path into a subgraph that passes no start: ``tensor`` of ``producer`` (a node, or the graph's inputs)."""
 
     subgraph: Subgraph
     tensor: str
@@ -43,7 +43,7 @@ class Leak(Record):
 
 
 class Region(Record):
-    """The nodes between the starts and the ends of one subgraph, both included, by index; and its leaks."""
+    """The nodes between the starts and the ends of one subgraph, both included, by index, and its leaks."""
 
     subgraph: Subgraph
     nodes: frozenset[int]
@@ -52,7 +52,7 @@ class Region(Record):
 
 
 class Exclusions(Record):
-    """Everything the user wants in float. ``unknown`` maps a name that no node has to names that look like it."""
+    """All nodes that the user wants in float. ``unknown`` maps a name that no node has to similar names."""
 
     nodes: Names
     regions: tuple[Region, ...]
@@ -63,11 +63,11 @@ class Exclusions(Record):
         return bool(self.nodes or self.regions or self.unknown)
 
     def names(self, facts: GraphFacts) -> Names:
-        """The names of all excluded nodes in graph order, for ``nodes_to_exclude``; nameless ones are left out.
+        """The names of all excluded nodes in graph order, for ``nodes_to_exclude``; nodes without a name are left out.
 
-        Quark folds a BatchNormalization into the Conv before it and calls the result after the tensor between them
-        (observed with 0.11.2, 0.12.post1 and 0.13), and a Concat into the one that reads it, called after what that
-        makes (observed with 0.12.post1), so those names are added.
+        Quark folds a BatchNormalization into the Conv before it and names the result after the tensor between them
+        (observed with 0.11.2, 0.12.post1 and 0.13). It folds a Concat into the Concat that reads it, named after its
+        result (observed with 0.12.post1). These names are added.
         """
         nodes = [facts.nodes[index] for index in sorted(self.indices)]
         own = [node.name for node in nodes if node.name]
@@ -81,12 +81,14 @@ class Exclusions(Record):
         return tuple(dict.fromkeys((*own, *folded, *joined)))
 
     def nameless(self, facts: GraphFacts) -> Names:
-        """Excluded nodes that have no name and therefore cannot be told to Quark."""
+        """The labels of excluded nodes without a name, which Quark cannot be told to exclude."""
         return tuple(facts.nodes[index].label for index in sorted(self.indices) if not facts.nodes[index].name)
 
 
 def parse_subgraph(text: str, known: Iterable[str]) -> Subgraph:
-    """``START,START:END,END`` or ``[[start, …], [end, …]]``; names may hold colons where that stays unambiguous."""
+    """Parses ``START,START:END,END`` or ``[[start, …], [end, …]]``; names may hold colons if the reading
+    stays clear.
+    """
     if text.lstrip().startswith("["):
         try:
             starts, ends = json.loads(text)
@@ -109,7 +111,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def resolve_exclusions(facts: GraphFacts, nodes: Iterable[str], subgraphs: Iterable[str]) -> Exclusions:
-    """Check names, walk every subgraph, and gather the nodes that stay in float."""
+    """Checks names, walks every subgraph, and gathers the nodes that stay in float."""
     by_name = {node.name: node for node in facts.nodes if node.name}
     wanted = tuple(dict.fromkeys(nodes))
     typed = tuple(parse_subgraph(text, by_name) for text in subgraphs)
@@ -125,7 +127,7 @@ def resolve_exclusions(facts: GraphFacts, nodes: Iterable[str], subgraphs: Itera
 
 
 def _folded_pair(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, NodeFact] | None:
-    """The Conv and the BatchNormalization that become one node, when ``node`` is one of them."""
+    """The Conv and the BatchNormalization that are folded into one, if ``node`` is one of them; else None."""
     if node.op_type == "BatchNormalization":
         before = facts.producer_of(node.inputs[0])
         return _folded_pair(facts, before) if before is not None else None
@@ -136,10 +138,10 @@ def _folded_pair(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, NodeFact]
 
 
 def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph) -> Region:
-    """Backwards from the ends to the starts; what is met without having passed a start is a leak."""
+    """Walks from the ends back to the starts; a computed tensor from outside is a leak."""
     starts = {by_name[name].index for name in subgraph.starts}
     inside = starts | _downstream(facts, [name for index in starts for name in facts.nodes[index].outputs])
-    fed = _downstream(facts, facts.inputs)  # a chain of constants is no way in
+    fed = _downstream(facts, facts.inputs)  # a chain of constants does not lead into the subgraph
     region = set[int]()
     leaks: list[Leak] = []
     queue = [by_name[name] for name in subgraph.ends]
@@ -162,7 +164,7 @@ def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph
 
 
 def _downstream(facts: GraphFacts, tensors: Iterable[str]) -> set[int]:
-    """The nodes that compute with these tensors, or with what is made of them."""
+    """The indices of the nodes that depend on these tensors."""
     found, todo = set[int](), list(tensors)
     while todo:
         for node in facts.consumers_of(todo.pop()):
@@ -191,9 +193,9 @@ PASSIVE = frozenset(
 
 
 def activation_types(facts: GraphFacts, excluded: Collection[int], integer: str) -> Mapping[str, str]:
-    """``integer`` or ``float32`` for every float activation that a node makes.
+    """The type of every float activation that a node makes: ``integer`` or ``float32``.
 
-    Left out are tensors behind a float node that both quantizing and other nodes read: they exist in both forms.
+    Tensors behind a float node that are read by quantizing and by other nodes are left out: they exist in both forms.
     """
     types: dict[str, str] = {}
     for node in facts.nodes:
@@ -208,7 +210,7 @@ def activation_types(facts: GraphFacts, excluded: Collection[int], integer: str)
             fact = facts.tensor(name)
             if fact.is_weight or fact.dtype not in ("float", "float16"):
                 continue
-            # Behind a float node its readers decide, unless they differ.
+            # Behind a float node its readers decide, if they agree.
             readers = [_quantizes(reader, excluded) for reader in facts.consumers_of(name)]
             if makes_integers or (readers and all(readers) and name not in facts.outputs):
                 types[name] = integer
@@ -218,7 +220,7 @@ def activation_types(facts: GraphFacts, excluded: Collection[int], integer: str)
 
 
 def in_float16(facts: GraphFacts, excluded: Collection[int], types: Mapping[str, str]) -> Mapping[str, str]:
-    """The same where what is left out stays float16: a value at the border exists in both forms, and is left out."""
+    """The types if excluded nodes stay float16; a tensor at the border exists in both forms and is left out."""
     borders = {
         name
         for node in facts.nodes

@@ -1,6 +1,6 @@
-"""What runs while packaging: Quark in its environment, then a look at its model and at what the model still computes.
+"""Runs Quark in its environment while packaging, then inspects its model and judges its outputs.
 
-Compiling for the NPU happens in the vendor's container or on the PC; ``deploykit build`` and the scripts do that.
+Compiling for the NPU happens in the vendor's container or on the PC, by ``deploykit build`` and the scripts.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _SESSION = "config/session.json"
 
 
 def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids) -> Execution:
-    """Quantize inside the unpublished package where the toolchain is installed, and judge the result.
+    """Quantizes inside the unpublished package if the toolchain is installed, and judges the result.
 
-    Where the outputs are wrong, parts that integers hurt are tried in float; a better package is proposed instead.
-    A format that the compiler makes itself (BF16) is imitated in a copy, where there is data.
+    If the outputs are wrong, parts that integers damage are tried in float, and a better package is proposed. A format
+    that the compiler makes itself (BF16) is imitated in a copy, if there is data.
     """
     del plan
     draft, progress = details.draft, aids.progress
@@ -66,7 +66,7 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
     try:
         measured = measure(environment, package, draft, progress)
     except EndlessError as error:
-        # The same without it, unless somebody asked for it by name.
+        # The same without equalization, unless the user asked for it by name.
         request = draft.situation.request
         if "include_cle" in dict(request.options):
             raise error
@@ -81,7 +81,7 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
     found = find_better(environment, package, details, measured, progress)
     run = measured.run
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
-    # What led to another package is told there.
+    # The trials that led to another package are told there.
     outcome = found.outcome
     if found.instead is not None:
         outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready")
@@ -124,13 +124,13 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
 
 
 def _wider(draft: QuarkDraft) -> tuple[str, ...]:
-    """The precisions of the device above the one that was made, the next one first."""
+    """The device's precisions above the one that was made, the next one first."""
     rungs, made = ladder(draft.offered), draft.precision
     return rungs[rungs.index(made) + 1 if made in rungs else 1 :]
 
 
 def _right(draft: QuarkDraft, measured: Measured) -> Correctness | None:
-    """The judge's word; where a yes keeps less than it might, with the precision that is wider."""
+    """The judge's verdict; for a yes that loses more than needed, with the next wider precision."""
     right, wider, quality = measured.right, _wider(draft), measured.quality
     if right is None or quality is None or not (quality.verdict.right and quality.verdict.is_short and wider):
         return right
@@ -138,7 +138,7 @@ def _right(draft: QuarkDraft, measured: Measured) -> Correctness | None:
 
 
 def _quality_findings(details: QuarkPrepared, measured: Measured) -> Findings:
-    """The rules of ``deploykit accuracy compare`` on the calibration samples: dead outputs are found at once."""
+    """The findings of ``deploykit accuracy compare`` on the calibration samples: they show dead outputs at once."""
     if measured.comparison is None or measured.quality is None:
         return ()
     situation, wider = details.draft.situation, () if details.draft.ladder else _wider(details.draft)
@@ -155,9 +155,10 @@ def _quality_findings(details: QuarkPrepared, measured: Measured) -> Findings:
 
 
 def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
-    """The compiled model in the provider of the board's or PC's Python; None where there is no such provider.
+    """The job that runs the compiled model with the provider in the board's
+    or PC's Python; None without such a provider.
 
-    ToolError for a package that is not compiled: the provider would run it on the CPU without a message.
+    Raises ToolError for a package that is not compiled: the provider would silently run it on the CPU.
     """
     del manifest
     if request.place.kind != "ssh":
@@ -177,7 +178,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
 
 
 def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
-    """What the runner left, with the kernels by the session's own profile."""
+    """The results of a run, with the kernels from the session's own profile."""
     session = read_json(package / _SESSION)
     origins = origins_of(package / str(session["model"]))
     return session_results(request, folder, origins, npu=str(session["providers"][0]))

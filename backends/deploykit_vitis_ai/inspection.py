@@ -1,6 +1,6 @@
 """Looks at a quantized model: its grids, the types of its activations, and whether ONNX Runtime loads it.
 
-Only scales and zero points are read, never the weights. What is right or wrong is said in ``quantized``.
+Only scales and zero points are read, never the weights. The rules in ``quantized`` judge them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class Grid(Record):
 
 
 class InspectedModel(Record):
-    """A quantized model with what it should be. ``excluded`` are names of nodes that were to stay in float.
+    """A quantized model, and what it should be. ``excluded`` are the names of nodes intended as float.
 
-    ``refusal`` is what ONNX Runtime says when it does not load the model. ``source`` are the float model's facts.
+    ``refusal`` is ONNX Runtime's error if it does not load the model, else
+    "". ``source`` holds the float model's facts.
     """
 
     name: str
@@ -58,7 +59,7 @@ def inspect_quantized(
     last_opset: int | None = None,
     float16_source: bool = False,
 ) -> InspectedModel:
-    """Read one model file; raises InputError when it is no ONNX model."""
+    """Reads one model file. Raises InputError for a file that is no ONNX model."""
     import onnxruntime as ort
 
     from deploykit.model.collect import collect_facts
@@ -110,14 +111,14 @@ def grids_of(model: Model, facts: GraphFacts) -> Iterator[Grid]:
 
 
 def is_power_of_two(scale: float) -> bool:
-    """True for 2 to a whole number."""
+    """True for a power of two."""
     return math.frexp(scale)[0] == 0.5
 
 
 def actual_types(facts: GraphFacts, grids: tuple[Grid, ...]) -> Mapping[str, str]:
     """The type of every activation by its original name: the integer it is quantized to, else its own float type.
 
-    A tensor between an operator and the activation that is fused with it is left out: its type is not decided here.
+    A tensor between an operator and an activation fused with it is left out: its type is not determined there.
     """
     by_node = {grid.node: grid.dtype for grid in grids}
     types: dict[str, str] = {}

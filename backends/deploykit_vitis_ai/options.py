@@ -1,4 +1,4 @@
-"""The options of this backend's own; keys of the compiler, the provider and Quark are in ``config_keys``."""
+"""This backend's own options; keys of the compiler, the provider and Quark are in ``config_keys``."""
 
 from deploykit.backend.options import OptionSpec
 

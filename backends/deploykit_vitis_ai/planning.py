@@ -1,4 +1,4 @@
-"""The decision: findings of the request and of its data, the route, the steps, and what becomes of each tensor."""
+"""The stage ``plan``: the findings on the request and its data, the route, the steps, and the type of each tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["make_plan"]
 
 
 def make_plan(prepared: QuarkPrepared) -> Plan[None]:
-    """Decide for one prepared request."""
+    """Decides how one prepared request is packaged."""
     draft, findings = prepared.draft, prepared.findings
     situation = draft.situation
     blocking = tuple(dict.fromkeys(finding.code for finding in findings if finding.blocks))
@@ -43,7 +43,7 @@ def make_plan(prepared: QuarkPrepared) -> Plan[None]:
             files[configs.RECIPE] = configs.quantize_recipe(draft, entry, prepared.inputs)
         elif draft.precision == "bf16":
             files[configs.VALIDATION] = configs.validation_recipe(draft, prepared.inputs, entry)
-    # Per activation the format that was asked for, float where the user left a node out.
+    # The requested format for each activation, float for nodes that the user excluded.
     precision, made = PlannedPrecision(), draft.route
     if made is not None and made.activation and (made.maker != "quark" or draft.needs_quark):
         excluded = draft.exclusions.indices if draft.needs_quark else ()

@@ -1,4 +1,4 @@
-"""The stage ``prepare``: the request worked out, its calibration data looked at, and what the rules find in both."""
+"""The stage ``prepare``: works out the request, surveys its calibration data, and runs the rules on both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deploykit_vitis_ai.rules import model, request
 
 __all__ = ["DRAFT_REGISTRIES", "QuarkPrepared", "prepare"]
 
-# The rules that judge a draft, before anything is decided.
+# The rules that judge a draft before the plan is made.
 DRAFT_REGISTRIES = (request.RULES, model.RULES)
 
 
@@ -33,12 +33,12 @@ class QuarkPrepared(Record):
 
 
 def prepare(situation: Situation) -> QuarkPrepared:
-    """Reads the calibration data, writes nothing. UsageError for options that make no sense."""
+    """Works out the request and reads the calibration data. Raises UsageError for options that make no sense."""
     draft = make_draft(situation)
     found = tuple(finding for registry in DRAFT_REGISTRIES for finding in registry.run(draft))
     try:
         inputs = input_specs(draft.facts)
-    except InputError:  # the rank is unknown: VAI121 says so
+    except InputError:  # the rank is unknown, which VAI121 reports
         return QuarkPrepared(draft=draft, findings=found)
     source = situation.request.calibration
     if draft.random_data and draft.needs_quark:

@@ -16,7 +16,7 @@ __all__ = ["render_package"]
 
 
 def render_package(details: QuarkPrepared, plan: Plan[None], templates: Path | None) -> Iterator[PackageFile]:
-    """Every file of the package, in a fixed order."""
+    """Yields every file of the package, in a fixed order."""
     draft = details.draft
     yield from copied_model(draft.situation, configs.float_model(draft))
     uses_data = draft.needs_quark or draft.precision == "bf16"

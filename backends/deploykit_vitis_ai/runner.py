@@ -1,8 +1,8 @@
-"""Runs Quark as a child process in its own environment and judges it by what it leaves, never by its exit status.
+"""Runs Quark as a child process in its own environment and judges it by its results, never by its exit status.
 
-Quark takes over the root logger, shares presets between calls, and can fail by logging only: so one process per run, a
-time limit, the log kept. Evidence is the result file, the model, and that nothing was logged as an error: Quark goes on
-where fine-tuning failed, and leaves a model without it.
+Quark takes over the root logger, shares presets between calls, and may report a failure only in its log. So each run is
+a process with a time limit, and its log is kept. The result file, the model, and a log without errors are needed: Quark
+continues after a failed fine-tuning, and leaves a model without it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from deploykit_vitis_ai.tables import DATA, known_errors
 
 __all__ = ["RESULT", "EndlessError", "QuarkRun", "quark_environment", "run_quark"]
 
-# Seconds after which a run is ended; fine-tuning a large net takes minutes, a hung compiler for ever.
+# The time limit of a run in seconds; fine-tuning a large net takes minutes, a hung compiler never ends.
 TIMEOUT = 3600.0
 
 RESULT = "logs/quantize.json"
 
 _ERROR = re.compile(r"\[QUARK-(?:ERROR|CRITICAL)\]:?\s*([^\x1b]*)")
-# Seen with Quark 0.12 on two trained models of PP-OCR, whose floats are finite, and the last on one that slices what a
-# convolution gives: without equalization all go.
+# Seen with Quark 0.12 on two trained models of PP-OCR with finite floats, and the last message on a model that slices a
+# convolution's result: all of them work without equalization.
 _ENDLESS = re.compile(
     r"Unable to allocate \S+ [GTPE]iB for an array|array is too big|Maximum allowed size exceeded|index out of range"
 )
 
 
 class EndlessError(ToolError):
-    """Cross-layer equalization failed, or made values without an end, which no histogram holds."""
+    """Cross-layer equalization failed, or made infinite values, which no histogram holds."""
 
 
 class QuarkRun(Record):
-    """What one run left: the model's package path, what the script counted, and where the log is."""
+    """The results of one run: the model's package path, the script's result, the log and the seconds."""
 
     output: str
     result: Json
@@ -56,7 +56,7 @@ class QuarkRun(Record):
 
 
 def quark_environment(toolchain: str) -> Environment:
-    """The environment of one toolchain, for instance ``quark==0.13``; it need not be installed."""
+    """The environment of one toolchain, such as ``quark==0.13``; it need not be installed."""
     return environment_of(
         select(load_toolchains(DATA / "toolchains", backend="vitis-ai", files=DATA.parent), toolchain)
     )
@@ -72,17 +72,17 @@ def run_quark(
     timeout: float = TIMEOUT,
     trial: bool = False,
 ) -> QuarkRun:
-    """Run the package's own ``scripts/quantize.py`` for one recipe file.
+    """Runs the package's own ``scripts/quantize.py`` with one recipe file.
 
-    ``compare`` is a folder for outputs of both models. What a ``trial`` makes is handed to the next run that is the
-    same. Raises ToolError, with the known cause where the log shows one, when the environment is not ready, the time is
-    up, or no model came out.
+    ``compare`` is a folder for the outputs of both models. The results of a ``trial`` are kept for the
+    next equal run. Raises ToolError, with the known cause if the log shows one, if the environment is
+    not ready, the time is up, or there is no model.
     """
     environment.require()
     wanted = read_json(package / recipe)
     made = {"model": package / str(wanted["output"]), "result": package / RESULT}
     made |= {"compared": compare} if compare is not None else {}
-    # The log stays with the toolchain: it holds paths and settings of this machine, which no package may.
+    # The log stays in the toolchain: it holds paths and settings of this machine, which must not get into a package.
     digest = hashlib.sha256((package / recipe).read_bytes() + Path(str(wanted["source"])).name.encode()).hexdigest()
     log = with_folder(environment.path / "logs" / f"quantize-{digest[:12]}.log")
     log.unlink(missing_ok=True)
@@ -119,7 +119,7 @@ def run_quark(
 
 
 def run_key(toolchain: str, package: Path, recipe: Json) -> str:
-    """A hash of everything that a run reads; "" for data that a reader fetches from anywhere."""
+    """A hash of everything that a run reads; "" for a reader, whose data may come from anywhere."""
     if recipe.get("calibration", {}).get("kind") == "reader":
         return ""
     digests = {
@@ -133,7 +133,7 @@ def run_key(toolchain: str, package: Path, recipe: Json) -> str:
 
 
 def keep_run(key: str, made: Mapping[str, Path]) -> None:
-    """Keep what a trial made by the names in ``made``, files or folders, for the same run without a trial."""
+    """Keeps a trial's results, files or folders by the names in ``made``, for an equal run that is no trial."""
     if not key:
         return
     with scratch() as folder:
@@ -144,7 +144,7 @@ def keep_run(key: str, made: Mapping[str, Path]) -> None:
 
 
 def take_run(key: str, wanted: Mapping[str, Path]) -> bool:
-    """Put what was kept where it is wanted; False where nothing was, or not all of it."""
+    """Copies kept results to their places; False if nothing was kept, or not all of them."""
     if not key:
         return False
     with scratch() as folder:

@@ -1,6 +1,6 @@
-"""Measures what the quantizer makes; where it is not good enough, tries parts of the model in float and wider formats.
+"""Measures the quantized model; if it is not good enough, tries parts of the model in float, and wider formats.
 
-It packages nothing: what it finds is another request for the same model, for the core to start again with.
+It packages nothing: its result is another request for the same model, with which the core starts again.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from deploykit_vitis_ai.runner import QuarkRun, run_quark
 __all__ = ["Measured", "find_better", "measure", "tried"]
 
 
-# What the names of samples begin with that the quantizer did not see (scripts/quantize.py).
+# The beginning of the names of samples that the quantizer did not see (scripts/quantize.py).
 _HELD_OUT = "held_out_"
 
 
 class Measured(Record):
-    """One run, and how its model compares; both None for a model that was calibrated with random data."""
+    """One run and the comparison of its model; the latter two are None for calibration with random data."""
 
     run: QuarkRun
     comparison: ComparedOutputs | None = None
@@ -54,7 +54,9 @@ class Measured(Record):
 
     @property
     def right(self) -> Correctness | None:
-        """The judge's word on the quantized model, run in ONNX Runtime on calibration samples; None without any."""
+        """The judge's verdict on the quantized model, run in ONNX Runtime on calibration samples; None
+        without samples.
+        """
         if self.quality is None:
             return None
         return correctness_of(self.quality.verdict, where="simulated", label=Label.GIVEN, count=self.quality.samples)
@@ -63,7 +65,7 @@ class Measured(Record):
 def measure(
     environment: Environment, package: Path, draft: QuarkDraft, progress: Tell, *, trial: bool = False
 ) -> Measured:
-    """Quantize inside a package folder as its recipe says. Raises ToolError where no model comes out."""
+    """Quantizes inside a package folder by its recipe. Raises ToolError if there is no model."""
     if draft.random_data:
         return Measured(run=run_quark(environment, package, recipe=configs.RECIPE, progress=progress))
     with scratch() as outputs:
@@ -80,17 +82,17 @@ def measure(
 
 
 _POWERS = ("VINT8", "XINT8")
-"""Quark's presets whose scales are powers of two, found by the least squares: these cut off what few values reach."""
+"""Quark's presets with power-of-two scales, chosen by the least squares: these cut off values that are rare."""
 _SAMPLES = 16
 _RANGES = ("calibrate_method", "PowerOfTwoMethod.NonOverflow")
-# The share of detections to be kept on the few samples held out: too few to show more than the share itself.
+# The share of detections to keep on the few held-out samples: so few cannot show a smaller loss.
 _FEW_KEPT = 0.95
 
 
 class QuantizedQuality(Record):
-    """What was measured on some samples.
+    """The measurements on some samples.
 
-    ``unseen`` is the same on those among them that the quantizer did not see; None where it saw all.
+    ``unseen`` are those on the samples that the quantizer did not see; None if it saw all.
     """
 
     verdict: Verdict
@@ -99,23 +101,23 @@ class QuantizedQuality(Record):
 
     @property
     def kept(self) -> KeptCount | None:
-        """The detections, counted strictly; None where the float model has none."""
+        """The kept detections, counted strictly; None if the float model has none."""
         return Reached.of(self.verdict).counted
 
     @property
     def described(self) -> str:
-        """The verdict in words, and the strict counts."""
+        """The verdict in words, with the strict counts."""
         counts = "" if self.kept is None else f", {self.kept}"
         if self.unseen is not None and self.unseen.kept is not None:
             counts += f", {self.unseen.kept.share:.1%} on {self.unseen.samples} samples held out"
         return f"{self.verdict.described}{counts}"
 
     def is_met(self, goal: Goal) -> bool | None:
-        """Whether a goal is reached and no sample held out speaks against it; None where nobody can say."""
+        """True if a goal is reached and no held-out sample contradicts; None if this is unknown."""
         met, few = goal.is_met(Reached.of(self.verdict)), self.unseen
         if not met or few is None:
             return met
-        if goal.asks_outputs:  # which so few can hardly say
+        if goal.asks_outputs:  # so few samples hardly decide that
             return few.verdict.right is not False and (few.kept is None or few.kept.share >= _FEW_KEPT)
         return goal.is_met(Reached.of(few.verdict)) is not False
 
@@ -123,7 +125,7 @@ class QuantizedQuality(Record):
 def judge_quality(
     facts: GraphFacts, reference: Sequence[Arrays], candidate: Sequence[Arrays], held_out: Sequence[int] = ()
 ) -> QuantizedQuality:
-    """Judge one mapping of outputs per sample; ``held_out`` are the places of those that the quantizer did not see."""
+    """Judges the outputs of each sample; ``held_out`` are the positions of samples that the quantizer did not see."""
     unseen = None
     if held_out:
         unseen = judge_quality(facts, [reference[i] for i in held_out], [candidate[i] for i in held_out])
@@ -134,20 +136,20 @@ def judge_quality(
 def tried(
     environment: Environment, package: Path, details: QuarkPrepared, request: Request, progress: Tell
 ) -> Measured | None:
-    """What the request's recipe makes of the package's data; None where the quantizer gave up."""
+    """Quantizes a copy of the package by the request's recipe, and measures it; None if the quantizer fails."""
     draft = make_draft(replace(details.draft.situation, request=request))
     made = next(path for path in (package / configs.RECIPE, package / configs.VALIDATION) if path.is_file())
     calibration = json.loads(made.read_text("utf-8"))["calibration"]
     if draft.needs_quark:
         recipe = configs.quantize_recipe(draft, calibration, details.inputs)
-    else:  # an imitation of what the compiler will make of it
+    else:  # an imitation of the compiler's conversion
         recipe = configs.validation_recipe(draft, details.inputs, calibration)
     with scratch() as folder:
         copy = folder / "package"
         shutil.copytree(package, copy, ignore=shutil.ignore_patterns("artifacts", "logs"))
         (copy / configs.RECIPE).write_text(json.dumps(recipe), "utf-8")
         try:
-            # A model that only validates is never asked for again, and must not push out one that is.
+            # A validation model is never asked for again, and must not push out one that is.
             return measure(environment, copy, draft, progress, trial=draft.needs_quark)
         except ToolError as error:
             progress(f"not tried: {error.what}")
@@ -155,7 +157,7 @@ def tried(
 
 
 class SearchResult(Record):
-    """Everything that was tried, and the request that is better than the one that was made; None where none is."""
+    """The trials, and the request that is better than the first one; None if there is none."""
 
     outcome: QuarkOutcome
     instead: Instead | None = None
@@ -164,21 +166,21 @@ class SearchResult(Record):
 def find_better(
     environment: Environment, package: Path, details: QuarkPrepared, measured: Measured, progress: Tell
 ) -> SearchResult:
-    """Try parts in float, smallest first, then wider formats for ``auto``, until the outputs are good enough.
+    """Tries parts in float, smallest first, then wider formats for ``auto``, until the outputs are good enough.
 
-    Where nothing is good enough, the best one counts, if it is better at all.
+    If none is good enough, the best one counts, if it is better than the first.
     """
     draft, given = details.draft, measured.quality
     trials = [QuarkTrial(words=draft.precision, outcome=_described(given))]
     best, won = given, None
 
-    # Looked for when everything before it was not enough.
+    # Computed only if everything before was not enough.
     costly = (_costly_part(draft, package / measured.run.output, progress) for _ in range(1))
     for words, request, part in () if given is None or _is_done(draft, given) else _candidates(draft, costly):
         assert best is not None
         if _is_done(draft, best):
             break
-        if part is None:  # what forbids another format is known before anything runs
+        if part is None:  # findings that forbid another format are known before anything runs
             wider = make_draft(replace(draft.situation, request=request))
             found = (finding for registry in DRAFT_REGISTRIES for finding in registry.run(wider))
             codes = dict.fromkeys(finding.code for finding in found if finding.blocks)
@@ -214,21 +216,21 @@ def find_better(
     how = f"{chosen.words} instead: {chosen.outcome}"
     if chosen.part:
         how = f"{chosen.part} stay in float: {chosen.outcome} instead of {trials[0].outcome}"
-    # What was measured of a part counts again when its package is made; what was measured of a format is all there is.
+    # A part is measured again when its package is made; a format is not.
     right = None if chosen.part or ranged else won[2].right
     instead = Instead(request=won[1], how=how, findings=OUTCOME_RULES.run(outcome), right=right)
     return SearchResult(outcome=outcome, instead=instead)
 
 
 def _is_enough(draft: QuarkDraft, quality: QuantizedQuality) -> bool:
-    """True for outputs that reach the goal; without a format to be chosen, for outputs that are right."""
+    """True for outputs that reach the goal, or are right if there is no goal."""
     return (quality.verdict.right if draft.goal is None else quality.is_met(draft.goal)) is True
 
 
 def _is_done(draft: QuarkDraft, quality: QuantizedQuality) -> bool:
-    """True where nothing more is to be tried: the outputs are good enough, or nobody can say.
+    """True if no more trials are needed: the outputs are good enough, or cannot be judged.
 
-    What the judge does not judge is unknown, unless signal to noise is all that is asked for.
+    Outputs without a verdict cannot be judged, unless the goal is a signal-to-noise ratio.
     """
     unknown = quality.verdict.right is None and (draft.goal is None or draft.goal.asks_outputs)
     return unknown or _is_enough(draft, quality)
@@ -239,7 +241,7 @@ def _described(quality: QuantizedQuality | None) -> str:
 
 
 def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | None:
-    """The fewest layers that the simulation of Quark's model needs in float; None where that is not to be told."""
+    """The fewest layers that a simulation of Quark's model needs in float; None if these cannot be found or named."""
     facts, given = draft.facts, draft.situation
     if not quantized.is_file():
         return None
@@ -256,7 +258,7 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
     raised = set(found[0].best.tensors)
     computed = [node for node in facts.nodes if node.op_type != "Constant"]
     names = tuple(node.name for node in computed if raised & {*node.inputs, *node.outputs})
-    if not all(names) or len(names) > len(computed) / 2:  # more than half in float is another precision
+    if not all(names) or len(names) > len(computed) / 2:  # with more it would be another precision
         return None
     return FloatPart(names=names, words=f"the {len(found[0].best.layers)} layers that lose most")
 
@@ -264,7 +266,7 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
 def _candidates(
     draft: QuarkDraft, costly: Iterator[FloatPart | None]
 ) -> Iterator[tuple[str, Request, FloatPart | None]]:
-    """Parts to leave in float, unless the user said what stays in float; then the formats of ``auto``."""
+    """Yields parts to leave in float, unless the user named some; then the formats of ``auto``."""
     request = draft.situation.request
     named = bool(draft.exclusions) and draft.found is None
     if not named and not request.adapter_options.get("exclude_nothing"):
@@ -275,7 +277,7 @@ def _candidates(
                 asked = replace(request, precision=precision, goal=None, adapter_options=options)
                 yield f"{draft.precision} with {part.words} in float", asked, part
     for name in draft.ladder[1:]:
-        # What was tried in float on the way is over, so all of the model is in the wider format.
+        # Parts tried in float no longer count: the whole model is in the wider format.
         whole = {} if draft.exclusions else {"exclude_nothing": True}
         options = {**request.adapter_options, **whole, "hold_out": draft.hold_out}
         yield name, replace(request, precision=name, goal=None, adapter_options=options), None
@@ -286,7 +288,7 @@ def _candidates(
 
 
 def _part_trial(facts: GraphFacts, part: FloatPart, words: str, quality: QuantizedQuality) -> QuarkTrial:
-    """With the part's share of the nodes and of the numbers that the model computes, as far as shapes are known."""
+    """The trial of a part, with its share of the nodes and of the computed values, as far as shapes are known."""
     shapes = [[facts.static_shape(name) for name in node.outputs if name] for node in facts.nodes]
     values = [sum(math.prod(shape) for shape in made if shape is not None) for made in shapes]
     inside = [node.index for node in facts.nodes if node.name in part.names]

@@ -1,4 +1,4 @@
-"""The tables of this backend, read once from ``data/``: typed rows that carry their source. It decides nothing."""
+"""The tables of this backend, read once from ``data/``: typed rows with their sources. It decides nothing."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ DATA = Path(__file__).parent / "data"
 
 
 class QuarkOption(NotedRow):
-    """One option of Quark, ``name`` dotted where it lies in a dictionary.
+    """One option of Quark; ``name`` is dotted if the option is in a dictionary.
 
-    ``where``: ``extra`` (extra_options), ``attribute`` of the global config, or ``new-api``. ``quark`` are the versions
-    that read it, () for all that were looked at.
+    ``where`` is ``extra`` (extra_options), ``attribute`` of the global config, or ``new-api``. ``quark`` are the
+    versions that read it, () for all versions examined.
     """
 
     name: str
@@ -60,7 +60,7 @@ class QuarkOption(NotedRow):
     effect: str
     quark: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
-    # Names of methods that the option stands for.
+    # The names of the methods behind the option.
     words: tuple[str, ...] = ()
     vint8_mandatory: str = ""
     vint8_preset: Mapping[str, str] = {}
@@ -69,7 +69,9 @@ class QuarkOption(NotedRow):
 
 
 class ToldFact(NotedRow):
-    """What only ``deploykit compat`` tells; ``sdk`` is the release it is about, ``words`` are what finds it besides."""
+    """A fact for ``deploykit compat`` only; ``sdk`` is the release it is
+    about, ``words`` are further names that find it.
+    """
 
     feature: str
     text: str
@@ -81,7 +83,7 @@ class ToldFact(NotedRow):
 
 
 class Fp16Way(NotedRow):
-    """One way from a float16 model to VINT8 with one release of Quark; ``valid``: ONNX Runtime loads what comes out."""
+    """One way from a float16 model to VINT8 with one release of Quark; ``valid``: ONNX Runtime loads the result."""
 
     quark: str
     way: str
@@ -90,7 +92,7 @@ class Fp16Way(NotedRow):
 
 
 class ProviderOption(NotedRow):
-    """One option of the execution provider, for the products it belongs to."""
+    """One option of the execution provider, for the products that have it."""
 
     name: str
     products: Names
@@ -101,7 +103,7 @@ class ProviderOption(NotedRow):
 
 
 class Pass(NotedRow):
-    """One pass of ``vitisai_config.json``; ``order`` matters."""
+    """One pass of ``vitisai_config.json``; ``order`` is its position."""
 
     order: int
     name: str
@@ -122,7 +124,7 @@ class VaimlKey(NotedRow):
 
 
 class PrecisionRow(NotedRow):
-    """One number format, and the products and devices that have it; what makes it stands in ``routes.toml``."""
+    """One number format, and the products and devices that have it; ``routes.toml`` names its maker."""
 
     name: str
     products: Names
@@ -143,9 +145,9 @@ class Bound(NotedRow):
 class Release(NotedRow):
     """One release of Vitis AI or Ryzen AI.
 
-    ``quark`` is what is known of the Quark that belongs to it, in words; ``toolchain`` is the environment that
-    deploykit uses for it, empty where none is known to fit. ``established`` is False where nothing is known at all.
-    ``float16_warning`` is what the vendor says against float16 models with the Quark that it bundles.
+    ``quark`` describes the Quark that belongs to it; ``toolchain`` is the environment that deploykit uses for it, empty
+    if none is known to fit. ``established`` is False if only its name is known. ``float16_warning`` is the vendor's
+    warning about float16 models with the bundled Quark.
     """
 
     schema: int
@@ -160,9 +162,9 @@ class Release(NotedRow):
 
 
 class Opsets(NotedRow):
-    """Operator sets of the default domain; 0 for a bound that does not exist.
+    """Bounds for operator sets of the default domain; 0 for no bound.
 
-    ``full`` is the last one with every operator, ``last`` the last that is read at all.
+    ``full`` is the last set of which every operator is supported, ``last`` the last that is read at all.
     """
 
     full: int = 0
@@ -170,24 +172,24 @@ class Opsets(NotedRow):
 
 
 class Operators(NotedRow):
-    """Operators about which something holds in some number formats."""
+    """Operators listed for some number formats."""
 
     formats: tuple[str, ...]
     operators: Names
 
 
 def operators_in(table: Iterable[Operators], form: str) -> list[str]:
-    """The operators about which a table says something in a format, sorted."""
+    """The operators that a table lists for a format, sorted."""
     return sorted({op for row in table if form in row.formats for op in row.operators})
 
 
 class Product(NotedRow):
     """One product line.
 
-    ``sdk`` names the SDK whose releases count, "" where deploykit drives none. ``compiled`` says where a model is
-    compiled, ``needs`` what a compiling script needs. ``provider_target`` is the provider's option, "" where each
-    device has its own; ``configured`` are the formats whose compiler reads a configuration file, which has to name
-    the device where ``config_device`` says so. ``gap`` are operators without a mark in the vendor's tables,
+    ``sdk`` names the SDK whose releases count, "" if deploykit does not package for the product. ``compiled`` describes
+    where a model is compiled, ``needs`` what a compiling script needs. ``provider_target`` is the provider's option, ""
+    if each device has its own; ``configured`` are the formats whose compiler reads a configuration file, which has to
+    name the device if ``config_device`` is True. ``gap`` are operators without a mark in the vendor's support tables,
     ``miscompiled`` those reported to give wrong results. ``cpu_only`` take the whole model to the CPU.
     ``integer_options_since`` and ``foreign_qdq_since`` are releases, "" for always.
     """
@@ -212,12 +214,12 @@ class Product(NotedRow):
 
     @property
     def driven(self) -> bool:
-        """True for a product that is packaged for."""
+        """True for a product that deploykit packages for."""
         return bool(self.sdk)
 
 
 class Recipe(NotedRow):
-    """One word for several settings; ``extra`` holds dictionaries where its keys lie in one."""
+    """A name for several settings; ``extra`` holds dictionaries for keys inside one."""
 
     name: str
     effect: str
@@ -227,10 +229,10 @@ class Recipe(NotedRow):
 
 
 class FormatRow(NotedRow):
-    """One format: who makes it, and what is stored then.
+    """One format: its maker, and its stored types.
 
-    ``activation`` is the stored type, "" for whatever the model has; ``zero_points`` are the ones that occur, empty
-    for any. ``whole_graph``: every operator is put on the grid. ``rung`` orders what ``auto`` tries, 0 for none.
+    ``activation`` is the stored type, "" for the model's own; ``zero_points`` are the possible ones, empty for any.
+    ``whole_graph``: every operator is put on the grid. ``rung`` orders the formats that ``auto`` tries, 0 for none.
     """
 
     format: str
@@ -251,19 +253,19 @@ R = TypeVar("R", bound=NotedRow)
 
 @cache
 def source_file() -> SourceFile:
-    """What the short source names of the other files stand for, and when they were last compared with the rows."""
+    """The short source names of the other files with what they stand for, and when they were compared with the rows."""
     return read_source_file(DATA / "sources.toml")
 
 
 @cache
 def read_table(file: str) -> Json:
-    """One data file, its sources written out."""
+    """One data file, with its sources spelled out."""
     table = read_toml(DATA / file, shipped=True)
     write_out(table, source_file().sources)
     return table
 
 
-# Where the rows of each kind stand: the file, and the list in it.
+# The place of the rows of each kind: the file, and the list in it.
 _LISTS: Mapping[type[NotedRow], tuple[str, str]] = {
     QuarkOption: ("quark.toml", "option"),
     Fp16Way: ("quark.toml", "way"),
@@ -281,7 +283,7 @@ _LISTS: Mapping[type[NotedRow], tuple[str, str]] = {
 
 @cache
 def rows(kind: type[R]) -> tuple[R, ...]:
-    """All rows of one kind in the order of their file, sources spelled out."""
+    """All rows of one kind in the order of their file, with sources spelled out."""
     file, key = _LISTS[kind]
     table = read_table(file)
     if table.get("schema") != 1:
@@ -291,12 +293,12 @@ def rows(kind: type[R]) -> tuple[R, ...]:
 
 @cache
 def devices() -> tuple[Device, ...]:
-    """The devices of this backend."""
+    """The devices of this backend, and the user's own."""
     return (*load_devices(DATA / "devices", source_file().sources), *own_devices("AMD"))
 
 
 def device_of_id(name: str) -> Device | None:
-    """The device of that id, from its own file alone, or None."""
+    """The device of an id, read from its own file only, or None."""
     return load_device_of_id(DATA / "devices", name, source_file().sources)
 
 
@@ -309,13 +311,13 @@ def releases() -> tuple[Release, ...]:
 
 @cache
 def products() -> Mapping[str, Product]:
-    """The products that are packaged for, by id."""
+    """The products in the table, by id."""
     return {product.id: product for product in rows(Product)}
 
 
 @cache
 def product_of(name: str) -> Product:
-    """The product of a device by its fact ``product``; for another tool chain's one about which nothing is known."""
+    """The product of a device by its fact ``product``; for another tool chain's device an empty one."""
     known = products().get(name)
     if known is not None:
         return known
@@ -325,7 +327,7 @@ def product_of(name: str) -> Product:
 
 @cache
 def known_errors() -> Catalog:
-    """Every known error of these tools, those without a message included."""
+    """Every known error of these tools, including those without a message."""
     from deploykit.tables.known_errors import load_catalog
 
     return load_catalog(sorted((DATA / "known_errors").glob("*.toml")))

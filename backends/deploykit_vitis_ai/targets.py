@@ -1,6 +1,7 @@
-"""Picks the release that answers for a device and a version as typed, with the rules about that pick: VAI001, VAI002.
+"""Picks the release for a device and a version as typed, with the rules about this choice: VAI001, VAI002.
 
-What follows from a release is decided elsewhere."""
+What follows from a release is decided elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ __all__ = ["RULES", "is_older", "release_of", "resolve"]
 
 
 class PickedRelease(Record):
-    """The release that was picked for a version as typed ("" for the newest)."""
+    """The release picked for a version as typed ("" for the newest)."""
 
     requested: str
     release: Release
 
     @property
     def exact(self) -> bool:
-        """True when the release is the one that was asked for, patch releases of its series included."""
+        """True if the release is of the requested series."""
         if not self.requested:
             return True
         return Version(self.requested).release[:2] == Version(self.release.version).release[:2]
@@ -61,7 +62,7 @@ def check_established(choice: PickedRelease) -> Iterable[Found]:
 
     Fix: Ask the release's own documentation, or use a newer release.
     """
-    # A release of which only the name is known.
+    # A release known by name only.
     if not choice.release.established:
         yield Found(
             "sdk",
@@ -71,7 +72,7 @@ def check_established(choice: PickedRelease) -> Iterable[Found]:
 
 
 def is_older(release: Release | None, bound: str) -> bool:
-    """True when a release lies below the series ``bound``; never without a release or a bound."""
+    """True if a release is below the series ``bound``; False without a release or a bound."""
     return release is not None and bool(bound) and Version(release.version).release[:2] < Version(bound).release[:2]
 
 
@@ -91,7 +92,7 @@ def resolve(device: Device, sdk: str | None) -> Target:
         return Target(device=device, backend="vitis-ai", requested=requested, sdk=None)
     known = sorted((release for release in releases() if release.name == name), key=lambda one: Version(one.version))
     offer = "known: " + ", ".join(release.version for release in known)
-    # Of a release that is no more than a name nothing is known: it is for those who ask for it.
+    # Nothing is known of a release that is only a name, so it is never the default.
     newest = next((release for release in reversed(known) if release.established), known[-1])
     try:
         wanted = Version(requested or newest.version).release[:2]

@@ -25,7 +25,7 @@ __all__ = ["verify"]
 
 
 def verify(package: Path, manifest: Json) -> Verification:
-    """Checks, and the types that were intended against those of the quantized model where it exists."""
+    """The checks, the findings, and the intended and actual types of the quantized model, if it exists."""
     session = read_json(package / configs.SESSION)
     checks = [*_session_checks(package, session)]
     for path in sorted((package / "scripts").glob("*.py")):
@@ -73,7 +73,7 @@ def _recipe_checks(package: Path, recipe: Json) -> list[Check]:
     options = {row.name: row for row in rows(QuarkOption)}
     given = {**recipe["attributes"], **recipe["extra_options"]}
     version = str(recipe["quark"])
-    # Every key that is set, with the dictionary that it lies in.
+    # Every key that is set, with its dictionary's name.
     known, names = quark_keys(), list[str]()
     for name, value in given.items():
         inside = isinstance(value, dict) and name not in known

@@ -152,7 +152,7 @@ def check_lpbq_block(situation: Situation) -> Finds:
 
     Fix: use blocks of 32 or 64, with inputs that are a multiple of that
     """
-    # By the block size of the weight, and by its rows and columns.
+    # By the weight's block size, its rows and its columns.
     for node in _lpbq(situation, *ops(Trait.LINEAR)):
         found = quantized(situation, node.inputs[1])
         block = 0 if found is None else found.block
@@ -172,7 +172,7 @@ def check_per_channel_activation(situation: Situation) -> Finds:
 
     Fix: quantize activations per tensor
     """
-    # Every computed tensor that is not per tensor.
+    # Every computed tensor that is not quantized per tensor.
     facts = situation.facts
     for fact in facts.tensors.values():
         if fact.is_weight or stored_behind_pairs(facts, fact.name) is not None:
@@ -224,7 +224,7 @@ def check_int32_constant(situation: Situation) -> Finds:
 
     Fix: store the constant as uint8 or uint16, or use Gemm with a bias
     """
-    # Element-wise operators with a stored operand of 32 bits.
+    # Elementwise operators with a stored 32-bit operand.
     for node in nodes(situation, "Add", "Sub", "Mul", "Div"):
         for name in node.inputs:
             found = quantized(situation, name)
@@ -271,13 +271,13 @@ def check_float_island(situation: Situation) -> Finds:
 
     Fix: put the missing pair in, or accept the island knowingly
     """
-    # Float nodes with a computed float input or output that no pair touches.
+    # Float nodes with a computed float input or output that no pair covers.
     facts = situation.facts
     if not facts.is_qdq:
         return
 
     def is_paired(name: str) -> bool:
-        """Quantized by every reader, or fused into the one that is (Conv, Relu, Q)."""
+        """True if every reader quantizes the tensor, or is fused with it into a quantized one (Conv, Relu, Q)."""
         readers = facts.consumers_of(name)
         passed = all(reader.op_type in ("QuantizeLinear", "Relu", "Clip", "Shape") for reader in readers)
         return passed and not (facts.tensors[name].is_output and not readers)
@@ -313,7 +313,7 @@ def check_uint16_product(situation: Situation) -> Finds:
 
     Fix: make both operands of such products symmetric int16 on v73 and newer (78.7 dB), and judge on the emulator
     """
-    # Both operands by their type; on older architectures symmetric int16 is refused.
+    # Both operands by their types; on older architectures symmetric int16 is refused.
     refused = lacks("matmul_16bit", situation.target.device)
     way = f"nothing better is taken on {arch(situation)}" if refused else "symmetric int16 keeps 16 bits"
     for node in dynamic_matmuls(situation):
@@ -335,7 +335,7 @@ def check_htp_arch(situation: Situation) -> Finds:
 
     Fix: leave htp_arch out: the soc_model of the target implies it
     """
-    # Against the architectures that have an HTP.
+    # Compared with the architectures that have an HTP.
     text = option(situation, "htp_arch")
     fact = None if text is None else capability("htp", arch=f"v{text.removeprefix('v')}")
     if text is not None and (fact is None or fact.value is not True):

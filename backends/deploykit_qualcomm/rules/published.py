@@ -1,7 +1,7 @@
-"""What others measured of the very network that is asked about, known by its structure. Code QNN330.
+"""Shows others' measurements of the model's network, which is recognized by its structure. Code QNN330.
 
-A network is one of the table's where all its operators have the same types, weights, outputs and steps; else nothing
-is said. Others' numbers are shown, and nothing is concluded from them.
+A model is one of the table's networks if all its operators have the same types, weight shapes, output shapes and steps;
+otherwise nothing is shown. Nothing is concluded from the numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["RULES"]
 
-# How exporters differ where no chip computes anything.
+# Exporters differ in these operators, which the chip does not compute.
 _NOT_COUNTED = ops(Trait.RESHAPES) | {"Cast", "Constant", *QUANTIZERS}
 _STEPS = ("dilations", "group", "strides")
 
@@ -30,7 +30,9 @@ RULES = Registry[Situation]("situation")
 
 
 class PublishedNetwork(Record):
-    """``times`` are milliseconds by chip, precision and way: ``onnx`` or ``dlc``; all wholly on the NPU."""
+    """A network with its ``times`` in milliseconds by chip, precision and way (``onnx`` or ``dlc``), wholly
+    on the NPU.
+    """
 
     name: str
     structure: tuple[str, ...]
@@ -38,7 +40,9 @@ class PublishedNetwork(Record):
 
 
 class PublishedTable(Record):
-    """``published.toml``. ``ways`` says in words how a way runs, ``source`` where all numbers stand."""
+    """The content of ``published.toml``. ``ways`` describes how each way
+    runs, ``source`` names the source of all numbers.
+    """
 
     schema: int
     source: str
@@ -49,16 +53,16 @@ class PublishedTable(Record):
 
 @cache
 def published_networks() -> PublishedTable:
-    """The networks and their numbers."""
+    """The networks and their measurements."""
     path = Path(__file__).parents[1] / "data" / "published.toml"
     return structure(PublishedTable, read_toml(path, shipped=True), where=f"{path.name}:")
 
 
 @made_once
 def structure_of(facts: GraphFacts) -> str:
-    """A digest of the inputs and of all operators that compute, each with the shapes of its weight and its output.
+    """A digest of the inputs and of all computing operators, with the shapes of their weights and outputs.
 
-    "" where an input is open: another size is another time.
+    "" if an input has an open size: with another size the time differs.
     """
     if any(facts.static_shape(name) is None for name in facts.inputs):
         return ""
@@ -67,9 +71,9 @@ def structure_of(facts: GraphFacts) -> str:
         if node.op_type in _NOT_COUNTED or not node.outputs or not facts.is_data(node.outputs[0]):
             continue
         if node.op_type == "BatchNormalization" and facts.producer_of(node.inputs[0], "Conv"):
-            continue  # exporters fold it or leave it
+            continue  # some exporters fold it, others do not
         weight = stored_behind_pairs(facts, node.operand(1))
-        # What an attribute says by default is not written by every exporter.
+        # Not every exporter writes an attribute with its default value.
         steps = [value for name in _STEPS if (value := node.attributes.get(name)) not in (None, 1, (1, 1), [1, 1])]
         stored = None if weight is None else facts.static_shape(weight)
         lines.append(f"{node.op_type} {stored} {[str(step) for step in steps]} {facts.static_shape(node.outputs[0])}")

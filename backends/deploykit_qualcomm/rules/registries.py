@@ -1,6 +1,6 @@
-"""Every rule that the Qualcomm adapters share, as explicit tuples, and the codes that are no longer given out.
+"""Every rule that the Qualcomm adapters share, as explicit tuples, and the codes that are no longer used.
 
-A code in ``RESERVED`` belonged to a rule that another one took over; it is never used again.
+A code in ``RESERVED`` belonged to a rule that another one replaced; it is never used again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deploykit_qualcomm.rules import (
 
 __all__ = ["CONVERTERS", "PROVIDER", "RESERVED", "SHARED", "run_lint"]
 
-# Limits of the HTP and its compiler, whatever leads there.
+# Limits of the HTP and its compiler, on every route.
 _HTP: tuple[Registry[Situation], ...] = (
     shapes.RULES,
     operators.RULES,
@@ -34,13 +34,13 @@ _HTP: tuple[Registry[Situation], ...] = (
     published.RULES,
 )
 
-# What QAIRT's own converters make of a model.
+# The behaviour of QAIRT's own converters.
 CONVERTERS: tuple[Registry[Situation], ...] = (converters.RULES,)
 
 # Limits of ONNX Runtime's QNN provider, not necessarily of the hardware.
 PROVIDER: tuple[Registry[Situation], ...] = (provider.RULES,)
 
-# What every adapter of this vendor applies.
+# The rules of every adapter of this vendor.
 SHARED: tuple[Registry[Any], ...] = (
     *(resolving.RULES, resolving.TARGET_RULES, carriers.RULES, converters.FLOAT16_RULES),
     *_HTP,
@@ -50,7 +50,7 @@ SHARED: tuple[Registry[Any], ...] = (
 # Every registry of this package.
 REGISTRIES: tuple[Registry[Any], ...] = (*SHARED, *CONVERTERS, *PROVIDER)
 
-# Codes of rules that another rule took over, with its code.
+# Codes of rules that another rule replaced, with its code.
 RESERVED: Mapping[str, str] = {
     "QNN201": "DK001",
     "QNN202": "DK002",
@@ -61,7 +61,9 @@ RESERVED: Mapping[str, str] = {
 
 
 def run_lint(situation: Situation, way_in: Iterable[Registry[Situation]]) -> Findings:
-    """What the rules about the HTP and those about one way to it (``CONVERTERS``, ``PROVIDER``) find, by code."""
+    """The findings of the rules about the HTP and about one route to it (``CONVERTERS``, ``PROVIDER``),
+    sorted by code.
+    """
     asked = [*_HTP, *way_in, *([options.RULES] if situation.request.options else [])]
     found = [finding for registry in asked for finding in registry.run(situation)]
     return tuple(sorted(found, key=lambda finding: finding.code))

@@ -32,11 +32,11 @@ from deploykit_qualcomm.rules.views import (
 __all__ = ["RULES"]
 
 
-_MAX_RANK = 5  # row rank-max-5 of constraints.toml
+_MAX_RANK = 5  # as in the row rank-max-5 of constraints.toml
 _MOVES = frozenset({"Reshape", "Transpose", *QUANTIZERS})
 _REFUSES_MOVES = (2, 36)
 _LEAVES_ONES = (2, 51)
-# One unsigned process domain on SM8750: 3.652 GB were refused, about 3.62 GB loaded.
+# In one unsigned process domain on SM8750, 3.652 GB were refused and about 3.62 GB loaded.
 _DOMAIN_BYTES = 3_500_000_000
 
 RULES = Registry[Situation]("situation")
@@ -61,7 +61,7 @@ def check_rank(situation: Situation) -> Finds:
     Fix: merge dimensions around the operation: Reshape, Transpose and Reshape of rank 6 are often a SpaceToDepth,
     DepthToSpace or two steps of rank 5
     """
-    # Any tensor at all, constants included; an error where something works on it or the release refuses to move it.
+    # Every tensor, constants included; an error if an operator computes on it or the release refuses to move it.
     names = sorted(fact.name for fact in situation.facts.tensors.values() if (fact.rank or 0) > _MAX_RANK)
     if names:
         moved = _only_moved(situation, set(names))
@@ -79,9 +79,9 @@ def check_rank(situation: Situation) -> Finds:
 
 
 def _only_moved(situation: Situation, names: set[str]) -> bool:
-    """True when nothing but reshapes, transposes and the pairs around them touches these tensors, inside the graph.
+    """True if only reshapes, transposes and their Q/DQ pairs touch these tensors, all inside the graph.
 
-    At its border there is nothing to merge them with: a lone Transpose of rank 6 is refused by 2.51.
+    At the graph's border there is nothing to merge them with: 2.51 refuses a lone Transpose of rank 6.
     """
     if sdk_of(situation).parsed.release[:2] == _REFUSES_MOVES:
         return False
@@ -105,7 +105,7 @@ def check_row(situation: Situation) -> Finds:
 
     Fix: split the axis: reshape it into two, work along the last one, then combine the parts
     """
-    # The operators and their bytes per element stand in the data file; other axes are tiled and are no problem.
+    # The data file lists the operators and their bytes per element; other axes are tiled and are no problem.
     megabytes = situation.target.device.fact("vtcm_mb")
     if not isinstance(megabytes, int):
         return
@@ -113,7 +113,7 @@ def check_row(situation: Situation) -> Finds:
     for node in nodes(situation, *rows):
         shape, row = situation.facts.tensor(node.inputs[0]).shape or (None,), rows[node.op_type]
         length, last = shape[-1], {-1, len(shape) - 1}
-        # Only an attribute says that another axis is meant; an axis given as input counts as the last.
+        # Only an attribute can name another axis; an axis given as input counts as the last.
         axes = node.attributes.get("axes", node.attributes.get("axis", -1))
         if not isinstance(length, int) or last.isdisjoint(axes if isinstance(axes, list | tuple) else [axes]):
             continue
@@ -137,7 +137,7 @@ def check_operands(situation: Situation) -> Finds:
 
     Fix: use a newer SDK, reduce the spatial size, or use another normalization
     """
-    # Releases before the one with which it was seen to compile.
+    # Releases before the one that was seen to compile it.
     megabytes = situation.target.device.fact("vtcm_mb")
     whole = {row.op: row for row in constraints().whole_operand}
     if not isinstance(megabytes, int):
@@ -167,7 +167,7 @@ def check_int64(situation: Situation) -> Finds:
 
     Fix: export with int32, or feed int32 where the converted graph declares it
     """
-    # Inputs and outputs only: inside, the converters take care of it.
+    # Only inputs and outputs: the converters handle tensors inside.
     facts = situation.facts
     for name in (*facts.inputs, *facts.outputs):
         if facts.tensor(name).dtype == "int64":
@@ -188,7 +188,7 @@ def check_operator_rank(situation: Situation) -> Finds:
 
     Fix: reshape to rank 4 around the operator
     """
-    # The ranks stand in the data file.
+    # The data file lists the ranks.
     limits = {row.op: row for row in constraints().op_rank}
     for node in nodes(situation, *limits):
         rank, row = situation.facts.tensor(node.inputs[0]).rank, limits[node.op_type]
@@ -209,7 +209,7 @@ def check_domain(situation: Situation) -> Finds:
     """
     facts = situation.facts
     for fact in facts.tensors.values():
-        # Only what is computed: a weight may get fewer bits.
+        # Only computed tensors: a weight may get fewer bits.
         if fact.is_weight or fact.shape is None or not all(isinstance(size, int) for size in fact.shape):
             continue
         size = byte_count(situation, fact.name) or 0
@@ -222,7 +222,7 @@ def check_domain(situation: Situation) -> Finds:
                 evidence={"bytes": size, "limit": _DOMAIN_BYTES},
             )
             return
-    # The bytes of the stored tensors at the width they will have; other buffers are not counted.
+    # The bytes of the stored tensors at their width on the device; other buffers are not counted.
     if facts.weight_bytes < _DOMAIN_BYTES:
         return
     total = sum(byte_count(situation, f.name) or 0 for f in facts.tensors.values() if f.is_weight and f.is_float)
@@ -239,16 +239,16 @@ def check_domain(situation: Situation) -> Finds:
 
 _PASSING = ops(Trait.REARRANGES, Trait.COMBINES) | {"Cast", "Concat", *QUANTIZERS}
 _COMPILERS = {"qnn-htp": "qnn-context-binary-generator", "ort-qnn": "onnxruntime-qnn"}
-_REACH = 64  # tensors looked at behind a layer: attention is a few operators away
-_MOST_WORK = 250_000  # borders times nodes: more takes too long for a lint
-# An extension of so many operators is looked for, unless borders times nodes is too much work for a lint.
+_REACH = 64  # the most tensors looked at behind a layer: attention is a few operators away
+_MOST_WORK = 250_000  # the most borders times nodes: more takes too long for a lint
+# The most operators in an extension that is looked for.
 _SMALL = 12
 
 
 def _linears(situation: Situation) -> Iterator[tuple[str, str]]:
-    """MatMul of a rank-3 tensor by a stored weight whose result reaches a product of two activations.
+    """Yields MatMuls of a rank-3 tensor by a stored weight whose result reaches a product of two activations.
 
-    Each with the tensor that leaves it: behind the bias Add, and behind a pair.
+    Each comes with its output tensor: behind the bias Add, and behind a pair.
     """
     facts = situation.facts
     for node in nodes(situation, "MatMul"):
@@ -285,7 +285,7 @@ def _enters_attention(facts: GraphFacts, name: str) -> bool:
 
 
 def _row(situation: Situation) -> Feature | None:
-    """The word of the table about the tool that compiles for this backend: the report is about one, not about both."""
+    """The table's row about the tool that compiles for this backend: the report is about one tool only."""
     tool = _COMPILERS.get(situation.target.backend, "")
     row = sdk_of(situation).feature("vit-3d-linear", tool=tool, arch=arch(situation))
     return row if row is not None and row.arch else None
@@ -302,7 +302,7 @@ def check_rank_3_linear(situation: Situation) -> Finds:
 
     Fix: try --rewrite linear-to-conv, or use an SDK that is known to take them
     """
-    # An error where the SDK's row says broken, a warning where nothing is known.
+    # An error if the SDK's row says broken, a warning if nothing is known.
     row = _row(situation)
     if row is None or row.status is Status.SUPPORTED:
         return
@@ -333,7 +333,7 @@ def check_partly_float(situation: Situation) -> Finds:
 
     Fix: keep whole blocks in one precision: extend the float set to the block, or quantize all of it
     """
-    # Wherever the architecture has a row about such layers and the SDK is not known to take them.
+    # Applies if the architecture has a row about such layers and the SDK is not known to take them.
     row = _row(situation)
     if row is None or row.status is Status.SUPPORTED or situation.encodings is None:
         return
@@ -356,7 +356,7 @@ def check_borders(situation: Situation) -> Finds:
 
     Fix: make the float set larger by the tensors that are named, or smaller: few whole blocks cost least
     """
-    # The borders of the float set that the encodings lead to, and what removes most of them per operator.
+    # The borders of the float set that follows from the encodings, and the operators that remove most of them.
     if situation.encodings is None:
         return
     facts = situation.facts

@@ -1,4 +1,4 @@
-"""Ways to look at a situation that several lint rules need: types behind Q/DQ pairs, roles, options. Judges nothing."""
+"""Look-ups in a situation that several lint rules need: types behind Q/DQ pairs, roles, options. They judge nothing."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ __all__ = [
     "sdk_of",
 ]
 
-_MOST_SCALES = 65_536  # more are blocks, which are no grid per channel
+_MOST_SCALES = 65_536  # more scales are blocks, not a grid per channel
 
 
 class TensorGrid(Record):
-    """How one tensor is quantized: by its encoding, or by the Q/DQ pair around it.
+    """The quantization of one tensor: by its encoding, or by the Q/DQ pair around it.
 
     ``value`` is the encoding, None for a Q/DQ pair, whose scales are stored in the model (``grid_of`` reads them).
     ``block`` is the block size, 0 without blocks.
@@ -64,7 +64,7 @@ class TensorGrid(Record):
 
 
 class SmallGraph(Record):
-    """A graph that was made here, with what ``grid_of`` asks of one."""
+    """A graph made by deploykit, with the fields that ``grid_of`` needs."""
 
     model: Model
     facts: GraphFacts
@@ -72,16 +72,16 @@ class SmallGraph(Record):
 
 
 Grids: TypeAlias = Situation | SmallGraph
-"""A graph in which grids of tensors are looked up."""
+"""A graph in which the grids of tensors are looked up."""
 
 
 def nodes(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
-    """The nodes of the main graph of these types, in its order."""
+    """The nodes of these types in the main graph, in its order."""
     return (node for node in situation.facts.nodes if node.op_type in op_types)
 
 
 def quantized(situation: Grids, name: str) -> TensorGrid | None:
-    """How a tensor is quantized, None when nothing says that it is."""
+    """How a tensor is quantized, None if it is not."""
     entry = None if situation.encodings is None else situation.encodings.get(name)
     if entry is not None:
         block = getattr(entry.value, "block_size", None) or 0
@@ -100,7 +100,7 @@ def quantized(situation: Grids, name: str) -> TensorGrid | None:
 def grid_of(situation: Grids, name: str) -> Affine | None:
     """The integer grid of a tensor, from its encoding or from the stored scale of its Q/DQ pair; None without one.
 
-    Scales per block, and scales that are computed or have more than 65,536 elements, are not looked at.
+    Scales per block, computed scales, and those with more than 65,536 elements give None.
     """
     found = quantized(situation, name)
     if found is None or found.value is not None:
@@ -117,7 +117,7 @@ def grid_of(situation: Grids, name: str) -> Affine | None:
     if scale is None or (names[1] and zero is None):
         return None
     grid = np.asarray(scale, np.float64)
-    # One value may be written with an axis or without, the scale one way and the zero point the other.
+    # A single value may be written with an axis or without, and scale and zero point may differ in this.
     point = np.zeros_like(grid) if zero is None else np.asarray(zero, np.float64)
     if point.size not in (1, grid.size):
         return None
@@ -131,12 +131,12 @@ def grid_of(situation: Grids, name: str) -> Affine | None:
 
 
 def is_computed(facts: GraphFacts, name: str) -> bool:
-    """True for a tensor that exists at run time only."""
+    """True for a tensor that is computed at run time."""
     return bool(name) and name in facts.tensors and stored_behind_pairs(facts, name) is None
 
 
 def bits_of(situation: Situation, name: str) -> int:
-    """The width at which a tensor travels: that of its quantization, else 16 for float, else that of its type."""
+    """The width of a tensor on the HTP: that of its quantization, else 16 for a float, else that of its type."""
     found = quantized(situation, name)
     if found is not None and found.bits:
         return found.bits
@@ -147,7 +147,7 @@ def bits_of(situation: Situation, name: str) -> int:
 
 
 def byte_count(situation: Situation, name: str) -> int | None:
-    """The bytes of a tensor at its width on the HTP, None while a dimension is unknown."""
+    """The bytes of a tensor at its width on the HTP, None if a dimension is unknown."""
     shape = situation.facts.static_shape(name)
     return None if shape is None else math.prod(shape) * bits_of(situation, name) // 8
 
@@ -159,19 +159,19 @@ def sdk_of(situation: Situation) -> SdkTable:
 
 
 def arch(situation: Situation) -> str:
-    """The HTP architecture of the target, "" when unknown."""
+    """The HTP architecture of the target, "" if unknown."""
     return arch_of(situation.target.device)
 
 
 def linear_weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
-    """Every linear layer with its stored weight, as the layer reads it."""
+    """Yields every linear layer that has a stored weight, with the weight's name at the layer."""
     for node in nodes(situation, *ops(Trait.LINEAR)):
         if stored_behind_pairs(situation.facts, node.operand(1)) is not None:
             yield node, node.inputs[1]
 
 
 def dynamic_matmuls(situation: Situation) -> Iterator[NodeFact]:
-    """Every MatMul of two tensors that exist at run time only, as attention has them."""
+    """Yields every MatMul of two computed tensors, as in attention."""
     for node in nodes(situation, "MatMul"):
         if all(is_computed(situation.facts, name) for name in node.inputs[:2]):
             yield node
@@ -184,19 +184,23 @@ def option(situation: Situation, key: str) -> str | None:
 
 
 def rewrite_advice(situation: Situation, name: str) -> str:
-    """How to ask for a rewrite by name; none works between Q/DQ pairs, so a QDQ model has to come as a float one."""
+    """The advice to ask for a rewrite by name; rewrites do not work between Q/DQ pairs, so the float model is
+    needed.
+    """
     asked = f"--rewrite {name}"
     return f"give the float model with --encodings and {asked}" if situation.facts.is_qdq else f"try {asked}"
 
 
-# The first few names, and how many more there are; the evidence has all.
+# The first few names, and the number of the others; the evidence has all.
 listed = partial(findings.listed, most=4)
 
 
 def about_several(
     names: Collection[str], message: str, *, kind: SubjectKind = SubjectKind.NODE, name: str = "", **more: Any
 ) -> Found:
-    """One finding about several nodes or tensors, which follow the message; its subject is the first of them."""
+    """One finding about several nodes or tensors, which follow the message; its subject is the first one or
+    ``name``.
+    """
     shown = list(names)
     key = "nodes" if kind is SubjectKind.NODE else "tensors"
     evidence = {key: shown, **more.pop("evidence", {})}
@@ -204,7 +208,7 @@ def about_several(
 
 
 def about_encodings(situation: Situation, names: Collection[str], message: str, **more: Any) -> Found:
-    """One finding about several tensors that have encodings, or pairs where there is no file."""
+    """One finding about several tensors with encodings; its subject is the encodings file, or the model without one."""
     path = situation.request.encodings
     kind = SubjectKind.ENCODINGS if path is not None else SubjectKind.MODEL
     return about_several(names, message, kind=kind, name=(path or situation.request.model).name, **more)

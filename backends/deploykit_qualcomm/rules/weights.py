@@ -1,5 +1,5 @@
 """Lint rules about the encodings of weights, biases and norm parameters. Codes QNN231, QNN236 to QNN238, QNN243 to
-QNN249, QNN280 and QNN281, as far as they hold for every way to the HTP.
+QNN249, QNN280 and QNN281, as far as they hold for every route to the HTP.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deploykit_qualcomm.rules.views import (
 __all__ = ["RULES"]
 
 
-_TOLERANCE = 1e-3  # scales are stored as float32, and products of two are off by far less
+_TOLERANCE = 1e-3  # scales are stored as float32, and rounding moves products of two by far less
 
 RULES = Registry[Situation]("situation")
 
@@ -40,7 +40,7 @@ def check_weights_16(situation: Situation) -> Finds:
 
     Fix: use 8-bit weights there, or a device with v73
     """
-    # Weights of linear layers by the width of their entry, where the architecture's table says no.
+    # Weights of linear layers with 16 bits, if the architecture's table says no.
     if not lacks("a16w16", situation.target.device):
         return
     names = [
@@ -90,7 +90,7 @@ def check_bfloat16(situation: Situation) -> Finds:
 
     Fix: use float16
     """
-    # By the wish, by entries, and by tensors of the model.
+    # By the request, by entries, and by tensors of the model.
     wanted = situation.request.precision == "bf16" or option(situation, "htp_bf16_enable") == "1"
     entries = [entry.name for entry in situation.encodings or () if entry.dtype == "bfloat16"]
     tensors = [fact.name for fact in situation.facts.tensors.values() if fact.dtype == "bfloat16"]
@@ -117,7 +117,7 @@ def check_per_channel(situation: Situation) -> Finds:
 
     Fix: quantize the weights symmetrically (AIMET: a symmetric parameter scheme, as its htp configurations set)
     """
-    # Entries with a channel axis and another zero point than the middle.
+    # Entries with a channel axis and a zero point off the middle.
     import numpy as np
 
     names = []
@@ -126,7 +126,7 @@ def check_per_channel(situation: Situation) -> Finds:
         if found is None or found.granularity != "per-channel" or grid is None or grid.symmetric is True:
             continue
         middle = 0 if grid.signed else 1 << (grid.bits - 1)
-        # Half a step off the middle is AIMET's symmetric grid over an even number of steps.
+        # Half a step off the middle is AIMET's symmetric grid with an even number of steps.
         if (np.abs(grid.zero_point - middle) > 0.5).any():
             names.append(name)
     if names:
@@ -146,7 +146,7 @@ def check_bias_scale(situation: Situation) -> Finds:
 
     Fix: export int32 biases with AIMET (export_int32_bias=True), or leave the bias out: deploykit derives it
     """
-    # Every 32-bit bias entry against the entries of input and weight.
+    # Every 32-bit bias entry, compared with the entries of input and weight.
     import numpy as np
 
     for node in nodes(situation, *ops(Trait.TAKES_BATCHNORM)):
@@ -184,7 +184,7 @@ def check_norm_scale(situation: Situation) -> Finds:
             yield at_node(node, f"its scale {node.inputs[1]} is int8, which the HTP refuses")
 
 
-_SWAMPED = 1e6  # with 16 bits a step of 15: nothing that a network computes with is that coarse
+_SWAMPED = 1e6  # with 16 bits a step of 15, which is too coarse for any network
 
 
 @RULES.rule(
@@ -228,7 +228,7 @@ def check_signed_activations(situation: Situation) -> Finds:
 
     Fix: export with force_activation_as=None (symmetric signed, asymmetric unsigned) or 'unsigned' for 16 bits
     """
-    # Entries of computed tensors, signed and off-centre.
+    # Entries of computed tensors that are signed and off-centre.
     names = []
     for entry in situation.encodings or ():
         stored = situation.facts.is_stored(entry.name) or entry.name not in situation.facts.tensors

@@ -29,17 +29,17 @@ PROGRAMS = {"runner.exe": ("runner.c", "json.c", "npy.c"), "dxcore.dll": ("dxcor
 RELAY = {**PROGRAMS, "QnnHtp.dll": ("recorder.c", "record_writing.c", "json.c", "platform.c")}
 TARGET = "x86_64-windows-gnu"
 FLAGS = ("-O2", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", "-s")
-DEADLINE = 1200.0  # seconds to download the compiler, or to run it
-START = 180.0  # seconds: Wine makes its folder when it starts for the first time
+DEADLINE = 1200.0  # seconds for downloading the compiler, or for running it
+START = 180.0  # seconds: Wine makes its folder when it first starts
 
 
 def pip(*words: str) -> None:
-    """One call of pip."""
+    """Calls pip."""
     subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *words], check=True, timeout=DEADLINE)
 
 
 def libraries(version: str, folder: Path) -> None:
-    """Download the one file that the table names, hash checked, and unpack what is a library or a licence."""
+    """Downloads the file that the table names, with its hash checked, and unpacks its libraries and licences."""
     row = next(row for row in tomllib.loads(TABLE.read_text("utf-8"))["wheel"] if row["version"] == version)
     host = next(host for host in row["host"] if "wine-x86-64" in host["runs"])
     _, _, python, _, platform = host["file"].removesuffix(".whl").split("-")
@@ -55,17 +55,17 @@ def libraries(version: str, folder: Path) -> None:
 
 
 def runner(ziglang: str, folder: Path) -> None:
-    """Compile the runner and what it needs for Windows x86-64."""
+    """Compiles the runner and the library it needs for Windows x86-64."""
     compiled(ziglang, folder, PROGRAMS)
 
 
 def relay(ziglang: str, folder: Path) -> None:
-    """The same, and the recorder under the backend's name: it hands over to the one in ``target``."""
+    """Compiles these, and the recorder under the backend's name: it passes calls on to the backend in ``target``."""
     compiled(ziglang, folder, RELAY)
 
 
 def compiled(ziglang: str, folder: Path, sources: dict[str, tuple[str, ...]]) -> None:
-    """Compile into a folder; the compiler, half a gigabyte, is gone afterwards."""
+    """Compiles programs into a folder; the compiler, half a gigabyte, is removed afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         compiler(ziglang, Path(place))
@@ -80,13 +80,13 @@ def compiled(ziglang: str, folder: Path, sources: dict[str, tuple[str, ...]]) ->
 
 
 def compiler(version: str, folder: Path) -> None:
-    """Install ziglang into a folder, hash checked."""
+    """Installs ziglang into a folder, with its hash checked."""
     lock = LOCKS / f"ziglang-{version}.lock"
     pip("install", "--require-hashes", "--only-binary=:all:", "--target", str(folder), "--requirement", str(lock))
 
 
 def wine(program: str, folder: Path) -> None:
-    """Make the prefix that the environment names, and have the runner load ONNX Runtime in it."""
+    """Creates the Wine prefix that the environment names, and has the runner load ONNX Runtime in it."""
     subprocess.run([program, "wineboot.exe", "--init"], check=True, timeout=START, stdin=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         Path(place, "request.json").write_text("{}", "utf-8")
@@ -100,7 +100,7 @@ def wine(program: str, folder: Path) -> None:
 
 
 def main(step: str, what: str, folder: str) -> None:
-    """Do one step."""
+    """Runs one step."""
     {"libraries": libraries, "runner": runner, "relay": relay, "wine": wine}[step](what, Path(folder))
 
 

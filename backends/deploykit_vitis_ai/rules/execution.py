@@ -1,4 +1,4 @@
-"""Rules about how the quantizer's run went, and what was chosen because of it. VAI280 to VAI283, VAI301 and on."""
+"""Rules about the quantizer's run, and about choices made because of it. Codes VAI280 to VAI283, VAI301 and later."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 
 
 class QuarkTrial(Record):
-    """What was tried for better outputs: the format as asked for, a part of the model left in float, a wider format.
+    """One attempt at better outputs: the requested format, a part of the model in float, or a wider format.
 
-    ``outcome`` says in words what its outputs are. ``part`` says what the part is, ``nodes`` are the names in it, and
-    ``of_nodes`` and ``of_values`` its share of the model's nodes and of the values that the model computes.
+    ``outcome`` describes its outputs. ``part`` describes the part, ``nodes`` are its names, and ``of_nodes`` and
+    ``of_values`` its share of the model's nodes and of its computed values.
     """
 
     words: str
@@ -25,12 +25,12 @@ class QuarkTrial(Record):
 
 
 class QuarkOutcome(Record):
-    """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped.
+    """The result of the execution: the toolchain's state, and calibration files that the quantizer's script skipped.
 
-    ``trials`` begin with the format as asked for. Where a format was to be chosen, ``asked`` says what was asked of its
-    outputs, and ``reached`` whether the chosen one's are so, None where nobody can say; ``untried`` is the format in
-    the package where nothing could be measured. ``room`` is what installing the toolchain takes, in words. ``endless``
-    is what cross-layer equalization ended in, "" where it did not.
+    ``trials`` begin with the requested format. If a format was to be chosen, ``asked`` is the goal for its outputs, and
+    ``reached`` tells if the chosen one reaches it, None if unknown; ``untried`` is the package's format if nothing
+    could be measured. ``room`` describes the disk and time that installing the toolchain takes. ``endless`` is the
+    error of cross-layer equalization, "" if there was none.
     """
 
     toolchain: str
@@ -46,7 +46,7 @@ class QuarkOutcome(Record):
 
     @property
     def parts(self) -> tuple[QuarkTrial, ...]:
-        """The parts that were left in float; none where a wider format was taken, for then they led to that."""
+        """The parts that were tried in float; none if a wider format was taken, as they led to it."""
         is_wider = any(trial.chosen and not trial.part for trial in self.trials[1:])
         return () if is_wider else tuple(trial for trial in self.trials if trial.part)
 
@@ -81,7 +81,7 @@ def check_skipped(outcome: QuarkOutcome) -> Finds:
 
     Fix: Repair or remove the file.
     """
-    # Files that were named in the result.
+    # Files that the script's result names.
     for name, why in outcome.skipped:
         yield Found("file", name, f"{why}; {outcome.samples} samples were used")
 
@@ -96,7 +96,7 @@ def check_endless(outcome: QuarkOutcome) -> Finds:
 
     Fix: nothing has to be done; --option include_cle=true insists on it
     """
-    # What the first run with equalization said.
+    # The error of the first run, with equalization.
     if outcome.endless:
         yield Found("environment", outcome.toolchain, f"without cross-layer equalization: {outcome.endless}")
 
@@ -113,7 +113,7 @@ def check_left(outcome: QuarkOutcome) -> Finds:
 
     Fix: Quantize all of it with --exclude-nothing, or name another part with --exclude-subgraph.
     """
-    # The part that was measured better in float, with both measurements and its share of the model.
+    # The part whose outputs were better in float, with both measurements and its share of the model.
     for trial in outcome.parts:
         if trial.chosen:
             cost = f"{trial.of_nodes:.0%} of the nodes, {trial.of_values:.0%} of the values computed"
@@ -128,7 +128,7 @@ def check_in_vain(outcome: QuarkOutcome) -> Finds:
 
     Fix: Find the operators that lose most with 'deploykit accuracy locate'; calibrate anew, or take a wider format.
     """
-    # Each part that brought nothing, with both measurements.
+    # Each part that gave no better outputs, with both measurements.
     for trial in outcome.parts:
         if not trial.chosen:
             yield _of_part(outcome, trial, f"{trial.part}, tried in float and undone")
@@ -148,7 +148,7 @@ def check_chosen(outcome: QuarkOutcome) -> Finds:
 
     Fix: Ask for one format with --precision, or for another quality with --goal.
     """
-    # Everything that was tried, with its measurement; what was chosen, and whether it is good enough.
+    # All trials with their measurements, the chosen one, and whether it is good enough.
     if not outcome.asked:
         return
     chosen = next(trial.words for trial in outcome.trials if trial.chosen)

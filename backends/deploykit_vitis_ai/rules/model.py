@@ -33,7 +33,7 @@ def check_float16(draft: QuarkDraft) -> Finds:
 
     Fix: Export the model in float32.
     """
-    # A float16 source, handled where a valid way was observed for this Quark.
+    # A float16 source, handled if a valid way was observed for this Quark.
     if draft.source != "float16":
         return
     way = draft.float16_way
@@ -55,7 +55,7 @@ def check_bundled_float16(draft: QuarkDraft) -> Finds:
 
     Fix: Export the model in float32, or quantize with --option quark=0.12.post1.
     """
-    # A float16 source for the very Quark that the vendor's page warns of.
+    # A float16 source with the very Quark that the vendor's page warns about.
     release = draft.release
     if draft.source != "float16" or not draft.needs_quark or release is None or not release.float16_warning:
         return
@@ -78,7 +78,7 @@ def check_kept_float16(draft: QuarkDraft) -> Finds:
 
     Fix: Leave --keep-float16 out, or use --option quark=0.12.post1 with --precision mixed.
     """
-    # The option without a model, a part, or a Quark for it.
+    # The option without a float16 model, an excluded part, or a Quark that can do it.
     if not draft.keep_float16:
         return
     wrong = (
@@ -127,7 +127,7 @@ def check_opset(draft: QuarkDraft) -> Finds:
 
     Fix: Export the model with opset 17.
     """
-    # The default domain's version against the product's range.
+    # The default domain's version compared with the product's range.
     opset, bounds = draft.facts.opset, draft.product.opset
     if bounds.last and opset > bounds.last:
         message, severity = f"opset {opset} is beyond {bounds.last}", Severity.ERROR
@@ -187,7 +187,7 @@ def check_batch(draft: QuarkDraft) -> Finds:
 
     Fix: Export with batch 1.
     """
-    # Batch over 1 with XINT8 on an XDNA device.
+    # A batch over 1 with XINT8 on an XDNA device.
     if draft.precision != "xint8" or draft.device_facts.get("provider_target") != "X1":
         return
     for name in draft.facts.inputs:
@@ -206,7 +206,7 @@ def check_miscompilation(draft: QuarkDraft) -> Finds:
 
     Fix: Always compare the NPU's outputs with the CPU's ('deploykit accuracy compare').
     """
-    # Operators that the product's table lists, in its format.
+    # Operators in the product's table for this format.
     for op in operators_in(draft.product.miscompiled, draft.precision):
         found = [node for node in draft.facts.nodes if node.op_type == op]
         if found:
@@ -225,7 +225,7 @@ def check_mixing(draft: QuarkDraft) -> Finds:
 
     Fix: Leave the part around the Concat in float.
     """
-    # Concats in front of an output, when the model is to be quantized whole.
+    # Concats in front of an output, if the model is to be quantized.
     if not draft.needs_quark:
         return
     for output in draft.facts.outputs:

@@ -1,4 +1,4 @@
-"""Judges a quantized model: types, scales, zero points, what was left in float and what was not."""
+"""Rules about a quantized model: types, scales, zero points, and the parts left in float."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deploykit_vitis_ai.inspection import InspectedModel, is_power_of_two
 __all__ = ["RULES"]
 
 
-_NO_WORK = ("Cast", "QuantizeLinear", "Shape")  # what computes nothing of the floats that it reads
+_NO_WORK = ("Cast", "QuantizeLinear", "Shape")  # operators that compute nothing from the floats they read
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 _BOUNDARY = "repository Xilinx/ross-ai-assistant: the boundary kernel matches power-of-two scales and zero point 0 only"
 
@@ -42,7 +42,7 @@ def check_scales(quantized: InspectedModel) -> Finds:
 
     Fix: Quantize with Quark's preset for this format.
     """
-    # Scales of the formats that need powers of two.
+    # The scales of formats that need powers of two.
     row = route_row(quantized.precision)
     if row is None or not row.power_of_two:
         return
@@ -96,7 +96,7 @@ def check_float(quantized: InspectedModel) -> Finds:
 
     Fix: See whether the operator has integer kernels at all; otherwise leave it out on purpose with --exclude-node.
     """
-    # Float operators that nobody excluded, by name.
+    # Float operators that were not excluded by name.
     row = route_row(quantized.precision)
     if row is None or not row.whole_graph:
         return
@@ -113,7 +113,7 @@ def check_float(quantized: InspectedModel) -> Finds:
 
 
 def _scales_pooling(facts: GraphFacts, node: NodeFact) -> bool:
-    """True for the Mul by a constant that ``enable_npu_cnn`` puts behind a GlobalAveragePool: the compiler fuses it."""
+    """True for the constant Mul that ``enable_npu_cnn`` puts behind a GlobalAveragePool: the compiler fuses it."""
     scales = node.op_type == "Mul" and facts.is_stored(node.operand(1))
     return scales and facts.producer_of(node.inputs[0], "GlobalAveragePool") is not None
 
@@ -131,7 +131,7 @@ def check_exclusions(quantized: InspectedModel) -> Finds:
 
     Fix: Quantize again with scripts/quantize.py, which names every node in nodes_to_exclude.
     """
-    # Excluded nodes with quantized weights, or with Q and DQ between two of them; and those that are gone.
+    # Excluded nodes with quantized weights, or with Q and DQ between two of them; and those that no longer exist.
     facts = quantized.facts
     gone = _gone(quantized)
     if gone:
@@ -148,7 +148,7 @@ def check_exclusions(quantized: InspectedModel) -> Finds:
 
 
 def _gone(quantized: InspectedModel) -> list[str]:
-    """Excluded nodes of the float model of which neither the name nor a float output is left."""
+    """The excluded nodes of the float model of which neither the name nor a float output is left."""
     if quantized.source is None:
         return []
     names = {node.name for node in quantized.facts.nodes}
@@ -168,7 +168,7 @@ def _gone(quantized: InspectedModel) -> list[str]:
 
 
 def _quantized_inside(quantized: InspectedModel, tensor: str) -> bool:
-    """True for a DQ of a weight, and for a Q/DQ pair behind another excluded node."""
+    """True for the DQ of a weight, and for a Q/DQ pair behind another excluded node."""
     facts = quantized.facts
     dequantize = facts.producer_of(tensor, "DequantizeLinear")
     if dequantize is None:
@@ -201,7 +201,7 @@ def check_interface(quantized: InspectedModel) -> Finds:
 
 
 def _interface(facts: GraphFacts, kind: str) -> str:
-    """In words; what an open size is called is no difference."""
+    """The inputs or outputs in words; names of open sizes are left out."""
     found = [facts.tensors[name] for name in getattr(facts, kind)]
     return ", ".join(
         f"{fact.name} {fact.dtype}{[s if isinstance(s, int) else None for s in fact.shape or ()]}" for fact in found
@@ -235,7 +235,7 @@ def check_opset(quantized: InspectedModel) -> Finds:
 
     Fix: Export the float model with opset 17; Quark keeps the operator set.
     """
-    # The default domain's version against the product's last.
+    # The default domain's version compared with the product's last one.
     if quantized.last_opset is not None and quantized.facts.opset > quantized.last_opset:
         yield _about(quantized, f"opset {quantized.facts.opset} is beyond {quantized.last_opset}")
 

@@ -124,11 +124,11 @@ def check_encodings(draft: QuarkDraft) -> Finds:
     Fix: Leave them out, and quantize here with --precision; for Ryzen AI 1.6 and newer, apply them to the model
     ('deploykit encodings apply') and package the QDQ model.
     """
-    # An encodings file beside a backend that quantizes itself.
+    # An encodings file for a backend that quantizes itself.
     if draft.situation.request.encodings is not None:
         name = draft.situation.request.encodings.name
         message = "encodings are not read by this backend's tools"
-        # A compiler that takes power-of-two scales only refuses the model that they are applied to (VAI120).
+        # A compiler that takes only power-of-two scales refuses a model with these encodings (VAI120).
         hint = "Leave them out, and quantize here with --precision." if draft.product.power_of_two_only else ""
         yield Found("encodings", name, message, hint=hint)
 
@@ -141,7 +141,7 @@ def check_excluded_names(draft: QuarkDraft) -> Finds:
 
     Fix: Check the spelling; the nearest names are listed.
     """
-    # Names that no node has, and nodes without a name.
+    # Names that no node has, and excluded nodes without a name.
     for name, near in draft.exclusions.unknown:
         hint = f"did you mean {', '.join(near)}?" if near else "no node has a similar name"
         yield Found("node", name, f"no node is called {name!r}", hint=hint)
@@ -162,7 +162,7 @@ def check_closed(draft: QuarkDraft) -> Finds:
 
     Fix: Add the node where the way comes in to the starts.
     """
-    # Every leak of every subgraph, by its edge.
+    # Every leak of every subgraph.
     for region in draft.exclusions.regions:
         for leak in region.leaks:
             yield Found(
@@ -207,7 +207,7 @@ def check_found(draft: QuarkDraft) -> Finds:
 
     Fix: Name another part with --exclude-subgraph or --exclude-node.
     """
-    # The part with what hurts in it.
+    # The part that was found, with the nodes that integers damage.
     if draft.found is not None and draft.found.found is not None:
         harms = ", ".join(draft.found.found.harms)
         yield Found(
@@ -291,7 +291,7 @@ def check_toolchain(draft: QuarkDraft) -> Finds:
 
     Fix: Use the Quark inside the vendor's container: scripts/quantize.py runs there as it is.
     """
-    # A release whose file names no toolchain, or another one than is used.
+    # A release whose file names no toolchain, or one other than the one used.
     release = draft.release
     if draft.needs_quark and release is not None and draft.toolchain != release.toolchain:
         bundled = f"it belongs to Quark {release.quark}" if release.quark else "its Quark is not known"
@@ -343,7 +343,7 @@ def check_compiler(draft: QuarkDraft) -> Finds:
 
     Fix: Use Ryzen AI 1.6 or newer.
     """
-    # An integer format on a release from before the options that are written.
+    # An integer format on a release older than the options that are written.
     release = draft.release
     since = draft.product.integer_options_since
     if release is not None and draft.precision in quark_formats() and is_older(release, since):
@@ -360,7 +360,7 @@ def check_driver(draft: QuarkDraft) -> Finds:
 
     Fix: Check the driver of the PC before you deploy.
     """
-    # The bound of this release, where one is known.
+    # The driver bound of this release, if it is known.
     release = draft.release
     wanted = (draft.product.id, "" if release is None else release.version)
     bound = next((bound for bound in rows(Bound) if (bound.product, bound.ep_version) == wanted), None)

@@ -1,6 +1,7 @@
-"""The compiler's ``final-vaiml-pass-summary.txt``, and the rules about what it put on the NPU: VAI401 to VAI403.
+"""The compiler's ``final-vaiml-pass-summary.txt``, and the rules about the part on the NPU: VAI401 to VAI403.
 
-The format is that of the logs printed in the examples of repository amd/Vitis-AI, branch 6.3."""
+The format is that of the logs printed in the examples of repository amd/Vitis-AI, branch 6.3.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _LINE = re.compile(r"\s*(.+?):\s*([0-9]+(?:\.[0-9]+)?)\s*(?:\(([0-9.]+)%\))?\s*$
 
 
 class CompileSummary(Record):
-    """What the compiler says it did; None where its text has no such line."""
+    """The numbers in the compiler's summary; None for a number that the text does not have."""
 
     offloaded: int | None
     gops_percent: float | None = None
@@ -27,7 +28,7 @@ class CompileSummary(Record):
 
 
 def _parse_summary(text: str) -> CompileSummary:
-    """The numbers of one summary; unknown lines are left alone."""
+    """Reads the numbers of one summary; unknown lines are ignored."""
     numbers: dict[str, tuple[float, float | None]] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -47,7 +48,7 @@ def _whole(numbers: dict[str, tuple[float, float | None]], part: str) -> int | N
 
 
 def find_summary(cache: Path) -> CompileSummary | None:
-    """The summary below a cache folder; None when the compiler wrote none."""
+    """The summary in a cache folder; None if the compiler wrote none."""
     found = sorted(cache.rglob(SUMMARY)) if cache.is_dir() else []
     return _parse_summary(found[0].read_text("utf-8", errors="replace")) if found else None
 
@@ -88,7 +89,7 @@ def check_share(summary: CompileSummary) -> Finds:
 
     Fix: See which operators fall to the CPU; lower threshold_gops_percent where small parts were left out.
     """
-    # A share under 100 %, or more than one subgraph.
+    # A share below 100 %, or more than one subgraph.
     share = summary.gops_percent
     if summary.offloaded and share is not None and share < 100:
         message = f"{share}% of the work runs on the NPU"
