@@ -1,8 +1,8 @@
 """The candidates of a ladder, simulated or made by a quantizer, and layers of one model raised to a wider type.
 
-Simulated ones take their ranges from one part of the data and their numbers from the other: for conclusions before
-anything is installed. Of a quantizer's, packaged as they would be, the best is kept (``--precision auto``). Which wide
-types a target mixes with integers is asked of its backend.
+Simulated candidates take their ranges from one part of the data and their numbers from the other, for conclusions
+before anything is installed. A quantizer's candidates are packaged for a trial, and the best is kept (``--precision
+auto``). The backend says which wide types a target mixes with integers.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from deploykit.model.weights import lean_weights, load_weights
 __all__ = ["Mixed", "SimulatedLadder", "make_asked", "make_best", "mix_files", "simulated_ladder"]
 
 CANDIDATES = ("fp16", "w16a16", "w8a16", "w4a16", "w8a8")
-"""What the workflow page compares, in its order."""
+"""The precisions that the workflow page compares, in its order."""
 MOST = 16
-"""Samples that are taken of the data: half of them give the ranges, the others are measured on."""
+"""The most samples used of the data: half of them give the ranges, the others are measured on."""
 
 
 class ModelOnSamples:
@@ -70,7 +70,9 @@ class ModelOnSamples:
         self.costs = CostModel(self.exact, facts)
 
     def measured(self, rung: LadderRung, encodings: EncodingSet, reached: Reached | None = None) -> LadderRung:
-        """A candidate with what its encodings cost and reach, in the simulation unless that is known."""
+        """The candidate with the cost and the quality of its encodings,
+        which are simulated if ``reached`` is not given.
+        """
         if reached is None:
             simulator = Simulator(self.model, encodings, capture=self.reaching.shown)
             reached = self.reaching.reached([simulator.run(feed) for feed in self.feeds])
@@ -83,21 +85,23 @@ class ModelOnSamples:
         )
 
     def raiser(self, encodings: EncodingSet, found: Sensitivity, tell: Tell) -> Raiser:
-        """Raises layers of these encodings in the order of what they cost."""
+        """Makes the raiser of these encodings' layers, in the order of their loss."""
         order = [row.layer for row in found.worst_layers]
         return Raiser(self.model, self.facts, encodings, order, self.feeds, self.reaching, self.costs, tell)
 
     def mix(
         self, encodings: EncodingSet, samples: Samples, wide: WideType, goal: Goal, tell: Tell, *, more: int = 0
     ) -> Raised:
-        """The fewest layers in a wider type; ``more`` numbers of layers are tried besides those of the bisection."""
+        """Raises the fewest layers to a wider type; tries ``more`` numbers of layers besides those of the bisection."""
         found = analyze(self.model, self.facts, samples, encodings=encodings, tell=tell)
         raised = self.raiser(encodings, found, tell).smallest(wide, goal, more=more)
         return replace(raised, worst=found.worst_layers[:MOST_SHOWN])
 
 
 class SimulatedLadder(Published, eq=False):
-    """The ladder, and the data it was walked on: ``held_out`` is False where one sample had to serve for both."""
+    """The ladder, and the data it was measured on: ``held_out`` is False if one sample served for ranges and
+    numbers.
+    """
 
     ladder: Ladder
     samples: Samples
@@ -108,11 +112,11 @@ class SimulatedLadder(Published, eq=False):
 
     @property
     def exit_status(self) -> int:
-        """1 where nothing reaches the goal, or the data does not fit the model; else 0."""
+        """1 if nothing reaches the goal, or the data does not fit the model; else 0."""
         return exit_status(self.findings) or int(self.ladder.chosen is None)
 
     def as_published(self) -> Json:
-        """What ``deploykit accuracy ladder MODEL --json`` prints."""
+        """The JSON of ``deploykit accuracy ladder MODEL``."""
         told = published(self, without=("ladder", "samples", "findings"))
         samples = {**self.samples.to_json(), **told}
         return {**self.ladder.to_json(), "samples": samples, "findings": self.findings}
@@ -131,9 +135,10 @@ def simulated_ladder(
     estimate: bool,
     tell: Tell,
 ) -> SimulatedLadder:
-    """Raises InputError for a model that is quantized already; without a ``goal`` what is usual is asked.
+    """Simulates the candidates of a float model. Raises InputError for a model that is already quantized.
 
-    With ``estimate`` each candidate is compiled for the target, where a compiler runs here, for the time it takes.
+    Without a ``goal`` the usual one holds. With ``estimate`` each candidate is compiled for the target, if a compiler
+    runs here, to estimate its time.
     """
     if estimate and target is None:
         raise UsageError("--estimate without --target", next="name the device whose compiler is asked: --target sm8650")
@@ -149,7 +154,7 @@ def simulated_ladder(
     wides = wide_types(target, sdk, model)
     wanted = goal_for(goal, has_metric=metric is not None, may_judge=made.may_judge, lower_is_better=lower_is_better)
     feeds = made.varied
-    # Every other sample gives the ranges, the others are measured on; a single one serves for both.
+    # Every other sample gives the ranges, the others are measured on; a single sample serves for both.
     seen, measured = (feeds[::2], feeds[1::2]) if len(feeds) > 1 else (feeds, feeds)
     if metric is not None and len(feeds) > 1:
         metric = metric.of_some(range(1, len(feeds), 2), len(feeds))
@@ -166,7 +171,7 @@ def simulated_ladder(
     timed = _timer(Request(model=model, target=str(target), sdk=sdk), proto, tell) if estimate else lambda rung: rung
 
     def rung(name: str) -> LadderRung:
-        """One candidate; what cannot be simulated says why."""
+        """Measures one candidate; one that cannot be simulated says why."""
         rung = LadderRung(name, runs_here=name != "w16a16" and (name != "fp16" or "float16" in wides))
         try:
             encodings = min_max_encodings(ranges(), facts, precision_of(name))
@@ -195,7 +200,7 @@ def simulated_ladder(
 
 
 def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderRung], LadderRung]:
-    """Adds what a compiler that runs here estimates, to a candidate that may win; ToolError where there is none."""
+    """Adds the estimated time of a compiler to a candidate that may win. Raises ToolError if no compiler runs here."""
     compiler = next((known for known in load_backends() if known.offers("time_us")), None)
     if compiler is None:
         raise ToolError("--estimate: no compiler runs here", next="'deploykit doctor' says what is missing")
@@ -214,14 +219,14 @@ def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderR
 
 
 class Mixed(Published):
-    """The raised encodings as a file's ``text`` and how they were found."""
+    """The raised encodings as the ``text`` of a file, and how they were found."""
 
     raised: Raised
     sensitivity: Sensitivity
     text: str
 
     def as_published(self) -> Json:
-        """What ``deploykit accuracy ladder --raise --json`` prints."""
+        """The JSON of ``deploykit accuracy ladder --raise``."""
         order = [row.layer.name for row in self.sensitivity.worst_layers]
         samples = {**self.sensitivity.samples.to_json(), "used": self.sensitivity.used}
         return {**self.raised.to_json(), "order": order, "samples": samples}
@@ -238,7 +243,7 @@ def mix_files(
     tell: Tell = silent,
     **asked: Any,
 ) -> Mixed:
-    """Lite mixed precision for files; ``asked`` is what ``quantized_question`` takes.
+    """Raises layers of a model in files to a wider type; ``asked`` are the arguments of ``quantized_question``.
 
     Raises UsageError for a type that the target does not mix.
     """
@@ -267,9 +272,9 @@ def mix_files(
 
 
 def wide_types(target: str | None, sdk: str | None, model: Path) -> tuple[WideType, ...]:
-    """What the target's tools mix with integers, float16 first since it holds more; everything without a target.
+    """The wide types that the target's tools mix with integers, float16 first as it holds more; all without a target.
 
-    Nothing for a backend that takes no encodings.
+    Empty for a backend that takes no encodings.
     """
     if target is None:
         return get_args(WideType)
@@ -282,14 +287,14 @@ def wide_types(target: str | None, sdk: str | None, model: Path) -> tuple[WideTy
 
 _ORDER = ("w16a16", "w8a16", "w4a16", "w8a8")
 _MOST_TRIED = 8
-"""Numbers of layers, spread over the order of their sensitivity, that are tried besides those of the bisection."""
+"""How many numbers of layers, in the order of sensitivity, are tried besides those of the bisection."""
 
 
 def make_best(making: Making, situate: Callable[[Made], Situation] | None = None) -> tuple[Made | None, Ladder]:
-    """Make each precision that the quantizer has for the target, walk the ladder, keep the chosen one.
+    """Makes each precision that the quantizer has for the target, walks the ladder, and keeps the chosen one.
 
-    None for it where float16 is the answer or nothing is good. With ``situate``, the situation that what was made is
-    packaged in, a candidate is what would be packaged, and one that would be refused is not chosen.
+    The first value is None if float16 is chosen or nothing is good. ``situate`` gives the situation in which a
+    candidate is packaged; with it, candidates are measured as packaged, and one that would be refused is not chosen.
     """
     request, target = making.given.request, making.given.target
     metric = user_metric(request.metric, references=request.references)
@@ -317,7 +322,7 @@ _FINE_DB = 30.0
 
 
 def make_asked(making: Making) -> Made:
-    """The precision that was asked for; where 8-bit activations lose what is asked, the fewest layers have 16 bits."""
+    """Makes the requested precision; if 8-bit activations lose too much, the fewest layers get 16 bits."""
     request = making.given.request
     made = making.encodings(request.precision)
     wider = made.precision.endswith("a8") and WIDER_LAYERS not in request.no_rewrite
@@ -331,14 +336,16 @@ def make_asked(making: Making) -> Made:
 
 
 _AMPLE_DB, _CUT_OFF_DB = 40.0, 3.0
-"""Where the samples held out have less, and gain so much. Observed: over ten drawings of the samples of 28 small models
-everything taken in was better in 74 of 280 and worse in 44, with these limits in 29 of 47 and in 8."""
+"""The limits for taking in held-out samples: below the first, and with so much gain. Observed: over
+ten drawings of the samples of 28 small models everything taken in was better in 74 of 280 and worse
+in 44, with these limits in 29 of 47 and in 8.
+"""
 
 
 def _taking_in(made: Made) -> Made:
-    """With ranges that hold the samples held out too, where cutting these off costs as much as all else does.
+    """Widens ranges to hold the held-out samples too, if cutting them off costs as much as everything else does.
 
-    What they have judged stays said: nothing new has been judged on.
+    Their earlier verdict is kept, as no other samples were judged on.
     """
     before = made.numbers.sqnr_db
     if before >= _AMPLE_DB or made.picked.quantizer.whole_ranges not in made.options.items():
@@ -346,7 +353,7 @@ def _taking_in(made: Made) -> Made:
     read, facts, encodings = made.ran.read()
     moving = (name for name, fact in facts.tensors.items() if not fact.is_weight)
     known = {name: ends for name in moving if (ends := range_of(encodings.get(name)))}
-    wider = dict[Interval, Interval]()  # what shares a grid goes on sharing it
+    wider = dict[Interval, Interval]()  # tensors that share a grid keep sharing it
     for name, (low, high) in observed_ranges(load_weights(read), known, read_held_out(made.ran.folder)).items():
         least, most = wider.get(known[name], known[name])
         wider[known[name]] = min(least, low), max(most, high)
@@ -369,7 +376,7 @@ def _widened(made: Made, tell: Tell) -> Made:
 
 
 def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **changes: str) -> Made:
-    """Other encodings in a file of their own beside the quantizer's, measured anew."""
+    """Writes other encodings to a file beside the quantizer's, and measures them anew."""
     text = convert(encodings, "1.0.0", layouts=layouts(facts)).text
     path = made.ran.folder / f"raised-{sha256(text.encode()).hexdigest()[:16]}.encodings"
     path.write_text(text, "utf-8")
@@ -383,10 +390,10 @@ def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **cha
 
 
 class _Candidates(Record):
-    """Makes candidates and keeps what was made, so that the chosen one need not be made again.
+    """Makes candidates and keeps them, so that the chosen one need not be made again.
 
-    ``opened`` holds what a quantizer left: its float model (rewritten, mostly) on the held-out samples, and the entries
-    to go on from, as packaging would change them where it leaves the graph as it is.
+    ``opened`` holds a quantizer's result: its float model (mostly rewritten) on the held-out samples, and the entries
+    to continue with, as packaging would change them if it leaves the graph as it is.
     """
 
     making: Making
@@ -398,9 +405,9 @@ class _Candidates(Record):
     made: dict[str, Made] = field(default_factory=dict)
 
     def rung(self, name: str) -> LadderRung:
-        """One candidate; a quantizer that fails is told, and the others go on."""
+        """Measures one candidate; a quantizer's failure is told, and the other candidates go on."""
         if name == "fp16":
-            # Every tensor cast, in the model that the first quantizer left: nothing needs to be calibrated for it.
+            # The model that the first quantizer left, with every tensor cast: this needs no calibration.
             opened = next(iter(self.opened.values()), None)
             if opened is None:
                 return LadderRung("fp16", missing="no quantizer left a model to measure on", runs_here=self.has_float)
@@ -428,7 +435,7 @@ class _Candidates(Record):
     def _measured(
         self, rung: LadderRung, judged: ModelOnSamples, made: Made, encodings: EncodingSet
     ) -> tuple[LadderRung, EncodingSet]:
-        """A candidate with its numbers, as it would be packaged where that is asked; and the entries to go on from."""
+        """The candidate with its numbers, as packaged if ``situate`` is given, and the entries to continue with."""
         if self.situate is None:
             return judged.measured(rung, encodings), encodings
         self.making.progress(f"deciding how {rung.precision} would be packaged")
@@ -440,7 +447,7 @@ class _Candidates(Record):
             own, borders = won.encodings, won.way.borders
         elif own is not None:
             borders = len(find_borders(situation.facts, own.floats))
-        # Entries go on from what packaging chose only where they are still entries of the same graph.
+        # The packaged entries are used further only if they belong to the same graph.
         if own and not (chosen.simplified or situation.rewritten or situation.segments):
             start = own
         on_host = len(won.tail.graph.node) if won is not None and won.tail is not None else 0
@@ -451,14 +458,14 @@ class _Candidates(Record):
         return replace(judged.measured(rung, start, reached), borders=borders), start
 
     def mix(self, base: LadderRung, wide: WideType) -> Raised:
-        """The fewest layers of what a quantizer made in a wider type, and a few other numbers of them."""
+        """Raises the fewest layers of a quantizer's result to a wider type, and tries a few other numbers of layers."""
         judged, start = self.opened[base.precision]
         source = InputSource(Label.GIVEN, "the calibration data")
         samples = Samples(tuple(judged.feeds), dict.fromkeys(judged.exact.graph.inputs, source))
         return judged.mix(start, samples, wide, self.goal, self.making.progress, more=_MOST_TRIED)
 
     def confirmed(self, rung: LadderRung) -> LadderRung:
-        """A candidate with raised layers, measured as it would be packaged."""
+        """Measures a candidate with raised layers as it would be packaged."""
         assert rung.encodings is not None
         name = next(name for name in self.opened if rung.precision.startswith(f"{name} with"))
         judged, _ = self.opened[name]
@@ -467,7 +474,7 @@ class _Candidates(Record):
         return replace(self._measured(rung, judged, made, rung.encodings)[0], encodings=rung.encodings)
 
     def _decided(self, situation: Situation, *, plans: bool) -> tuple[ChosenWay, str]:
-        """The way that packaging takes, decided as it decides; and why it refuses, not asked without ``plans``."""
+        """The way that packaging would take; with ``plans`` also the reason why it refuses, else ""."""
         backend = self.making.backend
         if not plans:
             return choose_way(backend, situation, SharedWork(), silent), ""

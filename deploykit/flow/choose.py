@@ -1,7 +1,7 @@
-"""The stage ``choose``: which way to deploy a model with encodings, of a table of ways judged on numbers.
+"""The stage ``choose``: picks the way to deploy a model with encodings from a table of ways, by measured numbers.
 
-Ways are built best first, and no more once one is proven good. What a tool chain can do is asked of the backend; what
-cannot be simulated is chosen by structure. Of every way it is said why it won or lost.
+Ways are built best first, and no more once one is proven good. The backend says what a tool chain can do. What cannot
+be simulated is chosen by structure. Every way is told why it won or lost.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ from deploykit.rewrites.contract import load_transform
 __all__ = ["ChosenWay", "choose_way", "run_of"]
 
 _EQUAL_DB = 0.05
-"""A difference that is none: simulations of the same thing on the same samples agree better than that."""
+"""A smaller difference counts as none: simulations of the same thing on the same samples agree better."""
 
 _TIE_DB = 1.0
-"""Ways that are closer than this are equally good: the less intrusive one wins."""
+"""Ways that differ by less are equally good: the least intrusive one wins."""
 
 _ENOUGH_DB = 80.0
-"""Better than this no application notices: what is above is no reason to change more of a model."""
+"""No application notices more: a higher number is no reason to change more of a model."""
 
 _BEYOND_DOUBT_DB = 70.0
-"""What 16-bit integers reach where nothing is lost."""
+"""The signal-to-noise ratio of 16-bit integers without any loss."""
 
 _SAME_SHARE = 0.01
-"""A hundredth of the detections is no difference between ways that are wrong."""
+"""A smaller share of the detections is no difference between wrong ways."""
 
 _SMALL_LOSS_DB = 3.0
-"""What may be lost against the encodings' own simulation before float16 is worth its risks."""
+"""The loss against the encodings' own simulation above which float16 is worth its risks."""
 
 
 class WayChoice(Record):
-    """The winner, or None when no way is available, and the verdict on every way by id."""
+    """The winner, None if no way is available, and the verdict on every way by id."""
 
     winner: Way | None = None
     verdicts: Mapping[str, str] = {}
     ways: tuple[Way, ...] = ()
 
     def to_json(self) -> tuple[Json, ...]:
-        """The candidates in the published shape: every way with its numbers and why it won or lost."""
+        """The candidates as published: every way with its numbers and why it won or lost."""
         won = self.winner.id if self.winner is not None else None
         return tuple({**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways)
 
 
 class Explored(Record, eq=False):
-    """The ways that were built, which one won, the encodings' own simulation, and what is ``known`` of them all.
+    """The ways that were built, the winner, the encodings' own simulation, and the data ``known`` for all of them.
 
-    ``wider`` simulates which wider type keeps more. Where there was nothing to choose from, nothing of it is there.
+    ``wider`` simulates which wider type keeps more. All is empty if there was nothing to choose from.
     """
 
     built: tuple[BuiltWay, ...] = ()
@@ -83,12 +83,11 @@ class Explored(Record, eq=False):
 class ChosenWay(Record, kw_only=False):
     """The situation to plan for, how it was chosen, and what there is to say about it.
 
-    ``skipped`` is why nothing was simulated although there was a reason to, ``instead`` what can be done about that, if
-    it is known; ``samples`` are what was judged on.
-    ``simplified`` is what was done to the graph before anything was chosen.
-    ``rewriting`` is what was done because it was asked for by name, where nothing else was to be chosen.
-    ``halves`` is what was simulated where a model runs as it is: in float16, or quantized before.
-    ``filled`` are the entries of gaps: tensors that nobody meant as float and that the file says nothing about.
+    ``skipped`` says why a simulation was not made although it was due, ``instead`` what the user can do about it, if
+    known; ``samples`` are those judged on. ``simplified`` are the changes of the graph before the choice.
+    ``rewriting`` holds the rewrites asked for by name, if there was nothing else to choose. ``halves`` is the verdict
+    on a model that runs as it is: in float16, or already quantized. ``filled`` are the entries of gaps: tensors
+    without an entry that are not intended as float.
     """
 
     situation: Situation
@@ -103,7 +102,7 @@ class ChosenWay(Record, kw_only=False):
 
     @property
     def right(self) -> Correctness:
-        """What the simulation says of the way that was chosen."""
+        """The simulation's verdict on the chosen way."""
         won = self.explored.winner
         verdict = self.halves if won is None else won.verdict
         if self.samples is None:
@@ -115,14 +114,14 @@ class ChosenWay(Record, kw_only=False):
 
     @property
     def rewrites(self) -> Names:
-        """The names of the rewrites that the packaged model is made with."""
+        """The names of the rewrites in the packaged model."""
         if self.rewriting is not None:
             return self.rewriting.kept
         return () if self.explored.winner is None else self.explored.winner.way.rewrites
 
     @property
     def explains(self) -> str:
-        """How the mix of float16 and integers, or a grid that destroys, was avoided, in words; "" when it was not."""
+        """How mixing float16 and integers, or a destructive grid, was avoided, in words; "" if it was not."""
         if self.situation.segments:
             return f"the graph is cut into {len(self.situation.segments)} segments, and none mixes float16 and integers"
         won = self.explored.winner
@@ -135,10 +134,12 @@ class ChosenWay(Record, kw_only=False):
 
 
 def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
-    """The situation as it is, or the one that is proven better; with nothing to choose only what is asked for."""
+    """The situation as it is, or the one proven better; if there is nothing to choose, only requested
+    rewrites apply.
+    """
     request, encodings, support = situation.request, situation.encodings, None
     insists = request.mixed == "fallback" and not request.rewrite
-    # Wholly float files leave nothing to choose.
+    # A file with float entries only leaves nothing to choose.
     if (
         encodings is not None
         and not insists
@@ -184,7 +185,9 @@ _NO_SAMPLES = "nothing was simulated; --calibration DATA lets {} be judged"
 
 
 def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
-    """The situation as it is; what runs in float16 or was quantized before is simulated on samples of the user's."""
+    """The situation as it is; a model that runs in float16 or is already quantized is simulated on the user's
+    samples.
+    """
     request, facts = situation.request, situation.facts
     runs_so = situation.encodings is None and (facts.is_qdq or request.precision in (None, "fp16"))
     if not (runs_so and backend.offers("mixed_support")):
@@ -202,12 +205,12 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
             taken = extract_qdq(model, saturate=True)
             return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=end)[1]
         tell("simulating float16")
-        # What is float16 in the file is rounded so as it stands.
+        # Tensors that are float16 in the file are rounded so anyway.
         half, tensors = Float("float16"), facts.tensors.items()
         entries = {name: Encoding(name, half) for name, tensor in tensors if tensor.dtype == "float"}
         halves = EncodingSet(version="", entries=entries)
         _, verdict = fit_judge(model, facts, halves, samples, end=end)
-        # Kernels may keep more than float16 inside, and saturate where this overflows: a no is no proof.
+        # Kernels may keep more than float16 inside, and saturate instead of overflowing: a no proves nothing.
         why = f"not judged: rounded to float16 everywhere, {verdict.reason}"
         return replace(verdict, right=None, reason=why) if verdict.right is False else verdict
 
@@ -216,9 +219,9 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
 
 
 def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
-    """A float or QDQ model with the rewrites that were asked for by name, each proven on samples.
+    """A float or QDQ model with the requested rewrites, each proven on samples.
 
-    The samples may be arbitrary: both models compute the same or not, whatever the inputs mean.
+    The samples may be arbitrary: two equal models compute the same for any inputs.
     """
     tell("rewriting the model as asked")
     request = situation.request
@@ -242,7 +245,9 @@ def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) ->
 
 
 def _filled(situation: Situation, samples: Samples) -> Inference | None:
-    """Entries for what nobody meant as float and the file leaves out, as far as what is given tells their ranges."""
+    """Entries for gaps: tensors without an entry that are not intended as float, as far as their ranges can
+    be derived.
+    """
     encodings, facts = situation.encodings, situation.facts
     assert encodings is not None
     gaps = [n for n in sorted(predict_float_set(facts, encodings).unexpected) if not facts.tensors[n].is_weight]
@@ -256,7 +261,7 @@ def _filled(situation: Situation, samples: Samples) -> Inference | None:
 def _explored(
     situation: Situation, samples: Samples, support: MixedSupport, shared: SharedWork, tell: Tell
 ) -> Explored:
-    """The ways, built once for all targets for which the same was asked and that can mix the same."""
+    """The ways, built once for all targets with the same request and the same ways to mix."""
     request, encodings = situation.request, situation.encodings
     assert encodings is not None
     most = request.adapter_options.get("max_segments")
@@ -280,9 +285,9 @@ def _explored(
 
 
 def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) -> Explored:
-    """Build and judge ways until one is proven good. ``mixed`` is the request's word, ``support`` the backend's.
+    """Builds and judges ways until one is proven good. ``mixed`` is the request's value, ``support`` the backend's.
 
-    Where nothing is meant as float there is nothing to mix or to cut, whatever was asked for.
+    If no tensor is intended as float, there is nothing to mix or to cut, whatever the request says.
     """
     if not ground.prediction.intended and mixed != "refuse":
         mixed = "auto"
@@ -293,7 +298,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
     built: list[BuiltWay] = []
     skipped: dict[str, str] = {}
     proven = False
-    # Where float16 was left open by habit alone, no number can speak for another way than an integer one.
+    # If float16 was only left open by habit, no number speaks for any other way than an integer one.
     by_habit = ground.judge is None and bool(ground.prediction.intended) and not ground.prediction.meant
     for identity in _order(ground, support):
         kind, build = WAYS[identity]
@@ -328,16 +333,16 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
     choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
     reference = ground.reference
     wider = partial(ground.wider, has_float16=support.has_float16)
-    # Asked only where the way that won loses too.
+    # Simulated only if the winner also loses too much.
     if reference is not None and won is not None and won.verdict is not None and won.verdict.is_short:
         reference = replace(reference, wider=wider())
     return Explored(built=tuple(built), winner=won, choice=choice, reference=reference, known=ground.known, wider=wider)
 
 
 def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
-    """Best first: what changes nothing, what is exact, what the SDK does safely, what intrudes, what mixes.
+    """The ways in order: those that change nothing, exact ones, safe ones of the SDK, intrusive ones, mixing ones.
 
-    Without numbers what intrudes more has nothing that speaks for it, and what was meant as float stays float.
+    Without numbers nothing speaks for a more intrusive way, and tensors intended as float stay float.
     """
     judged, further = ground.judge is not None, (WIDER_END, "rewrite-split", "rewrite-cut")
     if not ground.prediction.intended:
@@ -356,8 +361,8 @@ def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
 def is_proven(way: Way, reference_db: float, *, reference_right: bool) -> bool:
     """True for an integer way that is right and as good as the encodings' own simulation: no other is needed.
 
-    That simulation holds what was meant as float in float, so reaching it costs nothing against float16 either. Where
-    it is not right itself it is no measure, and a way must be beyond doubt.
+    The simulation keeps intended floats in float, so a way that equals it loses nothing against float16. If the
+    simulation itself is not right it is no measure, and a way must be beyond doubt.
     """
     wanted = min(reference_db, _ENOUGH_DB) if reference_right else _BEYOND_DOUBT_DB
     reaches = way.overall_db >= wanted - _EQUAL_DB
@@ -372,12 +377,12 @@ def choose(
     mixed: str = "auto",
     means_floats: bool = True,
 ) -> WayChoice:
-    """Pick a way. ``reference_db`` is the simulation of the encodings as they were given, None where nothing is judged.
+    """Picks a way. ``reference_db`` is the simulation of the encodings as given, None if nothing is judged.
 
     ``mixed`` is ``auto``, or ``fallback`` or ``segments`` to insist on that kind, or ``refuse`` to take integer ways
-    only. In ``auto``: integer ways that reach the reference; then the SDK's own mix where that is safe; then integer
-    ways that lose little; then float16 by confidence and quality. Without numbers: what was meant, by the surest means,
-    with the least change; where float16 was meant (``means_floats``) it stays, for nobody knows what integers cost.
+    only. In ``auto``: integer ways that reach the reference; then the SDK's own mix if it is safe; then integer ways
+    that lose little; then float16 by confidence and quality. Without numbers: the intended types, by the surest means,
+    with the least change; intended float16 (``means_floats``) stays, since the cost of integers is unknown.
     """
     kinds = {"auto": None, "refuse": "integer"}.get(mixed, mixed)
     open_ways = [way for way in ways if not way.unavailable and kinds in (None, way.kind)]
@@ -427,10 +432,10 @@ def choose(
 
 
 def _best(ways: list[Way]) -> Way:
-    """The least intrusive of those within a decibel of the best, or good enough; then fewer borders and segments.
+    """The least intrusive way of those within a decibel of the best, or good enough; then fewer borders and segments.
 
-    A way that is right goes before any that is not, whatever the numbers of outputs that are wrong; where none is, one
-    that clearly keeps more detections.
+    A right way goes before any wrong one, whatever the numbers of wrong outputs; if none is right, one that clearly
+    keeps more detections goes first.
     """
     most = max((way.kept for way in ways if way.kept is not None), default=0.0)
     keeping = [way for way in ways if way.kept is None or way.kept >= most - _SAME_SHARE]
@@ -441,7 +446,7 @@ def _best(ways: list[Way]) -> Way:
 
 
 def _lost(way: Way, winner: Way, reference_db: float) -> str:
-    """Why a way that was open did not win."""
+    """Why an available way did not win."""
     if way.kind != "integer" and winner.kind == "integer":
         return f"{way.float16_tensors} float16 tensors and {way.borders} borders that {winner.id} does without"
     if way.overall_db < min(winner.overall_db, _ENOUGH_DB) - _TIE_DB:
@@ -458,7 +463,7 @@ def _db(value: float) -> str:
 
 
 def run_of(chosen: ChosenWay, feeds: Feeds) -> Sequence[Arrays]:
-    """The outputs of a way that was chosen, for each sample."""
+    """The outputs of a chosen way for each sample."""
     situation, won = chosen.situation, chosen.explored.winner
     if situation.segments:
         return run_chain(segment_pieces(situation.segments, half=True), feeds)

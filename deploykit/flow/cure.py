@@ -1,8 +1,9 @@
 """The stage ``cure``: judge a model once, apply the rewrites that its findings name, prove them, and judge once more.
 
-It knows no operator and no device: a rule names what takes its finding away, and the rules say whether it did.
-The proof of a rewrite: the model before and after on the same samples, outputs equal within the transform's stated
-number of float32 roundings for each site, or within what roundings of its inputs change. What fails it is undone.
+It knows no operator and no device: a rule names the rewrites that remove its finding, and judging again
+shows if they did. The proof of a rewrite: the model before and after on the same samples, outputs equal
+within the transform's stated number of float32 roundings for each site, or within what roundings of its
+inputs change. A rewrite that fails is undone.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ __all__ = [
 P = TypeVar("P")
 D = TypeVar("D")
 _SAMPLES = 2
-"""A cure is right by construction; running it shows that the construction has no defect."""
+"""The samples that a cure is run on: it is right by construction, and running it shows that there is no defect."""
 
 
 class JudgedSituation(Record, Generic[P, D]):
-    """A situation, what the backend makes of it, and what the rules of the core (``core``) find in it."""
+    """A situation, the backend's preparation and plan of it, and the findings of the core's rules (``core``)."""
 
     situation: Situation
     core: Findings
@@ -64,12 +65,12 @@ class JudgedSituation(Record, Generic[P, D]):
 
     @property
     def findings(self) -> Findings:
-        """Those of the core, then those of the backend."""
+        """The findings of the core, then those of the backend."""
         return (*self.core, *self.plan.findings)
 
 
 class Cured(Record, Generic[P, D]):
-    """A situation as it was given, and the one to go on with: the same one where ``steps`` are none."""
+    """A situation as given, and the one to go on with: the same one if ``steps`` is empty."""
 
     given: JudgedSituation[P, D]
     judged: JudgedSituation[P, D]
@@ -77,9 +78,9 @@ class Cured(Record, Generic[P, D]):
 
 
 def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> JudgedSituation[P, D]:
-    """Prepare and plan a situation, and collect what all rules say of it."""
+    """Prepares and plans a situation, and collects the findings of all rules."""
     facts, encodings = situation.facts, situation.encodings
-    # No device and no request is looked at: the same for every target.
+    # These findings depend on no device and no request, so all targets share them.
     key = ("core findings", Same(facts), encodings)
     found: Findings | None = shared.known(key)
     if found is None:
@@ -90,7 +91,7 @@ def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> J
     prepared = backend.prepare(situation, shared)
     core, plan = tuple(map(backend.rated, found)), backend.plan(prepared)
     if any(finding.code == "DK001" for finding in core):
-        # No rewrite is proven without sizes: what has one is told as something that may go by itself.
+        # Without sizes no rewrite can be proven: a finding that names one is told as one that the rewrite may remove.
         told = "give the inputs their sizes first: the rewrite {} may do it then"
         waiting = (replace(f, hint=told.format(" or ".join(f.cure))) if f.cure else f for f in plan.findings)
         plan = replace(plan, findings=tuple(waiting))
@@ -98,10 +99,10 @@ def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> J
 
 
 def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWork, tell: Tell) -> Cured[P, D]:
-    """Apply the cures of unhandled errors and warnings, and the structural rewrites that were asked for by name.
+    """Applies the cures of unhandled errors and warnings, and the structural rewrites that were asked for by name.
 
-    A model that the rules take as it is stays what the user gave, byte for byte; so does one that its cures do not
-    help. A finding that only the cured model has may name further cures: they get a second round.
+    A model without such findings stays as the user gave it, byte for byte; so does one that its cures do not help. A
+    finding that only the cured model has may name further cures: they get a second round.
     """
     cured = Cured(given=given, judged=given)
     request, tried = given.situation.request, set[str]()
@@ -114,13 +115,13 @@ def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWor
             break
         tell("rewriting what stands in the way")
         tried.update(names)
-        # All at once; where that helps less than it should, one by one, so that none stays that takes nothing away.
+        # All at once; if that helps less than it should, one by one, so that no rewrite stays that removes nothing.
         together = _applied(backend, cured, names, shared)
         if together is not None and (asked & set(names) or _helped(cured, together)):
             cured = together
             continue
         done, gone = (set[str](), [set[str]()]) if together is None else _gone(cured, together)
-        idle = done.difference(*gone)  # what took nothing away among the others takes nothing away alone
+        idle = done.difference(*gone)  # a rewrite that removes nothing together with others removes nothing alone
         for name in names if len(names) > 1 else ():
             if name in idle:
                 continue
@@ -131,7 +132,9 @@ def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWor
 
 
 def _applied(backend: Backend[P, D], before: Cured[P, D], names: Names, shared: SharedWork) -> Cured[P, D] | None:
-    """With these rewrites, proven and judged; None where nothing was changed, or nothing can be run to prove it."""
+    """The situation with these rewrites, proven and judged; None if
+    nothing changed, or nothing could be run as a proof.
+    """
     situation = before.judged.situation
     key = ("does not run", Same(situation.model.proto))
 
@@ -142,16 +145,16 @@ def _applied(backend: Backend[P, D], before: Cured[P, D], names: Names, shared: 
             done = rewrite(lean_weights(situation.model), situation.encodings, names, feeds, problem=problem)
             if not done.kept and done.problem is not None:
                 shared.keep(key, done.problem)
-        except DeploykitError:  # samples that do not fit, a model that does not run: later stages say so, with reason
+        except DeploykitError:  # later stages report samples that do not fit and a model that does not run
             return None
         if not done.kept:
             return None
-        if has_stale_shapes(done.model):  # what was in the way of inference may be gone
+        if has_stale_shapes(done.model):  # what hindered shape inference may be gone
             settle_outputs(done.model)
         model = wrap_proto(done.model, path=situation.model.path)
         encodings = done.encodings
         if encodings is not None and situation.encodings is not None:
-            # Entries that never had a tensor in the graph stay: rewriting it must not hide them.
+            # Entries without a tensor in the graph stay: rewriting must not hide them.
             strangers = {one.name: one for one in situation.encodings if one.name not in situation.facts.tensors}
             encodings = replace(encodings, entries={**strangers, **encodings.entries})
         facts = replace(facts_of(done.model), model_name=situation.facts.model_name)
@@ -174,7 +177,7 @@ def _chained(tail: ModelProto, before: ModelProto) -> ModelProto:
 
 
 def serialized_tail(tail: ModelProto | None, before: bytes | None) -> bytes | None:
-    """What the host runs: a new tail, and behind it the one that there was before."""
+    """The model that the host runs: a new tail, followed by the earlier one."""
     if tail is None:
         return before
     whole = tail if before is None else _chained(tail, ModelProto.FromString(before))
@@ -182,14 +185,14 @@ def serialized_tail(tail: ModelProto | None, before: bytes | None) -> bytes | No
 
 
 def _wrong(findings: Iterable[Finding]) -> Findings:
-    """The errors and warnings that nothing handles."""
+    """The unhandled errors and warnings."""
     return tuple(f for f in findings if f.severity is not Severity.INFO and f.handled is None)
 
 
 def _helped(before: Cured[P, D], after: Cured[P, D]) -> bool:
-    """Errors go and none comes; or no error changes, and warnings go and none comes. Each step took something away."""
+    """True if errors or warnings go and none comes, without a change for the worse, and each step removed a finding."""
     done, gone = _gone(before, after)
-    # A finding that names several of the steps does not tell which of them took it away.
+    # A finding that names several of the steps does not tell which of them removed it.
     if done - {name for names in gone if len(names) == 1 for name in names}:
         return False
     (errors, warnings), (errors_before, warnings_before) = (
@@ -199,7 +202,7 @@ def _helped(before: Cured[P, D], after: Cured[P, D]) -> bool:
 
 
 def _gone(before: Cured[P, D], after: Cured[P, D]) -> tuple[set[str], list[set[str]]]:
-    """The steps that were done, and of each finding that went away those of them that it names as its cure."""
+    """The names of the steps done, and for each finding removed those of them that it names as cures."""
     left = {finding.about for finding in _wrong(after.judged.findings)}
     done = {step.name for step in after.steps[len(before.steps) :]}
     wrong = _wrong(before.judged.findings)
@@ -207,9 +210,9 @@ def _gone(before: Cured[P, D], after: Cured[P, D]) -> tuple[set[str], list[set[s
 
 
 def _keys(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """(errors, warnings), each by code and subject; without warnings about the file of encodings as such.
+    """(errors, warnings), each as code and subject; without warnings about the encodings file as such.
 
-    No rewrite makes one: it only shows, as where an Einsum becomes a MatMul and its table a weight.
+    A rewrite does not cause these, it only shows them, as when an Einsum becomes a MatMul and its table a weight.
     """
     shown = [one for one in findings if one.blocks or one.subject.kind is not SubjectKind.ENCODINGS]
     return {one.about for one in shown if one.blocks}, {one.about for one in shown if not one.blocks}
@@ -217,15 +220,15 @@ def _keys(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[
 
 _ULP = float(np.finfo(np.float32).eps)
 _COARSE_ULPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""The relative rounding of outputs that are coarser than float32, and are rounded so on the way as well."""
+"""The relative rounding of output types coarser than float32, which are also rounded so on the way."""
 _MOST_LOST_DB = 1.0
-"""Grids of new tensors round once more; what is lost by a wrong one is tens of dB."""
+"""The most loss allowed: grids of new tensors round once more, while a wrong grid costs tens of dB."""
 _LEAST_OPSET = 7
-"""ONNX Runtime promises nothing for operator sets before this one; ONNX's reference computes them."""
+"""The least operator set that ONNX Runtime supports; ONNX's reference computes older ones."""
 
 
 class RewriteStep(Published):
-    """What became of one transform: kept or not and why, where it applied, where not, and the proof.
+    """The result of one transform: kept or not and why, its sites, its refusals, and the proof.
 
     ``ulps`` is the largest difference of any output on the samples, in float32 roundings of that output's largest
     magnitude; None when nothing was run.
@@ -240,7 +243,7 @@ class RewriteStep(Published):
     ulps: float | None = None
 
     def as_published(self) -> Json:
-        """The sites without what is the rewrite's own."""
+        """The published fields; the sites without the rewrite's own data."""
         sites = [published(site, without=("data",)) for site in self.sites]
         return {"rewrite": self.name, **published(self, without=("name",)), "sites": sites}
 
@@ -248,9 +251,9 @@ class RewriteStep(Published):
 class Rewriting(Record):
     """The rewritten model, its encodings, the host model that restores the original outputs, and the steps taken.
 
-    ``open`` are tensors that the rewrites made or changed and about whose range nothing is known: they have no entry.
-    ``concluded`` says of the others where their ranges come from. ``problem`` is why the model does not run,
-    ``outputs`` what it gives for the samples, where it was run.
+    ``open`` are tensors that the rewrites made or changed and whose range is unknown: they have no entry.
+    ``concluded`` names the source of the other ranges. ``problem`` is why the model does not run, ``outputs``
+    are its outputs on the samples, if it was run.
     """
 
     model: ModelProto
@@ -279,13 +282,12 @@ def rewrite(
     problem: InputError | None = None,
     samples: Samples | None = None,
 ) -> Rewriting:
-    """Apply the named transforms in order. Raises UsageError for an unknown name.
+    """Applies the named transforms in order. Raises UsageError for an unknown name.
 
-    Ranges of new entries come from the graph, and from what ``samples`` tell.
-    ``outputs`` are what ``model`` gives for the samples, where they are known already: every model is run once.
-    ``before`` is the rewriting that made ``model`` on the same samples; its steps, tail and outputs are gone on from.
-    ``problem`` is why the model does not run, where that is known: a second try of one that takes all memory may end
-    the process.
+    Ranges of new entries come from the graph and from ``samples``. ``outputs`` are those of ``model`` on the samples,
+    if known: every model is run once. ``before`` is the rewriting that made ``model`` on the same samples; its steps,
+    tail and outputs are continued. ``problem`` is why the model does not run, if known: running one again that takes
+    all memory may end the process.
     """
     state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=(), outputs=outputs)
     outputs = state.outputs
@@ -337,7 +339,7 @@ def rewrite(
 
 
 def _prove(made: Rewritten, before: Feeds, feeds: Feeds) -> tuple[float, Feeds]:
-    """The largest difference in roundings, and what the new model gives without its tail."""
+    """The largest difference in roundings, and the outputs of the new model without its tail."""
     outputs = wholes = Session(made.model).runs(feeds)
     if made.tail is not None:
         ends = Session(made.tail).runs([{**feed, **values} for feed, values in zip(feeds, outputs, strict=True)])
@@ -346,14 +348,14 @@ def _prove(made: Rewritten, before: Feeds, feeds: Feeds) -> tuple[float, Feeds]:
     return max(found, default=0.0), outputs
 
 
-# Editorial: as much as two bits less of the input change.
+# An editorial choice: as much as if the input had two bits less.
 _OF_ITS_OWN = 4.0
 
 
 def _own_noise(model: ModelProto, before: Feeds, feeds: Feeds) -> float:
-    """What the model itself makes of inputs that are off by one rounding of its own: a deep one makes hundreds of it.
+    """The model's own response to inputs that are off by one rounding: a deep model amplifies it by hundreds.
 
-    No more can be asked of steps inside of it. 0 for inputs that are not float.
+    Steps inside the model cannot be more exact. 0 for inputs that are not float.
     """
     halves = any(tensor.data_type == TensorProto.FLOAT16 for tensor in model.graph.initializer)
 
@@ -366,9 +368,9 @@ def _own_noise(model: ModelProto, before: Feeds, feeds: Feeds) -> float:
 
 
 def _gone_on(state: Rewriting, made: Rewritten, step: RewriteStep, samples: Samples | None) -> Rewriting:
-    """With a step that holds: new entries for what it made or changed.
+    """The rewriting with a proven step, and with entries for the tensors it made or changed.
 
-    An old integer entry that holds no longer and has no heir goes.
+    An old integer entry that no longer holds and has no successor is removed.
     """
     tail = made.tail or state.tail
     if made.tail is not None and state.tail is not None:
@@ -391,17 +393,17 @@ def _gone_on(state: Rewriting, made: Rewritten, step: RewriteStep, samples: Samp
 
 
 def difference_in_ulps(wanted: Arrays, got: Arrays) -> float:
-    """The largest difference over all wanted outputs, relative to the rounding of each output's largest value.
+    """The largest difference over all wanted outputs, in roundings of each output's largest value.
 
-    That of float32, or of the output's own type where it is coarser. Infinite where NaN and infinities do not lie in
-    the same places, or a shape differs.
+    The rounding is that of float32, or of the output's own type if that is coarser. Infinite if NaN and infinities are
+    in different places, or a shape differs.
     """
 
     def ulps(value: Any, other: Any) -> float:
         if isinstance(value, list):  # an output that is a sequence of tensors
             alike = isinstance(other, list) and len(other) == len(value)
             return max(map(ulps, value, other), default=0.0) if alike else math.inf
-        if value is None or other is None:  # an optional that holds nothing
+        if value is None or other is None:  # an optional without a value
             return 0.0 if value is other else math.inf
         if other.shape != value.shape or value.dtype.kind in "OUS":
             return 0.0 if np.array_equal(value, other) else math.inf
@@ -422,10 +424,10 @@ def rewrite_quantized(
     names: Iterable[str],
     samples: Samples,
 ) -> Rewriting:
-    """Rewrite a model that holds its quantization as Q/DQ nodes: taken out, rewritten with its grids, put in again.
+    """Rewrites a QDQ model: takes its pairs out, rewrites the float model with its grids, and inserts pairs again.
 
-    The rewrite is proven on the float model; then the quantized one must come as close to that as it did before. Where
-    a rewrite cannot keep the grids, the given model comes back, and steps that say why.
+    The rewrite is proven on the float model; then the quantized one must be as close to it as before. If a rewrite
+    cannot keep the grids, the given model is returned, with steps that say why.
 
     ``model`` must hold its weights. Raises UsageError for an unknown name, InputError for samples that do not fit.
     """
@@ -457,7 +459,7 @@ def rewrite_quantized(
 
 
 def _loss(float_model: ModelProto, given: ModelProto, made: ModelProto, feeds: Feeds) -> str:
-    """Why the rewritten model is not as close to the float one as the given model is; "" where it is."""
+    """Why the rewritten model is not as close to the float one as the given model; "" if it is."""
     right, before, after = (Session(model) for model in (float_model, given, made))
     for feed in feeds:
         wanted, was, now = right.run(feed), before.run(feed), after.run(feed)

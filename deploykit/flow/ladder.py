@@ -1,8 +1,8 @@
-"""The ladder of precisions: measure the candidates, conclude, take the next step, choose the cheapest that is good.
+"""The ladder of precisions: measures candidates, draws conclusions, takes the
+next step, and chooses the cheapest good one.
 
-How a candidate is measured is handed in: on deploykit's simulation, or by whoever quantizes. Where weights are the
-cause, methods that learn better integers for them are tried; which there are is the quantizer's word. Nothing is run
-here.
+The caller says how a candidate is measured: by simulation, or by a quantizer. If weights are the cause of a loss,
+methods that learn better integers are tried; the quantizer says which there are. Nothing is run here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["Ladder", "LadderRung", "Learning", "walk"]
 class LadderRung(Published, kw_only=False, eq=False):
     """One candidate. ``made_by`` says who made its encodings; ``missing`` why it was not measured, else "".
 
-    ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen; so is what
-    packaging refuses, for the reason ``refused``. ``way`` is what packaging changes and was measured with; "" for
-    nothing. ``on_npu`` is the share of nodes on the accelerator, NaN where nothing was asked about that. ``time_us`` is
-    a compiler's estimate, None where none was asked for or there is none.
+    ``runs_here`` is False for a precision that the target cannot run: it is measured to tell causes apart, and never
+    chosen. ``refused`` is why packaging would refuse the candidate, "" if it would not. ``way`` describes the changes
+    by packaging, which were measured too; "" for none. ``on_npu`` is the share of nodes on the accelerator, NaN if not
+    asked for. ``time_us`` is a compiler's estimate in microseconds, None if not asked for or not available.
     """
 
     precision: str
@@ -46,23 +46,25 @@ class LadderRung(Published, kw_only=False, eq=False):
 
     @property
     def may_win(self) -> bool:
-        """True for what the target runs and packaging takes."""
+        """True if the target runs the candidate and packaging takes it."""
         return self.runs_here and not self.refused
 
     def price(self) -> tuple[bool, float, float]:
-        """What leaves work to the host comes last, whatever it saves: somebody has to write and to run that part."""
+        """The sort key of the cost; candidates that leave work to the host
+        come last, as somebody has to write that part.
+        """
         on_host = self.on_npu < 1
         if self.cost is None:
             return on_host, math.inf, math.inf
         return on_host, self.cost.bit_operations, self.cost.weight_bytes + self.cost.activation_bytes
 
     def as_published(self) -> Json:
-        """What was not measured is None."""
+        """The published fields; numbers that were not measured are None."""
         return {**self.reached.to_json(), **published(self, without=("reached", "encodings"))}
 
 
 class RaisedStep(Published, eq=False):
-    """A next step that was taken: why, and what came of it."""
+    """A next step of the ladder: its reason, and its result."""
 
     why: str
     raised: Raised
@@ -70,16 +72,17 @@ class RaisedStep(Published, eq=False):
 
     @property
     def told(self) -> str:
-        """What was done, in one line."""
+        """The step in one line."""
         best = self.raised.best
         return f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
 
 
 class Learning(Record):
-    """Who can learn weights. ``methods`` are names in the order to try them, none where ``missing`` says what lacks.
+    """Which methods can learn weights. ``methods`` are names in the order to
+    try them; ``missing`` says why there are none.
 
-    ``measure`` takes ``PRECISION+METHOD``; no method is begun after ``seconds``. ``install`` is the command for what is
-    missing.
+    ``measure`` takes ``PRECISION+METHOD``; no method is begun after ``seconds``.
+    ``install`` is the command that installs one.
     """
 
     methods: tuple[str, ...] = ()
@@ -89,7 +92,7 @@ class Learning(Record):
 
 
 class TriedMethod(Published, eq=False):
-    """One method: the candidate that came out, with why none did where that is so, and what it took."""
+    """One method: its candidate (with the reason if there is none), and the seconds it took."""
 
     method: str
     candidate: LadderRung
@@ -101,7 +104,7 @@ class TriedMethod(Published, eq=False):
 
 
 class LearnedStep(Published, eq=False):
-    """That better weights were looked for: from which candidate, with what, and the best that came out."""
+    """The search for better weights: the candidate it began with, the methods tried, and the best result."""
 
     why: str
     base: LadderRung
@@ -109,26 +112,26 @@ class LearnedStep(Published, eq=False):
     candidate: LadderRung
     met: bool | None
     left: Names
-    """Methods that were not begun, since the time was up."""
+    """Methods that were not begun, because the time was up."""
 
     @property
     def told(self) -> str:
-        """What was done, in one line."""
+        """The step in one line."""
         return f"tried {', '.join(one.method for one in self.tried)}"
 
     @property
     def is_better(self) -> bool:
-        """True where the best that came out has more of the signal left than what it was made from."""
+        """True if the best result has a higher signal-to-noise ratio than the candidate it began with."""
         return self.candidate.reached.sqnr_db > self.base.reached.sqnr_db
 
     def as_published(self) -> Json:
-        """``raised`` is None, as no layer was."""
+        """The published fields; ``raised`` is None, as no layer was raised."""
         learned = {"from": self.base, "tried": self.tried, "left": self.left, "meets_goal": self.met}
         return {"why": self.why, "raised": None, "learned": learned, "candidate": self.candidate}
 
 
 class Ladder(Published, eq=False):
-    """The story of one model: candidates, conclusions, steps, and what was chosen; None where nothing is good."""
+    """The ladder of one model: candidates, conclusions, steps, and the chosen candidate; None if none is good."""
 
     goal: Goal
     rungs: tuple[LadderRung, ...]
@@ -139,26 +142,26 @@ class Ladder(Published, eq=False):
 
     @property
     def advised(self) -> str:
-        """The conclusions in one line, "" where none were drawn."""
+        """The conclusions in one line, "" if there are none."""
         return "" if self.advice is None else "; ".join(item.says for item in self.advice.conclusions)
 
     def meets(self, rung: LadderRung) -> bool | None:
-        """Whether a candidate reaches the goal; None where it was not measured."""
+        """Whether a candidate reaches the goal; None if it was not measured."""
         return self.goal.is_met(rung.reached)
 
     @property
     def fastest(self) -> LadderRung | None:
-        """The candidate that reaches the goal in the least estimated time; None where no times are known."""
+        """The candidate that reaches the goal in the least estimated time; None if no times are known."""
         timed = (rung for rung in self.all_rungs if rung.time_us is not None and rung.may_win and self.meets(rung))
         return min(timed, key=attrgetter("time_us"), default=None)
 
     @property
     def all_rungs(self) -> tuple[LadderRung, ...]:
-        """The candidates, and what came of each step."""
+        """The candidates, and the result of each step."""
         return (*self.rungs, *(step.candidate for step in self.steps))
 
     def as_published(self) -> Json:
-        """The whole story."""
+        """The whole ladder as JSON."""
         return {
             "goal": str(self.goal),
             "candidates": [self._told(rung) for rung in self.rungs],
@@ -188,17 +191,17 @@ def walk(
     learning: Learning | None = None,
     tell: Tell = silent,
 ) -> Ladder:
-    """Measure every candidate, conclude, raise the layers that the conclusion points at, choose.
+    """Measures every candidate, draws conclusions, raises the layers that these suggest, and chooses.
 
     ``mix`` raises the fewest layers of a measured candidate to one of the ``wides`` that the target mixes; ``confirm``
-    measures what came out as a candidate of its own. Where weights are the cause, ``learning`` says who can learn
-    better ones; layers are raised of what came out.
+    measures the result as a candidate. If weights are the cause of a loss, ``learning`` says how better ones are
+    learned; layers of its result are raised then.
     """
     rungs = []
     for name in names:
         tell(f"measuring {name}")
         rungs.append(measure(name))
-    # Those that leave a part to the host are other models, whose numbers tell nothing about the bits.
+    # Candidates that leave a part to the host are other models, whose numbers say nothing about the bits.
     whole = [rung for rung in rungs if not rung.on_npu < 1]
     measured = {rung.precision: rung.reached for rung in whole if goal.is_met(rung.reached) is not None}
     if goal.needs_metric and measured:
@@ -231,7 +234,7 @@ def _steps(
     wides: Sequence[WideType],
     tell: Tell,
 ) -> list[RaisedStep]:
-    """Lite mixed precision from the cheapest base that is poor, upwards to the type that was seen to be good."""
+    """The steps of lite mixed precision: from the cheapest poor base up to the type that was seen to be good."""
 
     def is_met(name: str) -> bool | None:
         return goal.is_met(by_name[name].reached) if name in by_name else None
@@ -272,10 +275,10 @@ def _learn_weights(
     measure: Callable[[str], LadderRung],
     tell: Tell,
 ) -> tuple[LearnedStep | None, tuple[Advised, ...]]:
-    """Try each method until one reaches the goal, where the candidates say that weights are the cause.
+    """Tries each method until one reaches the goal, if the candidates show that weights are the cause.
 
-    The step is None where they do not, or where nothing came out; the conclusions say what is left to do. Where 8-bit
-    weights are good, 4 bits are worth the quickest method and no training.
+    The step is None if they do not, or if there is no result; the conclusions say what is left to do. If 8-bit weights
+    are good, only the quickest method is tried for 4 bits, and no training is advised.
     """
     by_name = {rung.precision: rung for rung in rungs}
     met = {name: goal.is_met(rung.reached) for name, rung in by_name.items()}
@@ -313,7 +316,7 @@ def _learn_weights(
     best = max((one.candidate for one in tried), key=rank)
     is_met = goal.is_met(best.reached)
     further: tuple[Advised, ...] = ()
-    if not is_met and not eight_bits:  # training is the user's: what to begin with, and what to bring back
+    if not is_met and not eight_bits:  # training is the user's: the advice says how
         to_train = Advised(
             f"no method after training makes {base.precision} good enough",
             because=tuple(

@@ -1,4 +1,4 @@
-"""The commands about one model: the stages one after the other. It decides nothing."""
+"""The commands about one model: they call the stages one after the other and decide nothing themselves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ AUDITING = "running each kernel by itself"
 
 
 class PackageJob(Record):
-    """One package to make. ``shared`` is what the jobs that were read together share: the model, prepared work."""
+    """One package to make. ``shared`` holds the work shared by jobs that were read together: the model,
+    preparations.
+    """
 
     backend: AnyBackend
     given: Situation
@@ -59,9 +61,9 @@ class PackageJob(Record):
     tell: Tell
 
     def make(self) -> Packaged:
-        """Cure, choose, plan, render, run, seal; nothing is written when an error is not handled.
+        """Cures, chooses, plans, renders, runs, seals. Nothing is written if an error is unhandled.
 
-        What running shows may call for another request for the same model: that gets a second round.
+        Running may show that another request for the same model is needed: that gets a further round.
         """
         quantizing = [QUANTIZING] if quantizes(self.backend, self.given) else []
         running = [RUNNING] if self.given.request.compile is not False else []
@@ -74,7 +76,7 @@ class PackageJob(Record):
             ran: RanPackage | None = None
             asked_by: Instead | None = None
             avoided: Findings = ()
-            # What makes a tool end is gone around first, then what is wrong is made otherwise.
+            # First a tool's crash is worked around, then wrong results are.
             for _ in range(3):
                 steps.begin(DECIDING)
                 decision = decide(self.backend, given, self.shared, self.tell)
@@ -105,10 +107,10 @@ def read_jobs(
 ) -> tuple[PackageJob, ...]:
     """The jobs of requests that differ in their target, backend and SDK only; the model is read once.
 
-    ``output`` are the fields of ``Output``, as for all of these functions.
+    ``output`` are the fields of ``Output``, as for all functions here.
     """
     shared, how = SharedWork(), Output(**output)
-    for out in outs:  # before hours of work for a folder that is kept
+    for out in outs:  # checked now, not after hours of work
         check_place(out, force=how.force)
     for tell in progress[:1]:
         tell("reading the model and its encodings")
@@ -121,7 +123,7 @@ def read_jobs(
 
 
 def make_package(request: Request, out: Path, *, progress: Tell = silent, **output: Any) -> Packaged:
-    """Check, plan, render, write and verify one package; nothing is written when an error is not handled."""
+    """Checks, plans, renders, writes and verifies one package. Nothing is written if an error is unhandled."""
     (job,) = read_jobs([request], [out], progress=[progress], **output)
     return job.make()
 
@@ -129,9 +131,9 @@ def make_package(request: Request, out: Path, *, progress: Tell = silent, **outp
 def make_packages(
     requests: Sequence[Request], out: Path, *, progress: Tell = silent, **output: Any
 ) -> tuple[Packaged, ...]:
-    """One package for each request; the requests differ in their target only.
+    """Makes one package for each request; the requests differ in their target only.
 
-    A single one goes to ``out``, several go to folders below it, named after the devices.
+    A single package goes to ``out``, several go to folders below it, named after the devices.
     """
     if len(requests) == 1:
         return (make_package(requests[0], out, progress=progress, **output),)
@@ -142,14 +144,14 @@ def make_packages(
 
 
 def make_plan(request: Request, *, progress: Tell = silent) -> Plan[Any]:
-    """The decision for one request, nothing written."""
+    """The decision for one request; nothing is written."""
     return _decided(request, progress)[1].plan
 
 
 def estimate(request: Request, *, progress: Tell = silent) -> Estimate | None:
-    """How long the package would take by its compiler's own cost model: it is made, compiled and thrown away.
+    """The estimated time of the package by its compiler's own cost model: it is made, compiled and thrown away.
 
-    None where the compiler has none, and where no compiler runs here. For backends with the option ``estimate``.
+    None if the compiler gives no estimate, or if no compiler runs here. For backends with the option ``estimate``.
     """
     asked = replace(request, adapter_options={**request.adapter_options, KERNELS.name: "off"})
     with scratch() as folder:
@@ -157,21 +159,23 @@ def estimate(request: Request, *, progress: Tell = silent) -> Estimate | None:
 
 
 def check(request: Request, *, progress: Tell = silent) -> Findings:
-    """The findings of a plan, and those about kernels where the backend runs each by itself here."""
+    """The findings of a plan, with those about kernels if the backend can run each by itself here."""
     with blaming(request.model):
         backend, decision = _decided(request, progress, AUDITING)
         return with_kernels(backend, decision, progress)
 
 
 def audit(request: Request, *, level: str = "full", progress: Tell = silent) -> Audit:
-    """Each kernel of the model as it would be packaged; UsageError for a backend that runs none by itself."""
+    """Runs each kernel of the model as it would be packaged. Raises UsageError for a backend that cannot run
+    kernels.
+    """
     with blaming(request.model):
         backend, decision = _decided(replace(request, backend=auditor(request.backend)), progress, AUDITING)
         return backend.audit(decision.prepared, level=level, progress=progress)
 
 
 def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Decision[Any, Any]]:
-    """The backend and the decision; steps that come after it (``more``) are begun by then."""
+    """The backend and the decision; the later steps ``more`` are begun afterwards."""
     with _guarded(request.model, checking=True):
         backend, given = read_situation(request)
     with _guarded(request.model, given=given, checking=True):
@@ -190,7 +194,7 @@ def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Deci
 
 @contextmanager
 def _guarded(*models: Path, given: Situation | None = None, checking: bool = False) -> Iterator[None]:
-    """Work on models: ``blaming`` them, in memory that grows with their files, those of ``given`` weights too."""
+    """Blames errors on the models, and limits memory by the size of their files, with the weights of ``given``."""
     paths = [*models, *(external.path for external in given.model.external)] if given is not None else models
     size = sum(path.stat().st_size for path in paths if path.is_file())
     with blaming(*models), guarded_memory(size, checking=checking):

@@ -1,6 +1,6 @@
-"""The stage ``plan``: the decision for the way that was chosen, and everything found on the way, in one list.
+"""The stage ``plan``: the decision for the chosen way, with all findings of the earlier stages in one list.
 
-It writes nothing; what a device or an SDK can do is the adapter's business.
+It writes nothing; the adapter knows what a device or an SDK can do.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["Decision", "decide", "plan_as_given"]
 
 SECONDS = 120.0
-"""What all questions to compilers about one model may take together."""
+"""The time limit in seconds for all questions to compilers about one model."""
 
 P = TypeVar("P")
 D = TypeVar("D")
 
 
 class Decision(Record, Generic[P, D]):
-    """What was asked for, what is packaged instead where the graph was rewritten or cut, and the plan for that."""
+    """The request's situation, the way that is packaged (perhaps a rewritten or cut graph), and its plan."""
 
     given: Situation
     chosen: ChosenWay
@@ -42,14 +42,14 @@ class Decision(Record, Generic[P, D]):
     plan: Plan[D]
 
 
-# About a range of the file: it stays as it is where a rewrite moves the operator that shows it, as to the host.
+# A finding about a range of the file stays, even if a rewrite moves its operator, as to the host.
 _LASTING = frozenset({"DK112"})
 
 
 def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: Tell) -> Decision[P, D]:
-    """Cure, choose, and plan the way that was chosen; the plan of the cured model stands where that is the way.
+    """Cures, chooses, and plans the chosen way; the plan of the cured model is kept if it is that way.
 
-    What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
+    Errors of the model as given stay visible: they are shown as handled by the rewriting.
     """
     cured = cure(backend, judge(backend, given, shared), shared, tell)
     judged = cured.judged
@@ -88,7 +88,7 @@ def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: T
 
 
 def plan_as_given(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> Plan[D]:
-    """The plan for a model, at most cured, nothing chosen; asked for one model under many releases."""
+    """The plan for a model that is cured but not changed otherwise; asked for one model under many releases."""
     cured = cure(backend, judge(backend, situation, shared), shared, silent)
     judged = _with_opinions(backend, cured.judged, shared, silent)
     found = (*situation.target.findings, *judged.findings)
@@ -98,7 +98,7 @@ def plan_as_given(backend: Backend[P, D], situation: Situation, shared: SharedWo
 def _with_opinions(
     backend: Backend[P, D], judged: JudgedSituation[P, D], shared: SharedWork, tell: Tell
 ) -> JudgedSituation[P, D]:
-    """With what a compiler says of findings that would refuse the model; planned anew where it refutes one."""
+    """The situation with a compiler's opinions on findings that refuse the model; planned again if one is refuted."""
     opinions = second_opinions(backend, judged.situation, judged.findings, shared, tell)
     if opinions is None:
         return judged
@@ -109,9 +109,9 @@ def _with_opinions(
 def second_opinions(
     backend: Backend[Any, Any], situation: Situation, findings: Iterable[Finding], shared: SharedWork, tell: Tell
 ) -> Opinions | None:
-    """What the compiler that is installed here says of findings that would refuse the model and are not sure.
+    """The opinions of a compiler that is installed here on findings that refuse the model and are not certain.
 
-    Or why none was asked; None where there is nothing to ask. The backend that has the compiler judges its answers.
+    With the reason if none could be asked; None if there is nothing to ask. The compiler's backend judges its answers.
     """
     claims = [finding for finding in findings if finding.blocks and finding.claim is not None]
     target, device = situation.target, situation.target.device
@@ -133,7 +133,7 @@ def second_opinions(
     asked = [finding for finding in claims if any(_may_answer(one, finding, own=own) for one in usable)]
     if not asked:
         return None
-    # Each finding goes to the nearest compiler, to the next what that one left open: the nearer answer counts.
+    # Each finding goes to the nearest compiler, open ones to the next; the nearer compiler's answer counts.
     started, by, left = time.monotonic(), dict[int, Opinion](), list(range(len(asked)))
     for compiler in usable:
         rest = SECONDS - (time.monotonic() - started) if by else SECONDS
@@ -146,33 +146,33 @@ def second_opinions(
             if place not in by or opinion.state is not OpinionState.OPEN:
                 by[place] = replace(opinion, by=compiler) if len(usable) > 1 else opinion
         left = [place for place in left if by[place].state is OpinionState.OPEN]
-    # The SDK of the package is named where the compiler does not belong to it.
+    # The package's SDK is named if the compiler does not belong to it.
     other = "" if target.sdk is None or target.sdk.version == usable[0].release else target.sdk.sdk
     other = f"{other} {target.requested or target.sdk.version}" if other and target.sdk is not None else ""
     return Opinions(compiler=usable[0], opinions=tuple(by[place] for place in range(len(asked))), unasked=other)
 
 
 def _may_answer(compiler: Compiler, finding: Finding, *, own: bool) -> bool:
-    """True where this compiler may answer, and nobody has seen with its release what it would say."""
+    """True if this compiler may answer, and its answer is not already known for its release."""
     claim = finding.claim
     if claim is None or (claim.answered_by is Answerer.TOOLS and not own):
         return False
     if claim.confidence.rank >= Confidence.REPORTED.rank:
         return True
-    try:  # by series (2.51 of 2.51.0); what nobody dated, or with another kind of number, counts as older
+    try:  # by series (2.51 of 2.51.0); without a date, or with another kind of number, a claim counts as older
         return Version(claim.seen_with).release[:2] < Version(compiler.release).release[:2]
     except InvalidVersion:
         return True
 
 
 def _settled(findings: Iterable[Finding], situation: Situation) -> Findings:
-    """In order, with the compiler's word on them, each once: two stages may see the same thing, the first stands."""
+    """The findings in order, with the compiler's opinions, each once: if two stages find the same, the first counts."""
     found = tuple(findings) if situation.opinions is None else situation.opinions.applied(findings)
     return sort_findings(each_once(found))
 
 
 def _avoided(before: Iterable[Finding], after: Iterable[Finding], how: str) -> Findings:
-    """Errors and warnings of the model as it was given that the rewritten one no longer has."""
+    """Errors and warnings of the model as given that the rewritten one no longer has."""
     left = {finding.about for finding in after}
     gone = [finding for finding in before if finding.about not in left]
     return tuple(finding.with_handled(how) for finding in gone if finding.severity is not Severity.INFO)

@@ -1,7 +1,8 @@
-"""The stage ``read``: the target first, because that is cheap, then model and encodings, with the sizes devices need.
+"""The stage ``read``: the target first, because it is cheap, then model and
+encodings, with the fixed sizes devices need.
 
-Every device needs fixed shapes; ``accuracy.samples.sizes`` decides them and says why. A model with fixed shapes passes
-untouched. Nothing else is decided here.
+``accuracy.samples.sizes`` decides the sizes and says why. A model with fixed shapes
+is not changed. Nothing else is decided here.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["read_situation", "read_situations", "resolve_target", "turned"]
 
 
 def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
-    """The backend and the device under the wanted SDK version; raises UnknownTargetError."""
+    """The backend, and the device under the requested SDK version. Raises UnknownTargetError."""
     if request.backend is not None:
         backend = load_backend(request.backend)
         return backend, backend.resolve(device_named(request.target, backend), request.sdk)
@@ -46,13 +47,15 @@ def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
 
 
 def read_situation(request: Request) -> tuple[AnyBackend, Situation]:
-    """Everything known before a decision: the target first, because that is cheap, then model and encodings."""
+    """Reads everything that is known before a decision: the target first,
+    because it is cheap, then model and encodings.
+    """
     ((backend, situation),) = read_situations([request])
     return backend, situation
 
 
 def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situation]]:
-    """The same for requests that differ in their target only: model and encodings are read once."""
+    """Reads the situations of requests that differ in their target only: model and encodings are read once."""
     targets = [resolve_target(request) for request in requests]
     requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
     model = load_model(requests[0].model)
@@ -81,11 +84,11 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
         Situation(request=request, model=model, facts=facts, encodings=encodings, target=target, rewritten=changed)
     )
     inputs = given.request.inputs
-    if inputs:  # a name or a value that makes no sense is told even where nothing will be run with it
+    if inputs:  # wrong names and values are reported even if nothing is run with them
         from deploykit.accuracy.samples.calibration import parse_declarations
 
         parse_declarations(inputs, input_specs(given.facts))
-    if request.io:  # names that make no sense are told before anything is done
+    if request.io:  # wrong names are reported before any work
         from deploykit.rewrites.borders import asked_borders
 
         asked_borders(request.io, given.facts)
@@ -96,7 +99,7 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
 
 
 def turned(situation: Situation, shared: SharedWork) -> Situation:
-    """The situation with the inputs and outputs that ``--io`` names as N, H, W, C."""
+    """The situation with the inputs and outputs that ``--io`` names turned to N, H, W, C."""
     if not situation.request.io:
         return situation
     from deploykit.rewrites.borders import asked_borders, turn_borders
@@ -116,15 +119,15 @@ def turned(situation: Situation, shared: SharedWork) -> Situation:
 
 
 def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: GraphFacts) -> None:
-    """Raise UsageError where ``asked`` names widths, or a float type, that the encodings do not hold.
+    """Raises UsageError if ``asked`` names widths, or a float type, that the encodings do not hold.
 
-    Encodings say the precision of every tensor themselves; a name beside them that says something else would
-    otherwise be left out of account without a word. Names that tell no widths are the backend's business.
+    Encodings state the precision of every tensor; a different name beside them would be silently ignored. Names without
+    widths are left to the backend.
     """
     held: dict[str, set[int]] = {"activations": set(), "weights": set()}
     for entry in encodings:
         fact = facts.tensors.get(entry.name)
-        # 32 bits are biases, which no precision's name counts.
+        # 32 bits are biases, which a precision's name does not count.
         if isinstance(entry.value, Affine | Lpbq) and entry.value.bits < 32 and fact is not None:
             held["weights" if fact.is_weight else "activations"].add(entry.value.bits)
     widths = bits_of(asked or "")
@@ -142,18 +145,18 @@ def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: Gra
         )
 
 
-# What fixed sizes settle: which branch runs, how often a loop does, shapes that are computed from shapes.
+# Rewrites that fixed sizes make possible: the branch that runs, the number of loops, shapes computed from shapes.
 _FOLDS = ("inline-control-flow", "simplify")
 
 
 def pin(given: Situation) -> Situation:
-    """With the sizes that the request, the samples, the model or its kind decide; the same one where nothing is open.
+    """The situation with sizes from the request, the samples, or the model; the same one if no size is open.
 
-    What ``--input`` says of sizes is used up. Raises UsageError for a stated shape that the model contradicts. Sizes
-    that nothing decides stay open; a rule asks.
+    Shapes in ``--input`` are removed from the request. Raises UsageError for a stated shape that the model contradicts.
+    Sizes that nothing decides stay open; a rule reports them.
     """
     request, model, facts, encodings = given.request, given.model, given.facts, given.encodings
-    # Inputs of unknown rank or of text cannot be fed here: rules say what is wrong with them.
+    # Inputs of unknown rank or of text cannot be fed here: rules report them.
     fed = [facts.tensors[name] for name in facts.inputs]
     specs = input_specs(facts) if all(one.shape is not None and one.dtype != "string" for one in fed) else ()
     open_ = any(None in spec.shape for spec in specs)
@@ -169,7 +172,7 @@ def pin(given: Situation) -> Situation:
     choices, texts = _stated_choices(branch_choices(proto) if branches else {}, texts)
     runs = runs_with(proto, facts, choices)
     given = replace(given, request=replace(request, inputs=texts))
-    # An output with an open dimension beside the batch: there is a result for each place of a picture.
+    # An output with an open dimension besides the batch is dense: it has a result for each place of a picture.
     outputs = [facts.tensors[name].shape or (None, None) for name in facts.outputs]
     sizes = decide_sizes(
         facts,
@@ -192,19 +195,19 @@ def pin(given: Situation) -> Situation:
         )
     pinned = pin_shapes(proto, shapes, choices)
     was = [tensor.shape or (None,) for tensor in facts.tensors.values()]
-    # Symbols of computed tensors are taken away only where they hid sizes.
+    # Symbols of computed tensors are only removed if they hid sizes.
     if not (sizes or choices or any(not isinstance(dim, int) for shape in was for dim in shape)):
         pinned = proto
     feed = _proof_feed(pinned)
     folded = rewrite(pinned, encodings, _FOLDS, [feed])
-    if folded.problem is not None:  # a table may have no other place than 0
+    if folded.problem is not None:  # an index may have no other valid value than 0
         floats = {name: value if value.dtype.kind == "f" else np.zeros_like(value) for name, value in feed.items()}
         folded = rewrite(pinned, encodings, _FOLDS, [floats])
     pinned, kept = folded.model, folded.encodings
     settle_outputs(pinned)
     if pinned is proto or not (sizes or choices or folded.kept):
         return given
-    if kept is not None and encodings is not None:  # folding must not hide entries that never had a tensor
+    if kept is not None and encodings is not None:  # folding must not hide entries without a tensor
         strangers = {entry.name: entry for entry in encodings if entry.name not in facts.tensors}
         kept = replace(kept, entries={**strangers, **kept.entries})
     changed = wrap_proto(pinned, path=model.path)
@@ -220,7 +223,7 @@ def pin(given: Situation) -> Situation:
 
 
 def _stated_choices(choices: Mapping[str, int], texts: tuple[str, ...]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """What ``--input`` says of an input that chooses a branch outranks what the graph asks for."""
+    """Replaces the graph's choice of a branch by the user's ``--input``; also the other ``--input`` texts."""
     stated = dict(choices)
     rest = []
     for text in texts:
@@ -235,7 +238,7 @@ def _stated_choices(choices: Mapping[str, int], texts: tuple[str, ...]) -> tuple
 
 
 def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: ModelProto) -> dict[str, Shape]:
-    """The shape of one sample by input, that of the first file; nothing where the data does not say."""
+    """The shape of one sample by input, from the first file; empty if the data does not tell."""
     if source is None:
         return {}
     from deploykit.accuracy.samples.calibration import load_calibration, places_in, read_places
@@ -251,17 +254,19 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: Mo
         known = frozenset(spec.name for spec in specs)
         places = [places_in(file, specs, optional=known, sound=data.sound) for file in data.files[:1]]
         sample = next(read_places(places[0][:1]), {}) if places else {}
-    except DeploykitError:  # whoever reads the samples says what is wrong with them
+    except DeploykitError:  # the code that reads the samples reports their errors
         return {}
     shapes = {spec: sample[spec.name].shape for spec in specs if spec.name in sample}
-    # A first axis that is open holds samples, unless they meet in the model. Of a sound it may be the only one.
+    # An open first axis counts samples, unless they meet in the model. For a sound it may be the only axis.
     several = {spec for spec, shape in shapes.items() if shape and spec.shape[0] is None and data.sound is None}
     cut = not rows_meet(model, sample, {spec.name for spec in several if shapes[spec][0] > 1})
     return {spec.name: (1, *shape[1:]) if cut and spec in several else shape for spec, shape in shapes.items()}
 
 
 def _proof_feed(model: ModelProto) -> dict[str, Numbers]:
-    """Something to run both forms on: folding is right by construction, and the run shows that it has no defect."""
+    """Inputs on which both forms are run: folding is right by construction, and the run shows that there is
+    no defect.
+    """
     specs = input_specs(collect_facts(wrap_proto(model, path=Path("model.onnx"))))
     return {
         spec.name: arbitrary_values(

@@ -1,4 +1,4 @@
-"""One model under every release: planned by the tables of each, or packaged by each compiler that runs here."""
+"""One model under every release: planned with the tables of each, or packaged by each compiler that runs here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _YES = str(Status.SUPPORTED)
 
 
 class SdkTrial(Published):
-    """One SDK release and what stands in the way of a plan under it."""
+    """One SDK release, and the findings of a plan under it."""
 
     WITHOUT = ("findings",)
     ALSO = ("ok", "state", "blocking", "open")
@@ -35,14 +35,14 @@ class SdkTrial(Published):
 
     @property
     def blocking(self) -> tuple[str, ...]:
-        """The codes of what stands in the way."""
+        """The codes of the findings that block."""
         return tuple(sorted({finding.code for finding in self.findings if finding.blocks}))
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The codes of what the tables do not answer with yes for this release, and what stops nothing by itself.
+        """The codes of unhandled findings that do not block, but for which the release's table does not say yes.
 
-        A rule that asked a table says the answer in its evidence, as ``status``.
+        A rule that asked a table puts the answer into its evidence, as ``status``.
         """
         asked = (finding for finding in self.findings if not finding.blocks and finding.handled is None)
         doubtful = {finding.code for finding in asked if finding.evidence.get("status", _YES) != _YES}
@@ -50,7 +50,7 @@ class SdkTrial(Published):
 
     @property
     def ok(self) -> bool:
-        """True when nothing blocks and nothing that the plan rests on is open."""
+        """True if nothing blocks and nothing is open."""
         return self.state == "ok"
 
     @property
@@ -75,7 +75,7 @@ class SdkSearch(Published):
 
 
 class CompilerTrial(Published):
-    """What the compiler of one release made of a model, and how long that takes by its own estimate."""
+    """The result of one release's compiler for a model, with its estimate of the time."""
 
     sdk: str
     status: PackageStatus
@@ -84,21 +84,21 @@ class CompilerTrial(Published):
 
     @property
     def is_compiled(self) -> bool:
-        """Its compiler takes the model."""
+        """True if the compiler takes the model."""
         return self.status.compiled.state is Compiled.YES
 
 
 def try_compilers(request: Request, progress: Tell) -> tuple[CompilerTrial, ...]:
-    """Package a model with every compiler that runs here, oldest first, and keep what they say.
+    """Packages a model with every compiler that runs here, oldest first, and collects the results.
 
-    UsageError for a backend of which none does.
+    Raises UsageError for a backend without a compiler here.
     """
     known = [one for one in load_backends() if request.backend in (None, one.id)]
     backend = next((one for one in known if one.releases_here()), None)
     if backend is None:
         whose = f" of {request.backend}" if request.backend else ""
         raise UsageError(f"no compiler{whose} runs here", next="'deploykit toolchain list' names some")
-    # One compilation each: kernels are not run by themselves, a time is asked for where there may be none.
+    # One compilation each: kernels are not run one by one, and a time is requested if the backend can estimate it.
     has = {spec.name for spec in backend.options()}
     options = {name: value for name, value in ((KERNELS.name, "off"), (ESTIMATE.name, True)) if name in has}
     trials = []
@@ -115,9 +115,9 @@ def try_compilers(request: Request, progress: Tell) -> tuple[CompilerTrial, ...]
 
 
 def lowest_sdk(request: Request) -> SdkSearch:
-    """Plan one request under every SDK release that has tables, oldest first; the model is read once.
+    """Plans one request under every SDK release with tables, oldest first; the model is read once.
 
-    Raises UsageError for a backend whose tables are not kept per release.
+    Raises UsageError for a backend without tables per release.
     """
     with blaming(request.model):
         backend, situation = read_situation(replace(request, sdk=None))
@@ -133,7 +133,7 @@ def lowest_sdk(request: Request) -> SdkSearch:
             try:
                 target = backend.resolve(device, version)
             except UnknownTargetError:
-                continue  # a release that is known to exist and about whose tools nothing is known
+                continue  # a release known by name only
             tried = replace(situation, request=replace(situation.request, sdk=version), target=target)
             trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, shared).findings))
         return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))

@@ -1,6 +1,6 @@
-"""The stage ``render``: the pages of a package as text, beside the files of the backend. It writes nothing to disk.
+"""The stage ``render``: the pages of a package as text, besides the files of the backend. It writes nothing to disk.
 
-It runs a model only to draw detections on the samples, and does without the picture where that fails.
+It runs a model only to draw detections on the samples, and leaves the picture out if that fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def documents(
     generated: Names,
     templates: Path | None,
 ) -> Iterator[PackageFile]:
-    """The pages for people, which tell what ran as well.
+    """Yields the pages for people, which also tell what ran.
 
     ``changes`` are those of the graph, ``generated`` the steps that did not run.
     """
@@ -54,9 +54,9 @@ def documents(
 
 
 def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json | None:
-    """The pictures of the first set of detections; None where outputs are no boxes or samples are no pictures.
+    """The pictures of the first set of detections; None if outputs are no boxes or samples are no pictures.
 
-    None as well where samples are private: a page that is handed on would show them.
+    Also None if samples are private: a page that is passed on would show them.
     """
     samples, groups = decision.chosen.samples, detection_sets(decision.given.facts)
     if not decision.given.request.keep_samples or samples is None or not groups:
@@ -80,7 +80,7 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json
 
 
 def _after(decision: Decision[Any, Any], execution: Execution, group: DetectionSet, feeds: Feeds) -> Seen | None:
-    """What ran the package; else its simulation, where it has encodings that say what to simulate."""
+    """The outputs of the run; else those of a simulation, if there are encodings; else None."""
     seen = execution.seen
     if seen is not None and set(group.outputs) <= set(seen.outputs[0]):
         return replace(seen, feeds=tuple(feeds), outputs=seen.outputs[: len(feeds)])

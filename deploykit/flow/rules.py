@@ -1,4 +1,6 @@
-"""Rules about the way that was chosen (DK201 to DK251) and encodings made here (DK220 on), and all registries."""
+"""Rules about the chosen way (DK201 to DK251) and about encodings made here (DK220 on), and all registries of
+the core.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,8 @@ def check_simulated(chosen: ChosenWay) -> Finds:
 
     Fix: make the model run in ONNX Runtime, and give --calibration data that fits its inputs
     """
-    # The reason why not; an error where segments were insisted on, for only what was simulated is cut.
-    # Without encodings there is no mix: what was asked for and not done is told by DK208.
+    # An error if the user insists on segments, as only a simulated model is cut. Without encodings there is no mix:
+    # DK208 reports requests that were not fulfilled.
     if not chosen.skipped or chosen.situation.encodings is None:
         return
     insisted = chosen.situation.request.mixed == "segments"
@@ -136,7 +138,7 @@ def check_segments(chosen: ChosenWay) -> Finds:
 
     Fix: run the segments in order, as the run scripts do, or let the tools mix with --mixed fallback
     """
-    # How many, what crosses, and what runs in float only because of where the cuts are.
+    # The number of segments, the tensors between them, and the operators that are float only because of the cuts.
     segments = chosen.situation.segments
     if not segments:
         return
@@ -165,7 +167,7 @@ def check_open(chosen: ChosenWay) -> Finds:
 
     Fix: give data with --calibration, or say what the input is with --input NAME=VALUE
     """
-    # Each tensor with the input that it hangs on; no error where another way leaves it float.
+    # Each tensor with the input that it depends on; no error if another way leaves it float.
     won = chosen.explored.winner
     if won is not None and won.way.kind == "integer":
         return
@@ -196,7 +198,7 @@ def check_asked(chosen: ChosenWay) -> Finds:
 
     Fix: leave it out, or change what the reason names
     """
-    # Every asked-for rewrite that the chosen way is not made with.
+    # Every requested rewrite that the chosen way does not have.
     for name in chosen.situation.request.rewrite:
         why = _why_not_applied(chosen, name)
         if why:
@@ -231,7 +233,7 @@ def check_inferred(chosen: ChosenWay) -> Finds:
 
     Fix: export the encodings with these tensors, or compare the ranges with what your data reaches
     """
-    # How many of which origin, and every conclusion in the evidence.
+    # The number of entries by origin, and every conclusion in the evidence.
     won = chosen.explored.winner
     inferences = (chosen.filled, None if won is None else won.inference)
     concluded = {name: one for made in inferences if made is not None for name, one in made.concluded.items()}
@@ -245,7 +247,7 @@ def check_inferred(chosen: ChosenWay) -> Finds:
     yield _of_model(
         chosen,
         f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
-        # No data can correct such ranges.
+        # Data cannot correct such ranges.
         hint="these ranges are exact: stored values and operators bound them"
         if {Origin.CONSTANT, Origin.OPERATOR}.issuperset(counts)
         else "",
@@ -280,7 +282,7 @@ def check_opinions(chosen: ChosenWay) -> Finds:
 
     Fix: leave the guesses in force with --no-second-opinion
     """
-    # How many were refuted, confirmed and left open, or why nobody was asked.
+    # The numbers of refuted, confirmed and open findings, or why no compiler was asked.
     opinions = chosen.situation.opinions
     if opinions is None:
         return
@@ -312,12 +314,12 @@ def check_size_chosen(chosen: ChosenWay) -> Finds:
 
     Fix: state another size with --input NAME=SIZES
     """
-    # Each input with its size and the reason. A size that was typed is no news to who typed it.
+    # Each input with its size and the reason; a typed size is not news to the user.
     for item in chosen.situation.sizes:
         if item.is_typed:
             continue
         sizes = ",".join(map(str, item.shape))
-        # A single number behind = is a value.
+        # A single number after = would be a value.
         yield Found(
             "tensor",
             item.name,
@@ -358,7 +360,7 @@ def check_wider_end(chosen: ChosenWay) -> Finds:
 
     Fix: keep the grids as they were given with --no-rewrite end-in-int16
     """
-    # Which part, how much of the model it is, and what was measured with and without.
+    # The part, its share of the model, and the measurements with and without it.
     won, before = chosen.explored.winner, chosen.explored.reference
     if won is None or won.end is None or won.verdict is None or before is None or chosen.samples is None:
         return
@@ -374,7 +376,7 @@ def check_wider_end(chosen: ChosenWay) -> Finds:
 
 
 def _outcomes(opinions: Iterable[Opinion], name: str) -> str:
-    """What one of several compilers said, "" where nothing is its own."""
+    """The opinions of one of several compilers in words, "" if it has none."""
     own = [one for one in opinions if one.by is not None and one.by.name == name]
     return ", ".join(f"{told} by {name}" for told in _by_state(own))
 
@@ -391,7 +393,9 @@ def _about(opinions: Iterable[Opinion]) -> str:
 
 
 AGREES_DB = 60.0
-"""Two simulations of the same encodings that differ by more than a millionth of the signal's energy mean two things."""
+"""Two simulations of the same encodings that differ by more than a millionth
+of the signal's energy mean different things.
+"""
 
 
 QUANTIZED_RULES: Registry[Made] = Registry("quantized")
@@ -406,7 +410,7 @@ def check_default(quantized: Made) -> Finds:
 
     Fix: install it with 'deploykit toolchain install', or say --with ort to take the embedded one
     """
-    # A better quantizer is known, and not here.
+    # A better quantizer is known but not installed.
     better = quantized.picked.better
     if better is None:
         return
@@ -428,7 +432,7 @@ def check_quantized(quantized: Made) -> Finds:
 
     Fix: make them with your own quantizer where these are not good enough, and hand them in with --encodings
     """
-    # Who made them, and what is left of the signal.
+    # The quantizer, and the remaining signal-to-noise ratio.
     numbers = quantized.numbers
     on = "samples" if numbers.seen else "samples that it did not see" + numbers.since
     value = numbers.to_json()["sqnr_db"]
@@ -492,7 +496,7 @@ def check_widened(quantized: Made) -> Finds:
 
 
 def core_registries() -> tuple[Registry[Any], ...]:
-    """Every registry of the core, from the lowest room up; those of backends come from their ``registries()``."""
+    """Every registry of the core, from the lowest room up; backends give theirs by ``registries()``."""
     from deploykit.accuracy.judge import rules as comparison_rules
     from deploykit.accuracy.samples import data_rules
     from deploykit.encodings import rules as encoding_rules

@@ -1,6 +1,6 @@
-"""The stage ``run``: compile, emulate, quantize or audit whatever can run on this machine. It judges no number.
+"""The stage ``run``: compiles, emulates, quantizes or audits whatever can run on this machine. It judges no number.
 
-What a package is judged by is the model as it was handed in, run on the samples of the request.
+The reference for judging a package is the model as given, run on the samples of the request.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ __all__ = ["auditor", "execute", "with_kernels"]
 def execute(
     backend: AnyBackend, decision: Decision[Any, Any], folder: Path, shared: SharedWork, tell: Tell
 ) -> Execution:
-    """What the backend runs inside the package folder; nothing where the user wants nothing to run."""
+    """Has the backend run what it can inside the package folder; nothing if the user does not want it."""
     if decision.given.request.compile is False:
         return Execution()
     given, explored = decision.given, decision.chosen.explored
     reference = explored.reference or decision.chosen.halves
 
     def tried() -> Samples:
-        """What runs: of made-up inputs one, since more of them judge nothing and an emulator takes minutes for some."""
+        """The samples that are run; one if they are made up, as these judge
+        nothing and an emulator may take minutes for each.
+        """
         samples = samples_of(given, shared)
         if samples.may_judge:
             return samples
@@ -46,9 +48,10 @@ def execute(
         return shared.once(("original", Same(given.model.proto), given.encodings, tried(), Same(reference)), judged)
 
     def judged() -> Original | None:
-        """The model as given, in float, and what its encodings or its own pairs lose.
+        """The model as given, in float, and the loss of its encodings or its
+        own pairs; None if it does not run on the CPU.
 
-        A float model without encodings is its own reference: more is asked of the very same graph.
+        A float model without encodings is its own reference: more is demanded of the same graph.
         """
         samples, model, facts, encodings = tried(), lean_weights(given.model), given.facts, given.encodings
         try:
@@ -73,7 +76,7 @@ def execute(
 
 
 def auditor(asked: str | None) -> str:
-    """The backend that was asked for, or the first that runs kernels by themselves; UsageError where there is none."""
+    """The requested backend, or the first that can run single kernels. Raises UsageError if there is none."""
     able = [backend.id for backend in load_backends() if backend.offers("audit")]
     if asked is not None and asked not in able:
         raise UsageError(f"--backend {asked} runs no kernels by themselves", next=f"one that does: {', '.join(able)}")
@@ -83,10 +86,12 @@ def auditor(asked: str | None) -> str:
 
 
 def with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Tell) -> Findings:
-    """The plan's findings, those that running kernels settled marked as handled, and what running them found."""
+    """The plan's findings, with those that running kernels settled marked as handled, and the findings of
+    these runs.
+    """
     request, findings = decision.given.request, decision.plan.findings
     level = str(request.adapter_options.get(KERNELS.name, "off"))
-    # What runs by default is not run where the user wants no compiler asked.
+    # An audit by default is not run if the user wants no compiler asked.
     forbidden = request.compile is False or (level == KERNELS.default and not request.second_opinion)
     if not backend.offers("audit") or level == "off" or forbidden:
         return findings

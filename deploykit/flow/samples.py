@@ -1,6 +1,6 @@
-"""The samples of one request: gathered once, what they tell about a model, and what there is to say about them.
+"""The samples of one request: gathers them once, derives evidence from them, and finds faults in them.
 
-It runs the float model to observe ranges. It makes no input of its own and runs no quantizer.
+It runs the float model to observe ranges. It makes no inputs itself and runs no quantizer.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = [
 ]
 
 _MEANINGFUL = frozenset({Label.GIVEN, Label.RECORDED, Label.DECLARED})
-"""Labels of inputs whose values say what a model really sees; derived ones only say what a grid could hold."""
+"""The labels of inputs whose values show what a model really sees; derived ones only show what a grid could hold."""
 _FEW = "DK621"
-"""The guideline that a measurement stands for where there is one."""
+"""The guideline on the number of samples, which a measurement replaces if there is one."""
 
 
 def samples_of(situation: Situation, shared: SharedWork) -> Samples:
-    """Given, declared, derived or arbitrary: the best there is for each input of the model as it was given.
+    """The best samples for each input of the model as given: given, declared, derived or arbitrary ones.
 
     Raises InputError for data that does not fit the inputs, UsageError for a declaration that makes no sense.
     """
@@ -57,7 +57,7 @@ def samples_of(situation: Situation, shared: SharedWork) -> Samples:
     if known is not None:
         return known
     model = load_small_weights(situation.model)
-    if encodings is None and situation.facts.is_qdq:  # a quantized model says itself what its inputs hold
+    if encodings is None and situation.facts.is_qdq:  # a quantized model holds the ranges of its inputs itself
         from deploykit.encodings.qdq import read_qdq
 
         encodings = read_qdq(model, source=str(situation.model.path))
@@ -85,9 +85,9 @@ def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Feeds) -> di
 
 
 def largest_seen(situation: Situation, shared: SharedWork, names: Collection[str]) -> Mapping[str, float]:
-    """The largest magnitude of float tensors on the user's data; of none where it does not fit."""
+    """The largest magnitude of float tensors on the user's data; empty without data or if it does not fit."""
     asked = situation.request.calibration, situation.request.inputs
-    if not names or not any(asked):  # without data of the user's nothing is made, nor weights read for it
+    if not names or not any(asked):  # without the user's data nothing is made up, and no weights are read
         return {}
     key = ("largest seen", Same(situation.model.proto), *asked, tuple(names))
     known: Mapping[str, float] | None = shared.known(key)
@@ -98,7 +98,7 @@ def largest_seen(situation: Situation, shared: SharedWork, names: Collection[str
         if (samples := samples_of(situation, shared)).may_judge:
             model = copy_of(lean_weights(situation.model))
             del model.graph.output[:]
-            for name in names:  # only one number of each is kept
+            for name in names:  # only one number is kept for each
                 model.graph.node.append(helper.make_node("Abs", [name], [f"|{name}|"]))
                 model.graph.node.append(helper.make_node("ReduceMax", [f"|{name}|"], [f"max {name}"], keepdims=0))
                 model.graph.output.add(name=f"max {name}")
@@ -108,7 +108,7 @@ def largest_seen(situation: Situation, shared: SharedWork, names: Collection[str
 
 
 def evidence_of(model: ModelProto, samples: Samples) -> Evidence:
-    """What samples tell, input by input: made-up inputs tell nothing, and neither does what hangs on them."""
+    """The evidence of samples for each input: none for made-up inputs, and none for tensors that depend on them."""
     labels = {name: source.label for name, source in samples.of_inputs.items()}
     inputs = frozenset(name for name, label in labels.items() if label in _MEANINGFUL)
     declared = {}
@@ -125,8 +125,8 @@ def evidence_of(model: ModelProto, samples: Samples) -> Evidence:
 
 
 def data_findings(given: Situation, shared: SharedWork) -> Findings:
-    """About the samples of a request; nothing without any, and of a reader, which is not run here, nothing either."""
-    given = given.unturned or given  # what tells a picture by its channels looks for them first
+    """The findings about a request's samples; empty without samples, and for a reader, which is not run here."""
+    given = given.unturned or given  # pictures are recognized by their channels, which the rules look for first
     source, model, facts = given.request.calibration, given.model, given.facts
     if source is None:
         return ()
@@ -145,7 +145,7 @@ def data_findings(given: Situation, shared: SharedWork) -> Findings:
     gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in (None, *FLOATS)
     feeds: Feeds = ()
     available = 0
-    # Data that does not fit is told by the survey; an input that would have to be made up tells nothing.
+    # The survey reports data that does not fit; an input that would be made up tells nothing.
     with suppress(InputError):
         if calibration.kind == "arrays" or can_decode():
             declared, most = parse_declarations(given.request.inputs, inputs), MOST if gives_ranges else LOOKED_AT
@@ -165,28 +165,28 @@ def about_samples(
     available: int,
     gives_ranges: bool,
 ) -> Findings:
-    """The findings about data of which some ``feeds`` were read, none where it is not decoded here.
+    """The findings about data of which some ``feeds`` were read; ``feeds`` is empty if it is not decoded here.
 
-    With ``gives_ranges`` the data is what a quantizer takes its ranges from: then it is also asked whether there is
-    enough of it, and whether its classes are alike in number.
+    With ``gives_ranges`` a quantizer takes its ranges from the data: then it is
+    also checked for size and for balanced classes.
     """
     from deploykit.accuracy.samples.data_quality import data_fit, range_growth, survey, takes_pictures
     from deploykit.accuracy.samples.data_rules import FIT_RULES, GUIDELINE_RULES, DataFit
 
     all_read = gives_ranges and 0 < available == len(feeds)
     growth = None
-    # Of some of many samples nothing is known; of a model that does not run here, or has empty tensors, neither.
+    # Only if all samples were read, and if the model runs here and has no empty tensors.
     with suppress(InputError):
         growth = range_growth(lean_weights(model), facts, feeds) if all_read else None
     labels = Counter(calibration.labels.values()) if gives_ranges else {}
     fit = DataFit(origin=calibration.origin, growth=growth, labels=labels, unused=calibration.unused)
     if feeds:
         weights = lean_weights(model) if takes_pictures(facts) else load_small_weights(model)
-        with suppress(InputError):  # the first layers do not run here: whoever runs the model says so
+        with suppress(InputError):  # if the first layers do not run here, the code that runs the model says so
             fit = data_fit(weights, facts, feeds, fit)
     found = list(FIT_RULES.run(fit))
     if gives_ranges:
-        with suppress(InputError):  # an input without a rank is told by whoever wants one
+        with suppress(InputError):  # an input without a rank is reported elsewhere
             guidelines = GUIDELINE_RULES.run(survey(calibration, input_specs(facts)))
             found += [finding for finding in guidelines if growth is None or finding.code != _FEW]
     return sort_findings(found)

@@ -1,4 +1,4 @@
-"""The stage ``seal``: what ran and what was found go into the manifest; the folder is checked and published at once."""
+"""The stage ``seal``: writes results and findings into the manifest, checks the folder, and publishes it as a whole."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ from deploykit.packages.writing import PackageWriter
 __all__ = ["Output", "Packaged", "RanPackage", "seal"]
 
 _MOST_CHANGES = 200
-"""A model of a thousand blocks is changed in a thousand places; the first ones, and their number, say as much."""
+"""The most changes in a manifest: for a model with a thousand equal blocks the first ones and their number
+say enough.
+"""
 
 QUANTIZE = "quantize"
-"""The step that makes encodings out of a float model, before anything is planned."""
+"""The step that makes encodings for a float model, before planning."""
 
 
 class Output(Record):
-    """How a package is put on disk. ``templates`` is a folder of the user's own, ``link`` shares large files."""
+    """How a package is written. ``templates`` is a folder of the user's own templates, ``link`` shares large files."""
 
     force: bool = False
     templates: Path | None = None
@@ -47,9 +49,9 @@ class Output(Record):
 
 
 class Packaged(Published):
-    """The outcome of the main job. ``package`` is None when the answer was no and nothing was written.
+    """The outcome of packaging. ``package`` is None if it was refused and nothing was written.
 
-    ``digest`` is what ``deploykit verify --expect-digest`` takes.
+    ``digest`` is the value for ``deploykit verify --expect-digest``.
     """
 
     plan: Plan[Any]
@@ -64,21 +66,21 @@ class Packaged(Published):
 
     @property
     def exit_status(self) -> int:
-        """0 when a package was written, nothing blocks, nothing was refused and nothing is wrong; else 1."""
+        """0 if a package was written, nothing blocks, nothing was refused and nothing is wrong; else 1."""
         return 1 if self.package is None or not self.status.good else exit_status(self.findings)
 
     def as_published(self) -> Json:
-        """What ``deploykit package --json`` prints."""
+        """The JSON of ``deploykit package``."""
         decided = {name: getattr(self.plan, name) for name in ("backend", "target", "sdk", "route", "rejected")}
         told = {**decided, **published(self, without=("plan",))}
         return {**told, "findings": sort_findings(self.findings), "digest": self.digest or None}
 
 
 class RanPackage(Record):
-    """A decision, the folder that its files are in, not yet published, and what ran there.
+    """A decision, its unpublished folder, and the results of the run there.
 
-    ``asked_by`` is why there is this package, where another was made before; ``avoided`` is what those before it failed
-    at, as handled.
+    ``asked_by`` is why this package was made after another one; ``avoided``
+    are the findings of those before it, as handled.
     """
 
     decision: Decision[Any, Any]
@@ -89,17 +91,17 @@ class RanPackage(Record):
 
     @property
     def findings(self) -> Findings:
-        """Those of plan and execution, what was avoided, and what there is to say of that."""
+        """The findings of plan and execution, with the avoided ones and the reason for a second package."""
         settled = settled_findings(self.decision.plan.findings, self.execution.settled)
         said = () if self.asked_by is None else self.asked_by.findings
-        # What was found again was not avoided.
+        # A finding that came again was not avoided.
         found = {finding.about for finding in self.execution.findings}
         gone = (finding for finding in (*self.avoided, *said) if finding.about not in found)
         return sort_findings((*settled, *self.execution.findings, *gone))
 
     @property
     def right(self) -> Correctness:
-        """What ran says, else what a trial showed, else the simulation, which is no yes where a compiler refused."""
+        """The verdict of the run, else of a trial, else of the simulation, whose yes is void if a compiler refused."""
         tried = None if self.asked_by is None else self.asked_by.right
         right = self.execution.right or tried or self.decision.plan.right
         if self.execution.compiled.state is Compiled.REFUSED and right.state is Right.YES:
@@ -108,9 +110,9 @@ class RanPackage(Record):
 
 
 def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Packaged:
-    """Add documents, samples and the manifest, verify the folder, publish it.
+    """Adds documents, samples and the manifest, verifies the folder, and publishes it.
 
-    DefectError where it does not verify, InputError where the model was not valid to begin with.
+    Raises DefectError if it does not verify, InputError if the given model is not valid.
     """
     decision, writer, execution, plan = ran.decision, ran.writer, ran.execution, ran.decision.plan
     writer.record_outputs()
@@ -127,7 +129,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
     quantizing: tuple[Step, ...] = ()
     if given.quantized is not None:
         account = dict(given.quantized.record)
-        # The quantizer as a step: what it was given and what it left, by the roles of ``inputs``.
+        # The quantizer as a step, with its inputs and outputs by the roles in ``inputs``.
         step = Step(
             QUANTIZE,
             tool=str(account["quantizer"]),
@@ -137,7 +139,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
             note="ran before the package was planned; 'quantization' holds its account",
         )
         quantizing = (step,)
-    ladder = {} if given.ladder is None else {"ladder": dict(given.ladder)}  # also where it led to float16
+    ladder = {} if given.ladder is None else {"ladder": dict(given.ladder)}  # also if it led to float16
     writer.add(documents(decision, changes, writer, execution, status, findings, generated, how.templates))
     manifest = {
         "schema": 1,
@@ -192,22 +194,22 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
 
 
 def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Json | None:
-    """Keep a few of the samples that were judged on, so that verification years later judges on the same data."""
+    """Records a few of the samples judged on, so that verification years later can judge on the same data."""
     decision, writer, samples = ran.decision, ran.writer, ran.decision.chosen.samples
-    if samples is None and ran.execution.right is not None:  # nothing was simulated, but what ran was judged
+    if samples is None and ran.execution.right is not None:  # nothing was simulated, but the run was judged
         with suppress(DeploykitError):  # a backend may read data that is not decoded here
             samples = samples_of(decision.given, shared)
     if samples is None or not samples.may_judge:
         return None
     told, data = record(samples, keep=decision.given.request.keep_samples)
-    # A backend may have written samples of its own there, in a form of its own: those stay.
+    # A backend may have written samples in its own form: these stay.
     if data is not None and RECORDED_FILE not in writer.records:
         writer.add([BytesFile(RECORDED_FILE, data)])
     return told
 
 
 def _inputs(situation: Situation, writer: PackageWriter) -> list[dict[str, object]]:
-    """What the package was made from, by name and hash; no path of this machine."""
+    """The inputs of the package by name and hash; without paths of this machine."""
     request = situation.request
     rows = [] if situation.quantized is None else [("float-model", situation.quantized.model)]
     rows += [("model", request.model)]
@@ -231,7 +233,7 @@ def _assert_sound(writer: PackageWriter, model: Path) -> None:
     bad = "; ".join(f"{check.id}: {check.detail}" for check in report.checks if not check.ok)
     if not bad:
         return
-    # Readers differ in what they let pass; what is written of a model that breaks ONNX's rules breaks them too.
+    # Readers differ in what they accept; a model that breaks ONNX's rules makes a package that does so, too.
     try:
         onnx.checker.check_model(str(model))
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:

@@ -1,6 +1,6 @@
 """The table of ways to deploy a model with its encodings, and what builds each: as it is, rewritten, mixed, in parts.
 
-A way is simulated and judged where the samples allow it. What an SDK can do is not known here, and nothing is chosen.
+A way is simulated and judged if the samples allow it. Nothing here knows an SDK's abilities, and nothing is chosen.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
 __all__ = ["WAYS", "WIDER_END", "WIDER_LAYERS", "BuiltWay", "Ground", "Way", "segment_pieces"]
 
 WIDER_END = "end-in-int16"
-"""The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
+"""The way that gives the post-processing 16-bit grids; the name is also valid for ``--no-rewrite``."""
 WIDER_LAYERS = "layers-in-int16"
-"""What ``--no-rewrite`` calls it: some layers of 8 bits get activations of 16."""
+"""The name for ``--no-rewrite``: some layers of 8 bits get 16-bit activations."""
 
 
 class Way(Published, kw_only=False):
     """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
 
-    ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's word, None where there is none.
-    ``kept`` is the share of detections that are still there, None without any. ``lost_rows`` is the share of rows
-    behind a TopK that only one side chose: they are not part of the numbers.
+    ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's verdict, None without one. ``kept`` is
+    the share of detections that are kept, None without any. ``lost_rows`` is the share of rows behind a TopK that only
+    one side chose: they are not part of the numbers.
 
     ``kind`` is ``integer`` (no float16 left), ``fallback`` (the SDK mixes), ``segments`` or ``direct`` (another
-    compiler than the SDK's takes the mix as it is meant). ``intrusion`` orders ways by how much they change: 0 nothing,
-    1 rewrites or another compiler, 2 other outputs, 3 a host tail.
+    compiler than the SDK's takes the intended mix). ``intrusion`` orders ways by how much they change: 0 nothing, 1
+    rewrites or another compiler, 2 other outputs, 3 a host tail.
     """
 
     id: str
@@ -77,14 +77,14 @@ class Way(Published, kw_only=False):
     kept: float | None = None
 
     def judged(self, verdict: Verdict | None) -> Way:
-        """The same way with the numbers of a verdict; unchanged without one."""
+        """The way with the numbers of a verdict; unchanged without one."""
         if verdict is None:
             return self
         numbers = {"overall_db": verdict.overall_db, "sqnr_db": verdict.sqnr_db, "lost_rows": verdict.lost}
         return replace(self, **numbers, kept=verdict.kept, right=verdict.right)
 
     def as_published(self) -> Json:
-        """A plan's candidate, without the verdict."""
+        """The way as a candidate in a plan; the verdict on it is added elsewhere."""
         return published(self, without=("kind", "intrusion", "unavailable", "kept")) | {
             "overall_db": round(self.overall_db, 3),
             "sqnr_db": {name: round(value, 3) for name, value in self.sqnr_db.items()},
@@ -93,12 +93,12 @@ class Way(Published, kw_only=False):
 
 
 class Ground(Record, eq=False):
-    """What every way of one model is made from, each thing made once.
+    """The common inputs of all ways for one model, each made once.
 
-    ``judge`` judges every way, ``reference`` is its word on the encodings as they were given. Both are None where the
-    samples allow no judgement: then nothing is simulated, and ways have no numbers. ``feeds`` are what rewrites are
-    proven on, ``first`` those to try in every integer way, ``asked`` those of them that the user named. ``known`` is
-    what was simulated.
+    ``judge`` judges every way, ``reference`` is its verdict on the encodings as given. Both are None if
+    the samples allow no judgement: then nothing is simulated, and ways have no numbers. Rewrites are
+    proven on ``feeds``. ``first`` are the rewrites to try in every integer way, ``asked`` those of them
+    that the user named. ``known`` holds simulated data.
     """
 
     model: ModelProto
@@ -128,7 +128,9 @@ class Ground(Record, eq=False):
         max_segments: int | None = None,
         end: ModelProto | None = None,
     ) -> Ground:
-        """Encodings must be placed, ``end`` is what the host runs. UsageError for a rewrite that nobody knows."""
+        """Makes the ground; encodings must be placed, ``end`` is the host's
+        model. Raises UsageError for an unknown rewrite.
+        """
         wanted, never, known = tuple(asked), frozenset(banned), Known()
         for name in (*wanted, *(never - {WIDER_END, WIDER_LAYERS})):
             load_transform(name)
@@ -152,9 +154,9 @@ class Ground(Record, eq=False):
         )
 
     def wider(self, *, has_float16: bool) -> str:
-        """What keeps what the encodings or the device lose, as simulated.
+        """The wider type that keeps what the encodings or the device lose, as simulated, in words.
 
-        On derived inputs nothing is told: what they ask of a range real data does not.
+        "" on derived inputs: they demand more of a range than real data does.
         """
         derived = self.samples.label is Label.DERIVED
         if derived or self.judge is None or self.reference is None:
@@ -173,7 +175,7 @@ class Ground(Record, eq=False):
         return "no wider type of the device keeps it, simulated: look at the model and at the samples" if lost else ""
 
     def judged(self, made: BuiltWay) -> BuiltWay:
-        """A way whose model and host tail are simulated, with the judge's word on them; as it is without one."""
+        """The way with its model and host tail simulated and judged; unchanged without a judge."""
         if self.judge is None:
             return made
         ends = [] if made.tail is None else [Session(made.tail)]
@@ -183,10 +185,10 @@ class Ground(Record, eq=False):
 
 
 class BuiltWay(Record, eq=False):
-    """A way with what it is made of: the device's model and entries, the host's tail, the segments, and the verdict.
+    """A way with its parts: the device's model and entries, the host's tail, the segments, and the verdict.
 
-    ``inference`` says where the ranges of new integer entries come from, and which tensors none was found for; ``end``
-    is the post-processing that got wider grids, and ``widened`` are its tensors.
+    ``inference`` names the sources of new integer entries' ranges, and the tensors without one; ``end`` is the
+    post-processing that got wider grids, and ``widened`` are its tensors.
     """
 
     way: Way
@@ -203,7 +205,7 @@ class BuiltWay(Record, eq=False):
 
 
 def _as_is(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
-    """Nothing changed: for encodings that mean no tensor to be float."""
+    """The unchanged model: for encodings without intended float tensors."""
     way = Way("as-is", kind="integer", confidence=Confidence.OBSERVED).judged(ground.reference)
     return BuiltWay(
         way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts, verdict=ground.reference
@@ -211,9 +213,9 @@ def _as_is(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
 
 
 def _rewritten(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay | None:
-    """The first integer way; None when none of its rewrites changes anything and nothing is meant as float.
+    """The first integer way; None if its rewrites change nothing and no tensor is intended as float.
 
-    Where one of them was asked for, the model as it is stands for that, with what the rewrites were undone for.
+    If a rewrite was requested, the unchanged model is returned instead, with the reasons why the rewrites were undone.
     """
     made = _first_rewriting(ground, ground.first)
     if made.kept or ground.prediction.intended:
@@ -224,7 +226,7 @@ def _rewritten(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay | None:
 def _rewritten_further(
     ground: Ground, built: Sequence[BuiltWay], *, identity: str, names: Names, intrusion: int
 ) -> BuiltWay | None:
-    """A further integer way, on top of the first one where that changed something; None where nothing more changes."""
+    """A further integer way, based on the first one if that changed something; None if nothing more changes."""
     base = next((item.rewriting for item in built if item.way.id == "rewrite"), None)
     if base is None:
         made = _first_rewriting(ground, (*ground.first, *names))
@@ -237,7 +239,7 @@ def _rewritten_further(
 def _first_rewriting(ground: Ground, names: Sequence[str]) -> Rewriting:
     stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.meant)
     outputs = None
-    if ground.judge is not None:  # which looks at inner tensors too, and a rewrite may do away with them
+    if ground.judge is not None:  # the judge also looks at inner tensors, which a rewrite may remove
         given = [item.name for item in ground.model.graph.output]
         outputs = [{name: shown[name] for name in given} for shown in ground.judge.reference]
     wanted = [name for name in names if name not in ground.banned]
@@ -245,7 +247,7 @@ def _first_rewriting(ground: Ground, names: Sequence[str]) -> Rewriting:
 
 
 def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting) -> BuiltWay:
-    """Whatever is still meant to be float gets a 16-bit integer entry, so that no tensor needs float16."""
+    """Gives each tensor that is still intended as float a 16-bit integer entry, so that none needs float16."""
     assert made.encodings is not None
     facts = ground.facts if made.model is ground.model else facts_of(made.model)
     needed = sorted((ground.prediction.intended | made.open) & facts.tensors.keys())
@@ -254,7 +256,7 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
     evidence = evidence_of(made.model, ground.samples)
     inference = infer_entries(made.model, facts, made.encodings, left, evidence=evidence)
     unavailable = ""
-    if inference.open:  # it would need grids that nothing given tells
+    if inference.open:  # needed grids cannot be derived
         names = [one.tensor for one in inference.open]
         inputs = list(dict.fromkeys(name for tensor in inference.open for name in tensor.inputs))
         hang = f", hanging on {listed(inputs)}" if inputs else ""
@@ -280,10 +282,9 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
 
 
 def _wider_end(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay | None:
-    """The last integer way with 16-bit grids for the post-processing, over the ranges that the entries have.
+    """The last integer way with 16-bit grids for the post-processing, over the ranges of its entries.
 
-    None where there is no post-processing that integers hurt, where all of it has 16 bits already, and where the user
-    wants none of it.
+    None if integers damage no post-processing, if all of it has 16 bits already, or if the user excluded it.
     """
     base = next((item for item in reversed(built) if item.way.kind == "integer"), None)
     if base is None or WIDER_END in ground.banned or ground.judge is None or base.tail is not None:
@@ -301,7 +302,7 @@ def _wider_end(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay | None:
 
 
 def _fallback(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
-    """The SDK mixes, as the device would run it: what is meant to be float, in float16."""
+    """The SDK mixes types as the device would run it: intended float tensors in float16."""
     prediction = ground.prediction
     entries = {name: entry for name, entry in ground.encodings.entries.items() if name not in prediction.intended}
     stated = replace(ground.encodings, entries=entries, float_tensors=prediction.intended)
@@ -315,16 +316,16 @@ def _fallback(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
 
 
 def _direct(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay:
-    """Without the SDK's converters: a compiler takes each tensor as it is meant.
+    """A compiler other than the SDK's converters takes each tensor in its intended type.
 
-    It computes the same as ``fallback``; they differ in who has to understand what is meant.
+    It computes the same as ``fallback``, by another tool.
     """
     made = next((item for item in built if item.way.id == "fallback"), None) or _fallback(ground, built)
     return replace(made, way=replace(made.way, id="direct", kind="direct", intrusion=1))
 
 
 def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
-    """Parts that are wholly integer or wholly float, chained; the chain is proven equal to the whole."""
+    """Chained parts that are wholly integer or wholly float; the chain is proven equal to the whole."""
     from deploykit.encodings.segments import partition, split_model
 
     prediction, facts = ground.prediction, ground.facts
@@ -366,14 +367,13 @@ WAYS: Mapping[str, tuple[str, _Build]] = {
     "fallback": ("fallback", _fallback),
     "direct": ("direct", _direct),
 }
-"""Every way by its id: its kind, and what builds it from the ground and the ways that were built before it."""
+"""Every way by its id: its kind, and the function that builds it from the ground and the ways built before it."""
 
 
 class ChainProof(Record):
-    """``float_equal`` is bit equality in float32; ``steps`` the largest difference of the quantized chain.
+    """``float_equal`` means bit equality in float32; ``steps`` is the largest difference of the quantized chain.
 
-    ``steps`` counts in steps of each output's own encoding, or in float32 roundings of its largest value where it has
-    none.
+    It is in steps of each output's own encoding, or in float32 roundings of its largest value without one.
     """
 
     float_equal: bool
@@ -381,21 +381,21 @@ class ChainProof(Record):
 
     @property
     def holds(self) -> bool:
-        """True when both halves of the claim hold."""
+        """True if both hold: equal in float, and within one step quantized."""
         return self.float_equal and self.steps <= 1.0
 
 
 def segment_pieces(
     segments: Sequence[Segment], *, half: bool = False, known: Sequence[Session] | None = None
 ) -> list[Session]:
-    """What runs each segment with its encodings: ``known`` pieces that are the same are opened once.
+    """The sessions that run each segment with its encodings; ``known`` sessions are reused if they are the same.
 
-    Float ones run in float16 where ``half`` is given, else in float32.
+    Float segments run in float16 with ``half``, else in float32.
     """
     pieces: list[Session] = []
     for place, segment in enumerate(segments):
         entries = segment.encodings
-        if half and segment.is_float:  # all float tensors, weights included, for a device that computes it so
+        if half and segment.is_float:  # all float tensors, weights included, for a device that computes in float16
             made = {name for name, (dtype, _) in infer(segment.model).types.items() if dtype == "float"}
             stored = {t.name for t in segment.model.graph.initializer if t.data_type == t.FLOAT}
             entries = EncodingSet(version="", entries={}, float_tensors=frozenset(made | stored))
@@ -415,17 +415,17 @@ def prove_chain(
     feeds: Feeds,
     known: Feeds | None = None,
 ) -> ChainProof:
-    """Compare the chain with the whole on every sample: bit for bit in float32, within a step where it is quantized.
+    """Compares the chain with the whole on every sample: bit for bit in float32, and within one step if quantized.
 
-    The whole is simulated with quantizers where the chain has them (``whole_as_cut``). ``pieces`` are the
-    chain's (``segment_pieces``), ``known`` the outputs of the float model, where it was run on these samples.
+    The whole is simulated with quantizers at the chain's places (``whole_as_cut``). ``pieces`` are the chain's
+    (``segment_pieces``), ``known`` the float model's outputs on these samples, if it was run.
     """
     from deploykit.encodings.segments import whole_as_cut
 
     uncut, in_force = whole_as_cut(model, encodings, cut, segments)
     names = {item.name for item in model.graph.output}
     plain = run_chain((Session(segment.model) for segment in segments), feeds)
-    if any(names - row.keys() for row in plain):  # an output that hangs on no input is in no segment
+    if any(names - row.keys() for row in plain):  # an output that depends on no input is in no segment
         return ChainProof(float_equal=False, steps=math.inf)
     exact = zip(known or Session(model).runs(feeds), plain, strict=True)
     equal = all(np.array_equal(one[name], two[name], equal_nan=True) for one, two in exact for name in names)
@@ -436,7 +436,7 @@ def prove_chain(
 
 
 def _steps(wanted: Numbers, got: Numbers, encodings: EncodingSet, name: str) -> float:
-    with np.errstate(invalid="ignore"):  # infinities that are the same differ by no number
+    with np.errstate(invalid="ignore"):  # equal infinities do not differ
         difference = np.abs(wanted.astype(np.float64) - got.astype(np.float64))
     largest = float(np.nanmax(difference, initial=0.0))
     entry = encodings.get(name)

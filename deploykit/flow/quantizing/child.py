@@ -1,7 +1,6 @@
-"""What every quantizer's script needs in its child process: the job, its samples, progress, and the result.
+"""Helpers for every quantizer's script in its child process: the job, its samples, progress, and the result.
 
-It is copied beside the script and runs in the quantizer's own environment: the standard library and NumPy, nothing of
-deploykit.
+It is copied beside the script and runs in the quantizer's environment, with the standard library and NumPy only.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ Feed = dict[str, Any]
 
 
 def tell(stage: str, done: int | None = None, of: int | None = None) -> None:
-    """One line of progress for whoever started this process."""
+    """Prints one line of progress for the parent process."""
     print(json.dumps({"progress": stage, "done": done, "of": of}), flush=True)
 
 
 class SampleFiles(Sequence[Feed]):
-    """Samples in files, one each, read when they are asked for; ``stage`` is told while they are gone through."""
+    """Samples in files, one each, read on access; ``stage`` is the name of their progress."""
 
     def __init__(self, folder: Path, stage: str = "") -> None:
         self._files = sorted(folder.glob("*.npz"))
@@ -90,7 +89,7 @@ class ChildJob:
         self._since = now
 
     def save_simulated(self, names: Sequence[str], run: Callable[[Feed], Sequence[Any]]) -> None:
-        """What the quantizer's own simulation gives for the samples that were held out, in the model's own names."""
+        """Saves the outputs of the quantizer's own simulation on the held-out samples, with the model's names."""
         folder = self.out / "simulated"
         folder.mkdir(parents=True, exist_ok=True)
         for index, feed in enumerate(self.held_out):
@@ -100,9 +99,10 @@ class ChildJob:
 
 
 def with_room(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """A range for 16 bits, from those of both halves of the samples: each end lies further out by what they differ in.
+    """A range for 16 bits from the ranges of both halves of the samples:
+    each end is moved out by their difference there.
 
-    Such an end is not settled, and 16 bits have a step to spare for what other data holds. Bounds and masks are shared.
+    Ends that differ are not settled, and 16 bits can spare steps for other data. Bounds and masks are equal and stay.
     """
     lows = sorted(min(0.0, low) for low, _ in (one, other))
     highs = sorted(max(0.0, high) for _, high in (one, other))
@@ -111,9 +111,9 @@ def with_room(one: tuple[float, float], other: tuple[float, float]) -> tuple[flo
 
 
 def _watched() -> list[str]:
-    """A list that grows by what any logger logs as an error: a tool that only logs its failure has failed all the same.
+    """A list that collects all messages logged as errors: a tool that only logs its failure has failed as well.
 
-    Records are seen where they are made, since a logger need not hand them on to the root logger.
+    Records are seen at their creation, since a logger need not pass them on to the root logger.
     """
     lines: list[str] = []
     make = logging.getLogRecordFactory()
@@ -129,7 +129,7 @@ def _watched() -> list[str]:
 
 
 def main(work: Callable[[ChildJob], None]) -> int:
-    """Decode what is still to be decoded, do the work, and leave ``result.json``; 0 when that says ok."""
+    """Decodes images, does the work, and writes ``result.json``. Returns 0 if that says ok, else 1."""
     job = ChildJob(Path.cwd())
     errors = _watched()
     job.out.mkdir(exist_ok=True)
@@ -156,11 +156,11 @@ def _digest(path: Path) -> str:
 
 
 def _decode(job: ChildJob) -> None:
-    """Images become samples by their recipe, once."""
+    """Decodes images to samples by their recipe, once."""
     images = job.told.get("images")
     if images is None:
         return
-    # A copy of deploykit/accuracy/samples/decoding.py; only a job with images needs what it imports.
+    # It is a copy of deploykit/accuracy/samples/decoding.py; only a job with images needs its imports.
     from decoding import decoded
 
     for kind in ("samples", "held_out"):

@@ -1,7 +1,7 @@
-"""Which quantizer makes the encodings of one request: the one asked for, else the best that is installed.
+"""Picks the quantizer that makes the encodings of a request: the requested one, else the best that is installed.
 
-The embedded one is always there: ONNX Runtime's static quantization, which deploykit needs anyway. Nothing runs here:
-a quantizer's script does, ``ort_static`` for the embedded one.
+The embedded one is always there: ONNX Runtime's static quantization, which deploykit needs anyway. Nothing runs here: a
+quantizer's script does, ``ort_static`` for the embedded one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class _OrtStatic(Quantizer):
     whole_ranges = ("method", "minmax")
 
     def precisions(self, target: Target) -> tuple[str, ...]:
-        """Integers of 8 and 16 bits, whatever the target."""
+        """Integers of 8 and 16 bits, for any target."""
         del target
         return ("w8a16", "w8a8", "w16a16")
 
     def options(self) -> tuple[OptionSpec, ...]:
-        """How ranges are found."""
+        """The options for finding ranges."""
         return (
             OptionSpec(
                 "method",
@@ -72,11 +72,11 @@ class _OrtStatic(Quantizer):
 
 
 EMBEDDED: Quantizer = _OrtStatic()
-"""The embedded default."""
+"""The quantizer that is always there."""
 
 
 class Picked(Record):
-    """The quantizer that runs, its environment (None: this interpreter), and a better one that is not installed."""
+    """The quantizer to run, its environment (None: this interpreter), and a better one that is not installed."""
 
     quantizer: Quantizer
     environment: Environment | None
@@ -84,14 +84,14 @@ class Picked(Record):
 
 
 def quantizers_for(backend: AnyBackend, target: Target) -> tuple[Quantizer, ...]:
-    """Who makes encodings for a target, the best first, the embedded one last; none where the backend takes none."""
+    """The quantizers for a target, the best first, the embedded one last; empty if the backend takes no encodings."""
     return (*backend.quantizers(target), EMBEDDED) if backend.offers("quantizers") else ()
 
 
 def pick(backend: AnyBackend, target: Target, asked: str | None, precision: str | None) -> Picked:
-    """The quantizer of that name, or the best that is installed and makes the precision.
+    """The quantizer of that name, or the best installed one that makes the precision.
 
-    Raises UsageError for a name or a precision that nobody here has, ToolError where the one to take is not installed.
+    Raises UsageError for an unknown name or a precision that none makes, ToolError if the one to take is not installed.
     """
     known = quantizers_for(backend, target)
     named = tuple(one for one in known if asked in (None, one.id))
@@ -116,7 +116,7 @@ def pick(backend: AnyBackend, target: Target, asked: str | None, precision: str 
 
 
 def environment_for(quantizer: Quantizer) -> Environment | None:
-    """The environment that a quantizer runs in; None where it runs in deploykit's own."""
+    """The environment that a quantizer runs in; None if it runs in deploykit's own."""
     if not quantizer.toolchain:
         return None
     specs = [spec for one in load_backends() for spec in one.toolchains()]
@@ -124,7 +124,7 @@ def environment_for(quantizer: Quantizer) -> Environment | None:
 
 
 def options_of(quantizer: Quantizer, given: Iterable[tuple[str, str]]) -> Mapping[str, OptionValue]:
-    """The quantizer's own options, checked, with their defaults; UsageError for a name that it does not have."""
+    """The quantizer's own options, checked and with their defaults. Raises UsageError for an unknown name."""
     specs = {spec.name: spec for spec in quantizer.options()}
     values: dict[str, OptionValue] = {}
     for key, text in given:
@@ -140,15 +140,15 @@ def options_of(quantizer: Quantizer, given: Iterable[tuple[str, str]]) -> Mappin
 
 
 SECONDS = 900.0
-"""What all methods together may take: none is begun after that, and one that takes as long by itself is ended."""
+"""The seconds for all methods together: none is begun after them, and a single one is ended then."""
 
 _PRECISION = "w8a16"
 
 
 def learning_with(picked: Picked, taken: Iterable[str] = ()) -> Learning:
-    """The methods of a quantizer; where it has none and a better one does, what to install.
+    """The methods of a quantizer; if it has none and a better quantizer does, what to install.
 
-    None where the user chose himself: ``taken`` are the names of the quantizer's options that he set.
+    Empty if the user set one of the methods' options himself: ``taken`` are the options he set.
     """
     methods = picked.quantizer.weight_methods(_PRECISION)
     if methods:

@@ -1,6 +1,6 @@
 """``deploykit quantize``: one float model quantized for one target, as a folder of files with a report.
 
-Everything on the page of Markdown stands in ``report.json`` as well.
+``report.json`` holds all that the Markdown page says.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READING, _QUANTIZING, _WRITING = "reading the model", "quantizing", "writing"
 
 
 class Quantization(Published):
-    """What ``quantize`` left: the folder, its files by role, the account, and what was found."""
+    """The result of ``quantize``: the folder, its files by role, the record, and the findings."""
 
     folder: Path
     files: Mapping[str, str]
@@ -43,21 +43,21 @@ class Quantization(Published):
 
     @property
     def exit_status(self) -> int:
-        """1 where a finding is an error, else 0."""
+        """1 if a finding is an error, else 0."""
         return exit_status(self.findings)
 
     def as_published(self) -> Json:
-        """``report.json`` with the folder."""
+        """The content of ``report.json``, with the folder."""
         return {"folder": self.folder, "files": self.files, **self.record, "findings": self.findings}
 
 
 def quantize(
     request: Request, out: Path, *, force: bool = False, timeout: float | None = None, progress: Tell = silent
 ) -> Quantization:
-    """Quantize and write ``out``; options of the request are the quantizer's own.
+    """Quantizes and writes ``out``; options of the request are the quantizer's own.
 
-    Raises UsageError for what makes no sense, ToolError when the quantizer fails or is not installed, PackageError
-    when ``out`` cannot be written.
+    Raises UsageError for a request that makes no sense, ToolError if the quantizer fails or is not installed,
+    PackageError if ``out`` cannot be written.
     """
     check_place(out, force=force, kind=RESULTS)
     if request.encodings is not None:
@@ -110,7 +110,7 @@ def _written(made: Made, given: Situation, out: Path, *, force: bool, ladder: La
 
 
 def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force: bool, tell: Tell) -> Quantization:
-    """The backend's own recipe, run in a package that is thrown away; its model and its account are kept."""
+    """Runs the backend's own recipe in a package that is thrown away; its model and its record are kept."""
     if request.quantizer not in (None, backend.quantizer):
         raise UsageError(
             f"--with {request.quantizer}: not for this target",
@@ -147,7 +147,7 @@ def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force:
 
 
 def _report(folder: Path, files: Mapping[str, str], record: Json, findings: Findings) -> Json:
-    """Write the page for people; what ``report.json`` shall say."""
+    """Writes the Markdown page, and gives the content of ``report.json``."""
     lines = (_page if "numbers" in record else _recipe_page)(record)
     lines += [f"* {finding.severity} {finding.code}: {finding.message}" for finding in findings]
     lines += ["", f"Files: {', '.join(files.values())}.", ""]
@@ -156,7 +156,7 @@ def _report(folder: Path, files: Mapping[str, str], record: Json, findings: Find
 
 
 def _recipe_page(record: Json) -> list[str]:
-    """The account of a backend's own recipe: what ran, and the quality that it measured per output."""
+    """The page for a backend's own recipe: what ran, and the quality measured for each output."""
     told = record["record"]
     return [
         f"# Quantized for {record['target']}, by {record['quantizer']}",
@@ -170,7 +170,7 @@ def _recipe_page(record: Json) -> list[str]:
 
 
 def _page(record: Json) -> list[str]:
-    """What ran, on what, what it cost, and what is in the folder."""
+    """The page: what ran, on which data, what it cost, and the files in the folder."""
     numbers, own = record["numbers"], record["numbers"]["quantizers_own"]
     calibration, samples = record["calibration"], record["numbers"]["samples"]
     judged = "held out" if samples["held_out"] else "of those it was calibrated on"

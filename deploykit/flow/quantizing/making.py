@@ -1,8 +1,8 @@
 """A float model, a target, a precision and calibration data become a model with encodings, judged.
 
 It joins the stages: divide the samples, pick the quantizer, run its job in a child process, measure on the samples that
-it did not see. The job's folder is named by everything that goes in: one that ended well is not run again, one that was
-interrupted may go on. It writes no report and no package.
+it did not see. The job's folder is named by a hash of all its inputs: a job that ended well is not run again, an
+interrupted one may go on. It writes no report and no package.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from deploykit.system.store import cache_folder, is_off
 __all__ = ["Made", "Making", "measure", "read_held_out"]
 
 MOST_HELD_OUT = 8
-"""Samples that are judged on; one in five at most is held out, none of fewer than five."""
+"""The most samples that are judged on; at most one in five is held out, none of fewer than five."""
 _ONE_IN = 5
 
 
 class Division(Published):
-    """The samples of some calibration data, divided. ``held_out`` may be empty: then the seen ones are judged on.
+    """Calibration samples, divided. ``held_out`` may be empty: then the seen ones are judged on.
 
-    ``places`` are whatever lies there: places in arrays, or image files.
+    The samples are given as indices into arrays, or as image files.
     """
 
     calibration: Calibration
@@ -75,17 +75,17 @@ class Division(Published):
 
     @property
     def judged(self) -> tuple[Any, ...]:
-        """What is judged on: held out, or else a few of the seen ones."""
+        """The samples to judge on: the held-out ones, else a few of the seen ones."""
         return self.held_out or tuple(self.seen[i] for i in spread(len(self.seen), MOST_HELD_OUT))
 
     @property
     def judged_at(self) -> tuple[tuple[int, ...], int]:
-        """Where those that are judged on stood in the data, and how many there were: for labels in the same order."""
+        """The positions in the data of the samples judged on, and the number of all, for labels in the same order."""
         count = len(self.seen) + len(self.held_out)
         return tuple(sorted(_held_out(count)) if self.held_out else spread(count, MOST_HELD_OUT)), count
 
     def as_published(self) -> Json:
-        """How many there are of what, and the hash of each file; no path of this machine."""
+        """The kind and the numbers of samples, and the hash of each file; without paths of this machine."""
         return {
             "kind": self.calibration.kind,
             "seen": len(self.seen),
@@ -95,7 +95,7 @@ class Division(Published):
         }
 
     def images(self) -> Json | None:
-        """What the child needs to decode images; None where the samples are arrays."""
+        """The data with which the child decodes images; None if the samples are arrays."""
         recipe = self.calibration.recipe
         if recipe is None:
             return None
@@ -107,7 +107,7 @@ class Division(Published):
         }
 
     def write(self, folder: Path) -> None:
-        """Arrays as ``samples/NNNNN.npz`` and ``held_out/NNNNN.npz``; nothing for images.
+        """Writes arrays as ``samples/NNNNN.npz`` and ``held_out/NNNNN.npz``; writes nothing for images.
 
         Raises InputError for values that are not finite.
         """
@@ -117,7 +117,7 @@ class Division(Published):
             (folder / name).mkdir(parents=True, exist_ok=True)
             for index, feed in enumerate(read_places(places)):
                 for of, values in feed.items():
-                    if values.dtype.kind == "f" and not np.isfinite(values).all():  # no quantizer makes a grid of it
+                    if values.dtype.kind == "f" and not np.isfinite(values).all():  # they fit no grid
                         raise InputError(
                             f"{places[index].file}: values for the input {of} are infinite",
                             next="save the largest finite value that the model needs, such as -10000 in a mask",
@@ -126,9 +126,9 @@ class Division(Published):
 
 
 def divide(source: Path, facts: GraphFacts) -> Division:
-    """List the samples and choose those to hold out, spread over the data.
+    """Lists the samples and chooses those to hold out, spread over the data.
 
-    Raises InputError for data that does not fit the model, UsageError for what cannot be read outside a package.
+    Raises InputError for data that does not fit the model, UsageError for data that cannot be read outside a package.
     """
     inputs = input_specs(facts)
     calibration = load_calibration(source, inputs)
@@ -156,32 +156,32 @@ def divide(source: Path, facts: GraphFacts) -> Division:
 
 
 def _held_out(count: int) -> set[int]:
-    """Positions spread over the data, away from its ends, so that a sorted set is still seen whole."""
+    """Positions spread over the data, away from its ends, so that ranges of sorted data stay whole."""
     wanted = min(MOST_HELD_OUT, count // _ONE_IN)
     return {round((at + 0.5) * count / wanted) for at in range(wanted)} if wanted else set()
 
 
 def read_held_out(folder: Path) -> list[Arrays]:
-    """The samples that were judged on, decoded."""
+    """The decoded samples that were judged on."""
     return [read_arrays(path) for path in sorted((folder / "held_out").glob("*.npz"))]
 
 
 def read_decoded(folder: Path, most: int) -> list[Arrays]:
-    """At most ``most`` of all samples of a job, spread over those that were seen and those held out."""
+    """At most ``most`` of a job's samples, spread over those seen and those held out."""
     files = [*sorted((folder / "samples").glob("*.npz")), *sorted((folder / "held_out").glob("*.npz"))]
     return [read_arrays(files[at]) for at in spread(len(files), most)]
 
 
 _QDQ, _MODEL, _ENCODINGS = "out/model.qdq.onnx", "out/model.onnx", "out/model.encodings"
 _BESIDE = (Path(__file__).with_name("child.py"), Path(str(decoding.__file__)))
-"""What lies beside each quantizer's script."""
+"""The files that are copied beside each quantizer's script."""
 _LARGE = 1_900_000_000  # protobuf writes no message above 2 GiB
 
 
 class QuantizerRun(Record):
-    """What a quantizer left: its folder, the float model and the encodings in it, and its own account.
+    """The result of a quantizer: its folder, the float model and the encodings in it, and its own record.
 
-    ``qdq`` is the quantized model where the quantizer made one.
+    ``qdq`` is the quantized model if the quantizer made one.
     """
 
     folder: Path
@@ -191,7 +191,7 @@ class QuantizerRun(Record):
     qdq: Path | None = None
 
     def read(self) -> tuple[Model, GraphFacts, EncodingSet]:
-        """The model, its facts, and the encodings on it."""
+        """The model, its facts, and its encodings."""
         model = load_model(self.model)
         facts = collect_facts(model)
         return model, facts, read_placed(self.encodings, facts)
@@ -206,7 +206,7 @@ def run_quantizer(
     progress: Tell,
     timeout: float | None,
 ) -> QuantizerRun:
-    """Run the job, or find it done. Raises ToolError as ``deploykit.system.jobs.run_job``."""
+    """Runs the job, or takes its kept result. Raises ToolError as ``deploykit.system.jobs.run_job``."""
     told = {
         "schema": 1,
         "quantizer": picked.quantizer.id,
@@ -239,13 +239,13 @@ def run_quantizer(
         return _taken_up(folder, result)
 
 
-# What stands inside an If, on a sequence, between integers of the run itself, or in an operator that compilers do not
-# have gets no encodings from any quantizer.
+# No quantizer gives encodings to tensors inside an If, to sequences, between integers computed at run time, or in
+# operators that compilers lack; so these are rewritten first.
 _FOR_ALL = ("resolve-sequences", "both-branches", "dequantize-layers", "write-out-functions", "half-to-float")
 
 
 def _key(told: Json, plan: QuantizerJob, model: Model, division: Division) -> str:
-    """Everything that the result depends on; the same work is found again wherever its files lie."""
+    """A hash of everything that the result depends on, without paths, so that moved files give the same key."""
     images = told["images"] and {**told["images"], "samples": len(division.seen), "held_out": len(division.judged)}
     asked = {**told, "images": images, "rewrites": (*_FOR_ALL, *plan.rewrites), "data": division.to_json()}
     digest = sha256(json.dumps(asked, sort_keys=True).encode())
@@ -255,7 +255,7 @@ def _key(told: Json, plan: QuantizerJob, model: Model, division: Division) -> st
 
 
 def _lay_out(folder: Path, told: Json, plan: QuantizerJob, model: Model, division: Division) -> None:
-    """Everything the child reads; what an earlier, interrupted run made for itself (``work/``) stays."""
+    """Writes all that the child reads; files of an earlier, interrupted run (``work/``) stay."""
     for name in ("out", "samples", "held_out", "scripts"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "scripts").mkdir(parents=True)
@@ -275,7 +275,7 @@ def _lay_out(folder: Path, told: Json, plan: QuantizerJob, model: Model, divisio
 
 
 def _taken_up(folder: Path, result: Json) -> QuantizerRun:
-    """What the job left: a model with encodings, or a quantized one, whose encodings are placed on the float model."""
+    """The model and encodings that the job left; a quantized model's encodings are placed on the float model."""
     qdq, given = folder / _QDQ, folder / "model.onnx"
     if not qdq.is_file():
         made = QuantizerRun(folder=folder, model=folder / _MODEL, encodings=folder / _ENCODINGS, result=result)
@@ -290,7 +290,7 @@ def _taken_up(folder: Path, result: Json) -> QuantizerRun:
         raise ToolError(f"{qdq}: {node} is no encoding", why=why, next="leave it in float: --precision fp16")
     facts = collect_facts(load_model(given))
     entries = extracted.encodings.entries
-    # A bias that several layers share is copied for each: no entry says that of one tensor, and compilers derive it.
+    # A bias shared by several layers is copied for each: no entry describes one tensor then, and compilers derive it.
     strange = {name: entry for name, entry in entries.items() if name not in facts.tensors}
     lost = sorted(
         name for name, entry in strange.items() if not isinstance(entry.value, Affine) or entry.value.bits < 32
@@ -299,7 +299,7 @@ def _taken_up(folder: Path, result: Json) -> QuantizerRun:
         raise ToolError(f"{qdq}: the tensor {lost[0]!r} that it quantizes is not in {given.name}")
     encodings = folder / "extracted.encodings"
     found, known = extracted.encodings.only(facts.tensors), layouts(facts)
-    # Along which axis the channels lie is not in the file: the op says it, and none does of a MatMul's left operand.
+    # The file does not name the channel axis: the operator determines it, and a MatMul's left operand has none.
     found = found.with_entries(
         entry_for_range(entry.name, found, *entry.value.ends)
         for entry in found
@@ -311,10 +311,10 @@ def _taken_up(folder: Path, result: Json) -> QuantizerRun:
 
 
 class Numbers(Published, eq=False):
-    """SQNR in dB over all outputs: deploykit's simulation, the quantizer's own, and how near the two are to each other.
+    """SQNR in dB over all outputs: deploykit's simulation, the quantizer's own, and the agreement of the two.
 
-    ``agreement_db`` takes the quantizer's as the signal; infinite where they are bit for bit the same. ``seen`` is True
-    where no sample could be held out; ``since`` says what became of the ranges after these numbers.
+    ``agreement_db`` takes the quantizer's outputs as the signal; infinite if both are equal bit for bit. ``seen`` is
+    True if no sample could be held out; ``since`` tells of a later change of the ranges.
     """
 
     sqnr_db: float
@@ -328,7 +328,7 @@ class Numbers(Published, eq=False):
     since: str = ""
 
     def as_published(self) -> Json:
-        """What is not finite is None beside ``exact``."""
+        """The published fields; infinite numbers are None, and ``exact`` is True for equal simulations."""
         return {
             "sqnr_db": self.sqnr_db,
             "quantizers_own": {
@@ -344,10 +344,10 @@ class Numbers(Published, eq=False):
 
 
 def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Feeds, *, seen: bool) -> Numbers:
-    """Run the float model as given and the quantized one on the samples, and hold the quantizer's own outputs beside.
+    """Runs the float model and the quantized one on the samples, and compares the quantizer's own outputs.
 
-    Raises ToolError where the quantized model's outputs are not those of the model as given, InputError where their
-    size is decided by values.
+    Raises ToolError if the quantized model's outputs are not those of the given
+    model, InputError if their size depends on values.
     """
     quantized, _, placed = ran.read()
     judge = Judge(lean_weights(given), facts, feeds, label=Label.GIVEN)
@@ -359,7 +359,7 @@ def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Feeds, *,
     reference = [{name: row[name] for name in judge.names} for row in judge.reference]
     outputs = [{name: row[name] for name in judge.names} for row in shown]
     own = _own(ran.folder, judge.names)
-    # Rows behind a choice, such as NonMaxSuppression, are as many as the values make them: the judge matches them.
+    # Rows behind a selection such as NonMaxSuppression vary in number with the values: the judge matches them.
     rows = list(zip(reference, outputs, own or outputs, strict=True))
     rows = [row for row in rows if all(len({np.shape(one[name]) for one in row}) == 1 for name in judge.names)]
     if not rows:
@@ -382,7 +382,7 @@ def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Feeds, *,
 
 
 def _own(folder: Path, names: Sequence[str]) -> list[Arrays] | None:
-    """The quantizer's own simulated outputs; None where it simulates nothing."""
+    """The quantizer's own simulated outputs; None if it simulates nothing."""
     place = folder / "out" / "simulated"
     if not (place / "names.json").is_file():
         return None
@@ -392,7 +392,7 @@ def _own(folder: Path, names: Sequence[str]) -> list[Arrays] | None:
 
 
 class Made(Published, eq=False):
-    """Encodings that a quantizer made, with everything there is to say about them.
+    """Encodings that a quantizer made, with all facts about them.
 
     ``widened`` says which 8-bit activations got 16 bits and why; "" for none.
     """
@@ -409,11 +409,11 @@ class Made(Published, eq=False):
 
     @property
     def findings(self) -> Findings:
-        """What the rules say of what was made; ``about_data`` says the same of what it was made from."""
+        """The findings on the encodings; ``about_data`` gives those on the data."""
         return QUANTIZED_RULES.run(self)
 
     def about_data(self) -> Findings:
-        """What there is to say of the samples, as the quantizer was given them and against the model as given."""
+        """The findings on the samples as the quantizer got them, for the model as given."""
         feeds = read_decoded(self.ran.folder, MOST)
         facts = collect_facts(self.model)
         available = len(self.division.seen) + len(self.division.held_out)
@@ -421,7 +421,7 @@ class Made(Published, eq=False):
         return about_samples(self.model, facts, data, feeds, available=available, gives_ranges=True)
 
     def as_published(self) -> Json:
-        """What ran, on what, with which versions, how long, and what came out; no path of this machine."""
+        """The quantizer, its inputs, versions, seconds and results; without paths of this machine."""
         files = [("model", self.model.path), *(("external-data", one.path) for one in self.model.external)]
         result = self.ran.result
         environment = self.picked.environment
@@ -442,7 +442,7 @@ class Made(Published, eq=False):
 
 
 class Making(Record, eq=False):
-    """What encodings are made from; ``options`` are the quantizer's own, ``timeout`` is in seconds."""
+    """The inputs for making encodings; ``options`` are the quantizer's own, ``timeout`` is in seconds."""
 
     backend: AnyBackend
     given: Situation
@@ -452,10 +452,10 @@ class Making(Record, eq=False):
     shared: SharedWork = field(default_factory=SharedWork)
 
     def encodings(self, precision: str | None) -> Made:
-        """Run the quantizer that was asked for, or the best one that is installed; None is its first precision.
+        """Runs the requested quantizer, or the best installed one; with None it makes its first precision.
 
-        Raises UsageError for what makes no sense, InputError for a model that is quantized already or has nothing to
-        calibrate with, ToolError when it fails.
+        Raises UsageError for a request that makes no sense, InputError for a model that is already quantized or has no
+        data, ToolError if the quantizer fails.
         """
         request, model, facts, target = self.given.request, self.given.model, self.given.facts, self.given.target
         if facts.is_qdq:
@@ -477,7 +477,7 @@ class Making(Record, eq=False):
         plan = picked.quantizer.plan(
             QuantizerAsked(precision=name, target=target, options=values, floats=unscaled_rows(facts))
         )
-        # What targets ask alike is made once; a quantizer is told all that it does in its plan.
+        # Equal requests of several targets are made once; the plan holds all that a quantizer is told.
         key = ("quantized", repr((plan, values, calibration)), Same(model))
 
         def make() -> Made:
@@ -500,9 +500,9 @@ class Making(Record, eq=False):
         return replace(self.shared.once(key, make), target=target)
 
     def candidate(self, name: str) -> Made:
-        """As ``encodings`` for one candidate among several, ``w8a16`` or ``w8a16+METHOD``.
+        """Makes one of several candidates, ``w8a16`` or ``w8a16+METHOD``.
 
-        A method has a time limit of its own. Where the user's other options exclude it, that is a ToolError: the other
+        A method has its own time limit. If the user's other options exclude a method, that is a ToolError: the other
         candidates go on.
         """
         precision, _, method = name.partition("+")

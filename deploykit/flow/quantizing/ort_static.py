@@ -1,4 +1,4 @@
-"""The script of the embedded quantizer: ONNX Runtime's static quantization of the job in the current folder."""
+"""The script of the embedded quantizer: it runs ONNX Runtime's static quantization on the job in the current folder."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ QDQ = "model.qdq.onnx"
 
 
 class _SampleReader(CalibrationDataReader):  # type: ignore[misc]  # its package has no types
-    """What ONNX Runtime asks for: one sample after the other, then None."""
+    """Gives ONNX Runtime one sample after the other, then None."""
 
     def __init__(self, samples: child.SampleFiles, taken: set[str]) -> None:
         self._samples, self._taken = samples, taken
         self.rewind()
 
     def get_next(self) -> Any:
-        """The next sample."""
+        """The next sample, None at the end."""
         feed = next(self._rest, None)
         return feed and {f"{name}{_APART}" if name in self._taken else name: feed[name] for name in feed}
 
     def rewind(self) -> None:
-        """Start again."""
+        """Starts again with the first sample."""
         self._rest = iter(self._samples)
 
 
 _AXES_SINCE = 13
-"""The first operator set whose QuantizeLinear and DequantizeLinear have an axis, which a scale per channel needs."""
+"""The first operator set whose QuantizeLinear and DequantizeLinear have an axis, as a scale per channel needs."""
 
-# What quantize_static makes beside a tensor is named after it, whether a tensor has that name or not.
+# quantize_static names its new tensors after the original one, even if a tensor has that name already.
 _MADE = ("_scale", "_zero_point", "_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output")
 _APART, _GRID = "::apart", "::grid"
 
 
 def _prepared(job: child.ChildJob, *, per_channel: bool) -> tuple[Path, set[str]]:
-    """The job's model as it can be quantized: a copy with other names where it needs them.
+    """The path of a model that can be quantized: the job's own, or a copy with other names if names would collide.
 
-    Also the names that were changed, for ``_named_again``.
+    Also the names that were changed.
     """
     model = onnx.load(job.model)
     if per_channel and opset_of(model) < _AXES_SINCE:
@@ -80,7 +80,7 @@ def _rename(model: onnx.ModelProto, rename: Callable[[str], str]) -> None:
 
 
 def _leave_infinite(path: Path, floats: Path) -> None:
-    """No grid holds an infinity: a pair whose scale is not finite becomes a copy, and its tensor stays in float."""
+    """Turns each pair with an infinite scale into a copy, so that its tensor stays float: no grid holds an infinity."""
     graph, plain = GraphCopy(onnx.load(path), copy=False), GraphCopy(onnx.load(floats), copy=False)
     pairs = [node for node in graph.nodes if node.op_type in (QUANTIZE, DEQUANTIZE)]
     endless = [node for node in pairs if not np.isfinite(stored_values(graph.stored[node.input[1]])).all()]
@@ -94,7 +94,7 @@ def _leave_infinite(path: Path, floats: Path) -> None:
 
 
 def _with_room(job: child.ChildJob, model: Path, taken: set[str]) -> dict[str, Any]:
-    """16-bit ranges as ``child.with_room`` says, for the tensors that are computed."""
+    """The 16-bit ranges of computed tensors, widened as ``child.with_room`` says."""
     halves = list[dict[str, tuple[float, float]]]()
     for half in (0, 1):
         calibrator = create_calibrator(str(model), augmented_model_path=str(job.folder / "ranges.onnx"))
@@ -106,7 +106,7 @@ def _with_room(job: child.ChildJob, model: Path, taken: set[str]) -> dict[str, A
 
 
 def work(job: child.ChildJob) -> None:
-    """Calibrate, write the QDQ model, run it on the samples that were held out."""
+    """Calibrates, writes the QDQ model, and runs it on the held-out samples."""
     settings = job.settings
     job.result["versions"] = {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__}
     prepared, taken = _prepared(job, per_channel=bool(settings["per_channel"]))
@@ -124,7 +124,7 @@ def work(job: child.ChildJob) -> None:
         calibrate_method=CalibrationMethod[settings["method"]],
         extra_options=extra,
     )
-    if taken:  # the tensors get their names back, and the grids that took these get others
+    if taken:  # the tensors get their names back, and grids with these names get others
         model = onnx.load(job.out / QDQ)
         _rename(model, lambda name: f"{name}{_GRID}" if name in taken else name)
         _rename(model, lambda name: name.replace(_APART, ""))
@@ -140,7 +140,7 @@ def work(job: child.ChildJob) -> None:
 
 
 def main() -> int:
-    """Run the job in the current folder."""
+    """Runs the job in the current folder and gives its exit status."""
     return child.main(work)
 
 

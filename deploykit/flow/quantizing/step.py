@@ -1,6 +1,6 @@
-"""The quantizer as a step of packaging: a float model with an integer precision goes on as one with encodings.
+"""The quantizer as a step of packaging: a float model with an integer precision gets encodings.
 
-It decides whether the step applies; what it does is ``making``.
+It decides whether the step applies; ``making`` does the work.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ __all__ = ["AUTO", "quantized_situation", "quantizes"]
 
 AUTO = "auto"
 NONE = "none"
-"""As the name of a quantizer: the target's own tools calibrate."""
+"""The name that stands for no quantizer: the target's own tools calibrate."""
 
 
 def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWork, tell: Tell) -> Situation:
-    """The situation with encodings made here, where an integer precision is asked of a float model with data.
+    """The situation with encodings made here, if an integer precision is requested for a float model with data.
 
-    The same one where that is not so. Raises UsageError for a quantizer that was named where none can run.
+    Otherwise the same situation. Raises UsageError if a quantizer was named and none can run.
     """
     request = given.request
     if not quantizes(backend, given):
         _refuse_unused(backend, request)
         return given
-    # A model that comes with encodings, as most do, needs none of what quantizes.
+    # A model with encodings, as most have, does not need these modules.
     from deploykit.backend.quantizers import QuantizedModel
     from deploykit.flow.candidates import make_asked, make_best
     from deploykit.flow.quantizing.choosing import quantizers_for
@@ -54,10 +54,10 @@ def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWor
     )
 
     def situated(made: Made) -> Situation:
-        """The situation with what was made in place of the float model; options of the quantizer are used up."""
+        """The situation with the quantized model in place of the float one; the quantizer's options are removed."""
 
         def read() -> Situation:
-            # Under the user's own name, which is what packages and reports show.
+            # The files get the user's own name, which packages and reports show.
             folder = made.ran.folder / "named" / made.ran.encodings.stem
             shutil.rmtree(folder, ignore_errors=True)
             path, encodings = folder / request.model.name, (folder / request.model.name).with_suffix(".encodings")
@@ -113,7 +113,7 @@ def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWor
 
 
 def quantizes(backend: AnyBackend, given: Situation) -> bool:
-    """True where ``quantized_situation`` would make encodings."""
+    """True if ``quantized_situation`` would make encodings."""
     request = given.request
     if given.encodings is not None or given.facts.is_qdq or not backend.offers("quantizers"):
         return False
@@ -129,7 +129,7 @@ def quantizes(backend: AnyBackend, given: Situation) -> bool:
 
 
 def _refuse_unused(backend: AnyBackend, request: Request) -> None:
-    """A quantizer that was named and will not run is said, not left out of account; so are candidates without data."""
+    """Raises UsageError for a named quantizer that will not run, and for ``auto`` without data."""
     if request.precision == AUTO and request.calibration is None and backend.offers("quantizers"):
         raise UsageError(
             f"--precision {AUTO}: nothing to measure the candidates on",
