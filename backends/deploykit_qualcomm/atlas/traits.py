@@ -348,6 +348,7 @@ def _largest_offset(graph: Grids, node: NodeFact, epsilon: float) -> Iterator[tu
         if stored is None or (grid is not None and stored.dtype.kind == "f"):
             return
         exact.append((stored.astype(np.float64) - (grid.zero_point if grid else 0)) * (grid.scale if grid else 1))
+    # Only the sign of a variance below zero is lost here: its result is wrong anyway.
     offsets = exact[1] - exact[2] * exact[0] / np.sqrt(np.abs(exact[3] + epsilon))
     most = float(offsets[np.abs(offsets).argmax()])
     turned = most > 0 and most / float(np.float32(most)) * 2.0**31 >= 2.0**31 - 0.5
