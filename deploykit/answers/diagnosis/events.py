@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import takewhile
@@ -40,6 +41,7 @@ _LEVELS: dict[str, Level] = {"W": "warning", "I": "note", "N": "note", "V": "det
 _FRAME = re.compile(r"""(?:\[rank\d+\]:)?\s*(?:File "|at |#\d+ |frame #|\[[^]]*\] *at )""")
 _QUOTED_NAME = re.compile(r"""'[^'/\s]+'|"[^"/\s]+"|'[^'\s]*::[^'\s]*'|"[^"\s]*::[^"\s]*\"""")  # no path, no sentence
 _OWN_FOLDER = re.compile(r"""/(?:home|Users|root)/(?:(?![\w-]*-packages/)[^\s:'"(])*/(?!\S+[:(]\d)""")
+_PACKAGE = re.compile(r"-packages[/\\](\w+)")
 _KERNEL = re.compile(r"(?:[A-Z]\w\w +\d+ [\d:]+ \S+ kernel: |\[ *\d+\.\d{6}\])")
 _LISTED = re.compile(r'\[(?:pip3|conda)\]|"[\w.\-]+": |\w+=["\[{].*,$')  # of what is installed or configured
 _STACK = "Traceback (most recent call last)"
@@ -145,7 +147,8 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
         if not found:
             if index and _KERNEL.match(line):
                 break  # a driver's line says nothing of what follows it
-            stranger = stranger or (index > 0 and "-packages/" in line and _FRAME.match(line) is not None)
+            frame = index and _FRAME.match(line) and _PACKAGE.search(line)
+            stranger = stranger or bool(frame and frame[1] not in sys.stdlib_module_names)
             continue
         tool = max(found, key=lambda pair: (pair[0], not pair[1].foreign))[1]
         if not tool.foreign and (inner is None or (here and not tool.drives_others)):

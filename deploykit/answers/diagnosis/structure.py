@@ -121,7 +121,8 @@ def _by_kind(
         if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
             tool = tools.get(event.tool) or Tool(id="line", name="the program")
             if nobody and tool.id == "line" and known is None:
-                tool = _stranger(line, catalog) or tool
+                owner = speaker((names.get("other", "").strip("'"),), catalog.tools)
+                tool = _stranger(line, catalog) or owner or tool
             words = defaultdict(partial(str, kind.unnamed or "not named"), _spelled_out(names, catalog))
             words["speaker"] = tool.name
             said = " ".join(kind.cause.format_map(words).split())
