@@ -35,10 +35,11 @@ TIMEOUT = 3600.0
 RESULT = "logs/quantize.json"
 
 _ERROR = re.compile(r"\[QUARK-(?:ERROR|CRITICAL)\]:?\s*([^\x1b]*)")
-# Seen with Quark 0.12 on two trained models of PP-OCR with finite floats, and the last message on a model that slices a
-# convolution's result: all of them work without equalization.
+# Seen with Quark 0.12 on two trained models of PP-OCR with finite floats, on a model that slices a convolution's
+# result, and on one-dimensional convolutions: all of them work without equalization.
 _ENDLESS = re.compile(
-    r"Unable to allocate \S+ [GTPE]iB for an array|array is too big|Maximum allowed size exceeded|index out of range"
+    r"Unable to allocate \S+ [GTPE]iB for an array|array is too big|Maximum allowed size exceeded"
+    r"|index out of range|out of bounds for array"
 )
 
 

@@ -89,6 +89,7 @@ def test_an_end_without_a_model_is_a_failure(environment: Environment, package: 
     ("ERROR]: Unable to allocate 463. GiB for an array with shape (9,)", "equalization", "include_cle=false"),
     ("ERROR]: array is too big; `arr.size` is larger", "equalization", "include_cle=false"),
     ("ERROR]: list index out of range", "equalization", "include_cle=false"),
+    ("ERROR]: axis 3 is out of bounds for array of dimension 3", "equalization", "include_cle=false"),
     ("ERROR]: Maximum allowed size exceeded\x1b[0m", "exceeded)", "include_cle=false"),
 )
 def test_what_quark_logs_as_an_error_is_one_although_a_model_is_there(
