@@ -31,7 +31,7 @@ class ReleaseComparison(Published):
 
 
 def ask(words: Sequence[str] = (), **asked: str) -> CompatAnswer:
-    """The rows about ``words``; with a ``target`` those of its architecture, and what is known about the device itself.
+    """The rows about ``words``; with a ``target`` those of its architecture, and the facts of the device itself.
 
     Raises UnknownTargetError for an unknown device, backend or SDK version.
     """
@@ -59,7 +59,7 @@ def compare(before: str, after: str, words: Sequence[str] = (), **asked: str) ->
 
 
 def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str, arch: str = "") -> CompatAnswer:
-    """Will a binary built with one release for one architecture load on another release and architecture?
+    """Rows on whether a binary built with one release and architecture loads on another release and architecture.
 
     ``runtime`` is the release on the device; its architecture is ``arch`` or that of ``target``.
     """

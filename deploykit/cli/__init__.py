@@ -67,7 +67,7 @@ FORMER = {
     "cache": "doctor --clear-cache",
     "mcp": "python -m deploykit.cli.mcp (pip install 'deploykit[mcp]')",
 }
-"""Commands of earlier releases, each with what to type instead."""
+"""Commands of earlier releases, each with its replacement."""
 
 _EXAMPLES = """\b
 deploykit package model.onnx --target sm8650 --sdk 2.33 -o out
@@ -77,7 +77,7 @@ deploykit compat lpbq --sdk 2.33"""
 
 
 class _LazyGroup(Group):
-    """Finds a command's module by its name."""
+    """A group that imports a command's module when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All commands, in the order of the documentation."""
@@ -85,7 +85,7 @@ class _LazyGroup(Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module."""
+        """Imports the command's module; None for an unknown command."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -96,7 +96,9 @@ class _LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant; of a former one the new name is said, of a mistyped one the nearest."""
+        """The command of a line. A former command is answered with its new name, a mistyped one with the
+        nearest names.
+        """
         name = args[0] if args else ""
         if name in FORMER and not ctx.resilient_parsing:
             new = FORMER[name]
@@ -109,7 +111,7 @@ class _LazyGroup(Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by what they are for, without importing them."""
+        """Lists the commands by purpose, without importing them."""
         del ctx
         width = max(map(len, COMMANDS))
         for title, rows in GROUPS.items():
@@ -124,7 +126,7 @@ def _show_version(context: click.Context, _param: click.Parameter, value: bool) 
 
 
 def version_lines() -> list[str]:
-    """What ``deploykit --version -v`` says, for a report of a defect. No path, no name of anybody."""
+    """The lines of ``deploykit --version -v``, for a report of a defect: no path, no name of a person."""
     import platform
     from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 
@@ -161,6 +163,6 @@ def main() -> None:
     """The entry point ``deploykit``."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # A terminal or a pipe that lacks a letter gets its number: that is no reason to fail.
+            # A letter that a terminal or a pipe lacks is written as its number instead of failing.
             stream.reconfigure(errors="backslashreplace")
     sys.exit(guarded(partial(run_command, cli)))

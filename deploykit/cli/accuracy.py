@@ -1,4 +1,4 @@
-"""``deploykit accuracy``: what quantization costs, on deploykit's own simulation and on outputs that were brought."""
+"""``deploykit accuracy``: what quantization costs, by deploykit's own simulation or by given outputs."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def _text(report: BuildReport) -> str:
     lines = []
     if report.diagnosis is not None:
         lines += [diagnosis_text(report.diagnosis), ""]
-    # On a terminal the script has said it already.
+    # On a terminal the script has printed it already.
     lines += report.said if settings().verbosity < 0 else ()
     verdict = {0: "built", 1: "not built: the precision would have changed"}.get(report.exit_status, "not built")
     lines.append(f"{verdict}; done: {', '.join(report.done) or 'nothing'}; log: {report.log}")

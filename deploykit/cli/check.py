@@ -77,7 +77,7 @@ def command(
     if baseline is not None:
         found = apply_baseline(found, read_baseline(baseline))
     value: dict[str, Any] = {"findings": found, "summary": summarize(found)}
-    # What each kernel came to, where that was asked for; measured while checking, so it is at hand.
+    # The verdict on each kernel, if the user asked for kernels; the check has measured them, so they are at hand.
     level = given.get("kernels")
     asked = click.get_current_context().get_parameter_source("kernels") is not ParameterSource.DEFAULT
     kernels = audit(request, level=level) if form == "text" and asked and level not in (None, "off") else None
@@ -93,7 +93,7 @@ def command(
 
 
 def _print(value: dict[str, Any], text: Callable[[], str], form: str) -> None:
-    """``--format json`` is the same as ``--json``."""
+    """Prints JSON for ``--format json`` as for ``--json``, else the text."""
     if form == "json":
         click.echo(json.dumps(plain({"schema": 1, **value}), indent=1, ensure_ascii=False))
     else:
@@ -112,7 +112,7 @@ def _kernels_text(found: Audit) -> str:
 
 
 def plan_text(plan: Plan[Any]) -> str:
-    """A plan for people."""
+    """A plan as text for people."""
     sdk = f", {plan.sdk['name']} {plan.sdk['version']}" if plan.sdk.get("version") else ""
     lines = [click.style(f"{plan.target['name']} ({plan.backend}{sdk})", bold=True), findings_text(plan.findings), ""]
     for way in plan.candidates:

@@ -1,4 +1,4 @@
-"""``deploykit compat``: which SDK, tool, architecture and device has what, since when, and who says so."""
+"""``deploykit compat``: which SDK, tool, architecture and device has which feature, since when, and by which source."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def command(
         emit(ask, lambda: _overview(features()))
         return 0
     asked = [ask(feature, sdk=one, **only) for one in sdks or ("",)]
-    # Words that no row has may be those of a message: the known causes of failures that have them are named.
+    # Words without a row may be from a message: the known causes of failures with these words are named.
     causes: Sequence[KnownError] = ()
     if feature and not any(found.rows for found in asked):
         from deploykit.tables.known_errors import search_errors
@@ -94,7 +94,7 @@ def command(
 
 
 def _lowest(model: Path, encodings: Path | None, target: str, backend: str) -> int:
-    """The lowest release that takes a model; exit status 1 where none does."""
+    """Prints the lowest release that takes a model; returns 1 if none does."""
     from deploykit.flow.releases import lowest_sdk
 
     found = lowest_sdk(Request(model=model, target=target, backend=backend or None, encodings=encodings))
@@ -210,7 +210,7 @@ def _answer_text(found: CompatAnswer, words: Iterable[str]) -> str:
     shown = {row.family for row in found.rows}
     for family, release in found.answered_by.items():
         if family in shown:
-            # Another release was executed than the one that the row is about.
+            # Another release was executed than the one that the row describes.
             lent = (row.ran and row.confidence is Confidence.INFERRED for row in found.rows if row.family == family)
             inferred = any(lent)
             how = ", by inference" if inferred else ""
@@ -219,7 +219,7 @@ def _answer_text(found: CompatAnswer, words: Iterable[str]) -> str:
 
 
 def _rows_text(shown: Sequence[CompatRow]) -> str:
-    """Columns that line up, and under each row the right name, the note, the contradiction, the sources."""
+    """Aligned columns; under each row its right name, note, contradiction and sources."""
     cells = [
         (row.feature, row.backend, row.tool, row.arch, row.sdk, str(row.status), str(row.confidence or ""))
         for row in shown
@@ -240,7 +240,7 @@ def _rows_text(shown: Sequence[CompatRow]) -> str:
 
 
 def _overview(every: Iterable[str]) -> str:
-    """All features by name, without the thousand rows."""
+    """The names of all features, with the numbers of flags, keys and operators only."""
     counted, found = ("flag ", "key ", "op "), list(every)
     names = {feature for feature in found if not feature.startswith((*counted, "release "))}
     kinds = Counter(feature.split(" ", 1)[0] for feature in found if feature.startswith(counted))

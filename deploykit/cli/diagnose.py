@@ -1,4 +1,4 @@
-"""``deploykit diagnose``: known failures in a log, and a case of one's own for a report."""
+"""``deploykit diagnose``: known failures in a log, or a case packed for a report."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _pack(
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """The causes, likeliest first, each with its way out; where nothing is known, that, and what to collect."""
+    """The causes, likeliest first, each with its way out; without a known cause, what to collect."""
     lines: list[str] = []
     for number, cause in enumerate(diagnosis.causes, 1):
         lines += [*_cause(number, cause), ""]
@@ -137,7 +137,7 @@ def _cause(number: int, cause: Cause) -> Iterator[str]:
 
 
 def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
-    """What is said where no cause was found: that a tool finished, or that it is not known what happened."""
+    """Yields the end of a diagnosis without a cause: that a tool finished, or what is not understood."""
 
     def listed(title: str, lines: Iterable[ErrorLine]) -> list[str]:
         shown = [
@@ -174,7 +174,7 @@ def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _error_text(rows: Iterable[KnownError]) -> str:
-    """Rows of the catalogue, one paragraph each."""
+    """Rows of the catalogue, one paragraph each; words for none."""
     parts = (
         [
             f"{row.severity} {row.id}: {row.cause}",

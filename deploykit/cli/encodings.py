@@ -42,7 +42,7 @@ def show(file: Path, names: Names, model: Path | None, values: bool) -> None:
 
 
 def show_text(found: Json) -> str:
-    """What ``encodings show`` found, for people."""
+    """The result of ``encodings show`` as text for people."""
 
     def span(bounds: list[float] | None) -> str:
         if bounds is None:
@@ -149,7 +149,7 @@ def convert(
 
 
 def _to_lpbq(model: Path, out: Path, *, refine: bool, backend: str | None, sdk: str, force: bool) -> int:
-    """A model with block-quantized weights as LPBQ, with what a compiler makes of each layer now."""
+    """Writes a model's block-quantized weights as LPBQ, and tells what a compiler makes of each layer then."""
     from deploykit import api
     from deploykit.backend.plugins import load_backend, load_backends
 

@@ -24,7 +24,7 @@ __all__ = ["command", "emit_binary"]
 
 _COLORS = {"ship it": "green", "do not ship it": "red", "not judged": "yellow"}
 _BINARIES = frozenset({".bin", ".dlc", ".serialized"})
-_TIME_LIMIT = 120.0  # seconds for the vendor's library, which reads a binary and may hang at a damaged one
+_TIME_LIMIT = 120.0  # seconds for the vendor's library, which may hang on a damaged binary
 
 
 @click.command(cls=Command)
@@ -80,11 +80,11 @@ def command(what: str, backend: str | None, sdk: str, target: str, time_limit: f
 
 
 def _explain_file(path: Path, time_limit: float) -> int:
-    """Encodings where it can be read as such; any other file is offered to the readers of binaries."""
+    """Explains a file as encodings if it can be read as such; any other file is offered to the readers of binaries."""
     from deploykit.cli.encodings import show_text
     from deploykit.encodings.files import show_encodings
 
-    # A model around a compiled context is an ONNX file with a node of this type.
+    # An ONNX file with a node of this type contains a compiled context.
     if path.suffix == ".onnx" and b"EPContext" in read_regular(path):
         return emit_binary(path, time_limit=time_limit)
     try:
@@ -116,7 +116,7 @@ def _text(told: Explanation) -> str:
 def emit_binary(
     path: Path, *, backend: str | None = None, runtime: str = "", target: str = "", time_limit: float = _TIME_LIMIT
 ) -> int:
-    """Print what a binary says of itself; 1 when it will not load as asked, or is too large for its chip."""
+    """Prints the metadata of a binary; returns 1 if it will not load as asked, or is too large for its chip."""
     from deploykit.answers.binaries import report_binary
     from deploykit.system.limits import limited_time
 
@@ -156,7 +156,7 @@ def _binary_lines(report: BinaryReport) -> Iterator[str]:
             yield f"  limit   {counted}{', ' if fits['limit_bytes'] is not None else '; '}{limit}"
     for row in report.loads[:1]:
         yield f"loads     {row.status} ({row.confidence}): {row.note}"
-    # The releases that load it are one range; the packages that carry the newest ones stand beside it.
+    # The releases that load it are one range; the packages with the newest ones are named too.
     loading = [runtime for runtime in report.runtimes if str(runtime.status) == "supported"]
     if loading:
         yield f"runtimes  {loading[0].release} to {loading[-1].release}, of those in the tables"

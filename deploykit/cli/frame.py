@@ -1,4 +1,5 @@
-"""What every command shares: global options, settings, exit statuses, signals, and the child process that it runs in.
+"""The common parts of all commands: global options, settings, exit
+statuses, signals, and the child process they run in.
 
 It knows no command and imports nothing heavy.
 """
@@ -38,11 +39,11 @@ _ADVICE = {
     "target": _DEVICES,
     "targets": _DEVICES,
     "out": "name a folder that does not exist yet: -o out",
-    # Options of earlier releases whose name is near to none of today.
+    # Options of earlier releases with a name unlike any current one.
     "--audit": "it is now --kernels",
     "--preflight": "it is now --second-opinion, which is on by default",
 }
-_LONG_WORD = re.compile(r"(\S{60})\S{80,}(\S{60})")  # more than a line of a terminal: nobody reads it
+_LONG_WORD = re.compile(r"(\S{60})\S{80,}(\S{60})")  # more than a line of a terminal, which nobody reads
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -60,7 +61,7 @@ def settings() -> Settings:
 
 
 def _remember(context: click.Context, param: click.Parameter, value: Any) -> None:
-    """Keep a global option where ``settings`` or the room that asks for it finds it."""
+    """Stores a global option in the settings, or where the code that uses it looks."""
     known = context.ensure_object(Settings)
     match param.name:
         case "json":
@@ -72,7 +73,7 @@ def _remember(context: click.Context, param: click.Parameter, value: Any) -> Non
         case "no_color" if value:
             context.color = False
         case "no_cache" if value and _NO_CACHE not in os.environ:
-            # The store asks the variable, also in the processes that this one starts.
+            # The store reads this variable, also in child processes.
             os.environ[_NO_CACHE] = "1"
             context.call_on_close(lambda: os.environ.pop(_NO_CACHE, None))
         case "memory" if value is not None:
@@ -88,7 +89,7 @@ class Command(click.Command):
         flag, count, size = {"is_flag": True}, {"count": True}, {"metavar": "SIZE"}
         rows = (
             (["--json"], f"{_ENV}_JSON", "Machine-readable output on stdout, nothing else there.", flag),
-            # Eager: before --version, which says more with it.
+            # Eager, so that it is known before --version, which prints more with it.
             (["-v", "--verbose"], f"{_ENV}_VERBOSE", "Say more.", {**count, "is_eager": True}),
             (["-q", "--quiet"], f"{_ENV}_QUIET", "Say less.", count),
             (["--no-color"], [f"{_ENV}_NO_COLOR", "NO_COLOR"], "Plain text.", flag),
@@ -101,7 +102,7 @@ class Command(click.Command):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Also refuse an option that was given twice and holds one value: the last would win without a word."""
+        """Refuses an option with a single value that is given twice: click would silently take the last one."""
         order = self.make_parser(ctx).parse_args(args=list(args))[2]
         for one in order:
             many = not isinstance(one, click.Option) or one.multiple or one.is_flag or one.count
@@ -111,7 +112,7 @@ class Command(click.Command):
 
 
 class BranchingCommand(Command):
-    """A command whose first word may name another one: ``matrix init`` beside ``matrix FILE``."""
+    """A command whose first word may name another command, such as ``matrix init`` beside ``matrix FILE``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -125,10 +126,10 @@ class BranchingCommand(Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """The context of the branch that the first word names, else its own."""
+        """The context of the branch that the first word names, else of the command itself."""
         name = args[0] if args else ""
         chosen = self.branches.get(name)
-        if chosen is None and name.removeprefix("--") in self.branches:  # in earlier releases some were options
+        if chosen is None and name.removeprefix("--") in self.branches:  # some branches were options once
             raise click.UsageError(f"{name}: it is now 'deploykit {info_name} {name.removeprefix('--')}'")
         if chosen is None:
             return super().make_context(info_name, args, parent, **extra)
@@ -136,7 +137,7 @@ class BranchingCommand(Command):
         return chosen.make_context(f"{info_name} {chosen.name}", args[1:], parent, **extra)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, then the branches."""
+        """Writes the options, then the branches."""
         super().format_options(ctx, formatter)
         with formatter.section("Also"):
             formatter.write_dl(
@@ -154,15 +155,15 @@ Group.group_class = Group
 
 
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status; only the interpreter's own interrupts get out."""
+    """Runs a command line and returns its exit status; only the interpreter's own interrupts are raised."""
     arguments = list(sys.argv[1:] if args is None else args)
-    # A command makes hundreds of thousands of values that live until it ends, and few that hold each other: with
-    # Python's own 700, looking for such cycles takes a tenth of the time of reading tables.
+    # A command creates hundreds of thousands of values that live until it ends, and few cycles: with Python's default
+    # of 700 the collector takes a tenth of the time of reading tables.
     collecting = gc.get_threshold()
     gc.set_threshold(50_000, *collecting[1:])
     try:
         for argument in arguments:
-            # Names that are no text could be written into no manifest and no JSON.
+            # Names that are not valid text cannot be written into a manifest or JSON.
             if any("\ud800" <= letter <= "\udfff" for letter in argument):
                 shown = argument.encode("utf-8", "backslashreplace").decode()
                 raise UsageError(f"{shown}: is not UTF-8", next="rename the file")
@@ -180,7 +181,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         next_ = _ADVICE.get(asked, f"'{path} --help' shows how it is written")
         return _show_error(arguments, UsageError(error.format_message(), next=next_))
     except click.Abort as abort:
-        if isinstance(abort.__cause__, EOFError):  # a file that ended too early, which click takes for a user who left
+        if isinstance(abort.__cause__, EOFError):  # a file ended too early; click takes it for Ctrl-D
             return _show_defect(arguments, abort.__cause__)
         click.echo("interrupted", err=True)
         return 130
@@ -188,7 +189,8 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         click.echo(f"ended by {ended}", err=True)
         return ended.exit_status
     except BrokenPipeError:
-        # The reader left (`| head`): what was wanted has been read. Keep the interpreter from flushing into the void.
+        # The reader left (`| head`) and has read what it wanted. This keeps the
+        # interpreter from flushing into a closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except DeploykitError as error:
@@ -205,7 +207,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
             return _show_error(arguments, gone)
         if not isinstance(error, OSError) or error.errno not in _FULL:
             return _show_defect(arguments, error)
-        # A disk that is full, or may not be written to, is no defect, wherever the work that is written there lies.
+        # A disk that is full or read-only is no defect, wherever the file is.
         file = error.filename2 or error.filename or "the output, or a file of the work in progress"
         why = error.strerror or str(error)
         next_ = "make room there; TMPDIR and DEPLOYKIT_CACHE say where else work and what is kept may lie"
@@ -216,16 +218,16 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
 
 
 def _is_nowhere() -> bool:
-    """True where the folder that this process is in was removed; asking the system for its name tells."""
+    """True if the working folder of this process was removed."""
     try:
-        os.getcwd()  # noqa: PTH109 (what is asked is whether it fails)
+        os.getcwd()  # noqa: PTH109 (the call fails if the folder is gone)
     except FileNotFoundError:
         return True
     return False
 
 
 class Ended(BaseException):
-    """The system asked the program to end; what was begun is taken back on the way out."""
+    """The system asked the program to end; running work is undone on the way out."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -234,7 +236,7 @@ class Ended(BaseException):
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP clean up as Ctrl-C does, the first time; one that is ignored already stays so (nohup)."""
+    """Makes SIGTERM and SIGHUP clean up like Ctrl-C, the first time; an ignored signal stays ignored (nohup)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -253,7 +255,8 @@ def _ended_by_signals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # A library whose import it met says ImportError, or whatever it makes of an exception that it did not expect.
+        # A library that is interrupted during an import raises ImportError,
+        # or turns an unexpected exception into its own.
         if came:
             raise Ended(came[0]) from error
         raise
@@ -265,10 +268,10 @@ def _ended_by_signals() -> Iterator[None]:
 def _show_error(arguments: Sequence[str], error: DeploykitError) -> int:
     shown = _LONG_WORD.sub(r"\1…\2", defused(str(error)))
     click.echo(f"{click.style('error:', fg='red', bold=True)} {shown}", err=True)
-    # With --json an error is a JSON value on stdout as well, so that programs need not read prose.
+    # With --json an error is also a JSON value on stdout, so that programs need not read prose.
     if "--json" in arguments or os.environ.get("DEPLOYKIT_JSON"):
         told = {"what": error.what, "why": error.why, "next": error.next, "exit_status": error.exit_status}
-        with suppress(OSError):  # there may be no room for it either
+        with suppress(OSError):  # there may be no room for this output either
             click.echo(json.dumps({"schema": 1, "error": told}))
     return error.exit_status
 
@@ -283,29 +286,29 @@ def _show_defect(arguments: Sequence[str], error: Exception) -> int:
 
 
 CRASHES = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
-"""Signals by which code ends the process that it runs in."""
+"""The signals by which code crashes its own process."""
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """The exit status of ``work``; where a library ended the process, that is said. To be called before any thread.
+    """Runs ``work`` in a child process and returns its exit status; reports a library that crashed it.
 
-    Where there is no such process to be had, ``work`` is done in this one.
+    Call it before any thread starts. If no child process can be had, ``work`` runs in this process.
     """
     if not sys.platform.startswith("linux") or threading.active_count() > 1:
         return work()
     watched = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
-    # Whoever started this may have it ignored; then nothing could be waited for.
+    # The parent may have this signal ignored; then no child could be waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     parent = os.getpid()
     try:
         child = os.fork()
-    except OSError:  # the user may have no more processes
+    except OSError:  # the user may have reached the limit of processes
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return work()
     if child == 0:
-        # The system ends this process when its parent dies, however that happens; it ends now where that is so.
+        # The system kills this process when its parent dies, in any way; it exits now if that has happened.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
@@ -316,13 +319,13 @@ def guarded(work: Callable[[], int]) -> int:
         found = signal.sigwaitinfo(watched)
         if found.si_signo == signal.SIGCHLD:
             done, status = os.waitpid(child, os.WNOHANG)
-        elif found.si_code <= 0:  # sent by a process; what the terminal sends reaches the child as well
+        elif found.si_code <= 0:  # sent by a process; a signal from the terminal reaches the child as well
             os.kill(child, found.si_signo)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return code
-    # The child was ended by a signal: a crash is answered, any other ends this process likewise.
+    # The child was ended by a signal: a crash is reported, any other signal ends this process in the same way.
     by = signal.Signals(-code)
     if by in CRASHES:
         error = ToolError(
@@ -331,7 +334,7 @@ def guarded(work: Callable[[], int]) -> int:
             next="export the model again; if onnx.checker.check_model(path) finds no fault, please report it",
         )
         return _show_error(sys.argv[1:], error)
-    with suppress(OSError):  # nobody may say what SIGKILL does
+    with suppress(OSError):  # the handler of SIGKILL cannot be set
         signal.signal(by, signal.SIG_DFL)
     os.kill(os.getpid(), by)
     return 128 + by

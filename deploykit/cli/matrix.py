@@ -86,7 +86,7 @@ def command(
         emit(difference, "\n".join([*lines, f"{difference.same} cells as before"]))
         return difference.exit_status
     cells = select(file, only=only)
-    if on_devices:  # before hours of packaging
+    if on_devices:  # checked now, not after hours of packaging
         from deploykit.devices.places import devices_in
         from deploykit.fleet.on_devices import device_targets
 
@@ -95,7 +95,7 @@ def command(
     with progress() as tell:
 
         def show(result: CellResult) -> None:
-            """A row that stays above the line of progress, which counts them."""
+            """Prints a row above the line of progress, which counts the rows."""
             nonlocal done
             done += 1
             if not settings().json:

@@ -1,7 +1,7 @@
 """``python -m deploykit.cli.mcp``: the commands that only read, over the Model Context Protocol on stdin and stdout.
 
-Each tool is one command line with ``--json`` and answers what that prints; its schema is made from the command. Nothing
-is written, built or installed here. It needs the extra ``deploykit[mcp]``.
+Each tool runs one command line with ``--json`` and returns its output; its schema is made from the command. Nothing is
+written, built or installed here. It needs the extra ``deploykit[mcp]``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "explain": ("sdk", "target"),
     "verify": (),
 }
-"""The commands that are served, each with the options that a caller may give."""
+"""The commands that are served, each with the options that a client may give."""
 
 
 def _params(name: str) -> list[click.Parameter]:
@@ -41,7 +41,7 @@ def _params(name: str) -> list[click.Parameter]:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of what a command is given; a flag is a truth value, all else a text."""
+    """The JSON Schema of a command's arguments; a flag is a boolean, any other argument a string."""
     properties, required = {}, []
     for param in _params(name):
         key = str(param.name) if isinstance(param, click.Argument) else param.opts[0].removeprefix("--")
@@ -55,7 +55,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def argv(name: str, given: Json) -> list[str]:
-    """The command line; no value can be taken for an option."""
+    """The command line for a call; no value can be taken for an option."""
     options, places = [], []
     for param in _params(name):
         if isinstance(param, click.Argument):
@@ -68,7 +68,7 @@ def argv(name: str, given: Json) -> list[str]:
 
 
 async def serve() -> None:
-    """Answer until the input ends."""
+    """Answers requests until the input ends."""
     from mcp.server.lowlevel import Server
     from mcp.server.stdio import stdio_server
     from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
@@ -87,7 +87,7 @@ async def serve() -> None:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             status = run(cli, argv(name, arguments))
-        # A no is an answer; anything above it is an error, which the text describes.
+        # Exit status 1 is an answer; a higher one is an error, which the text describes.
         text = TextContent(type="text", text=out.getvalue() or err.getvalue())
         return CallToolResult(content=[text], isError=status > 1)
 

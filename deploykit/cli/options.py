@@ -1,7 +1,7 @@
-"""Options of commands: the usual ones in one line each, and those that package and check share.
+"""Makes options of commands: the usual ones in one line each, and those that package and check share.
 
-The shared ones are made of the specs of the core and of every installed backend: a backend's options appear here
-because its specs say so. The values become a request; what they mean is not known here.
+The shared ones are made from the specs of the core and of every installed backend. The values
+become a request, and are not interpreted here.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _PATH = click.Path(path_type=Path)
 
 
 def option(name: str, metavar: str | None, words: str, *names: str, **how: Any) -> Callable[[F], F]:
-    """An option that takes a value, with its help; ``names`` are further spellings, and that of the parameter."""
+    """Makes an option with a value and its help; ``names`` are further spellings and the parameter's name."""
     return click.option(name, *names, metavar=metavar, help=words, **how)
 
 
 def argument(name: str, **how: Any) -> Callable[[F], F]:
-    """An argument that is a path."""
+    """Makes an argument that is a path."""
     return click.argument(name, type=_PATH, **how)
 
 
 def path(name: str, metavar: str | None, words: str, *names: str, **how: Any) -> Callable[[F], F]:
-    """An option that takes a path."""
+    """Makes an option that takes a path."""
     return option(name, metavar, words, *names, type=_PATH, **how)
 
 
 def flag(name: str, words: str, *names: str) -> Callable[[F], F]:
-    """An option that is off unless it is given."""
+    """Makes an option that is off unless it is given."""
     return click.option(name, *names, help=words, is_flag=True)
 
 
 def options(*made: Callable[[F], F]) -> Callable[[F], F]:
-    """Several of them, in their order."""
+    """Combines several options, in their order."""
 
     def add(function: F) -> F:
         for one in reversed(made):
@@ -62,19 +62,19 @@ def options(*made: Callable[[F], F]) -> Callable[[F], F]:
 _TARGET = "DEPLOYKIT_TARGET"
 _TARGET_HELP = "Device id, chip or marketing name."
 _SEVERAL_HELP = f"{_TARGET_HELP} Repeatable: one package each, in a folder by its id."
-# Help that fits on two screens leaves these out; '--help-backend all' has them.
+# These options are left out so that the help fits on two screens; '--help-backend all' shows them.
 _RARE = frozenset({"references", "no_rewrite", "samples", "options", "float_tensors"})
 
 
 class SpecOption(click.Option):
-    """The command-line form of one name; ``owners`` are the backends that have it, none for an option of the core."""
+    """The command-line form of one option name; ``owners`` are the backends that have it, empty for one of the core."""
 
     def __init__(self, specs: tuple[OptionSpec, ...], owners: Names = ()) -> None:
         spec, self.owners = specs[0], owners
         metavar = spec.metavar or (f"[{'|'.join(spec.choices)}]" if spec.choices else spec.kind.upper())
 
         def read(given: Any) -> OptionValue:
-            """A value that at least one of the specs takes; the chosen backend's has the last word later."""
+            """The value by the first spec that accepts it; the chosen backend checks it later."""
             if not isinstance(given, str):
                 return given  # type: ignore[no-any-return]  # a default
             for spec in specs[:-1]:
@@ -98,7 +98,7 @@ class SpecOption(click.Option):
 
 @cache
 def _backend_params(taken: frozenset[str]) -> tuple[SpecOption, ...]:
-    """The options of every installed backend, each name once, without those that a command has already."""
+    """The options of every installed backend, each name once, without those that the command already has."""
     by_name: dict[str, dict[OptionSpec, tuple[str, ...]]] = {}
     for spec, owners in all_options().items():
         if spec.name not in taken:
@@ -110,7 +110,7 @@ def _backend_params(taken: frozenset[str]) -> tuple[SpecOption, ...]:
 
 
 class RequestCommand(Command):
-    """A command about one model and one target, or ``several``, with the options of the core and of every backend."""
+    """A command about one model and one target (or ``several``), with the options of the core and of every backend."""
 
     def __init__(
         self, *args: Any, params: Iterable[click.Parameter] = (), several: bool = False, **kwargs: Any
@@ -132,12 +132,12 @@ class RequestCommand(Command):
         super().__init__(*args, params=[model, target, *core, *params, more], **kwargs)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The command's own, then those of the backends, which are looked for here and not when this is imported."""
+        """The command's own options, then those of the backends, which are only looked up on this call."""
         own = super().get_params(ctx)
         return [*own, *_backend_params(frozenset(str(param.name) for param in own))]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options of every backend; what belongs to one is said by ``--help-backend``."""
+        """Writes the options of the core; ``--help-backend`` writes those of a backend."""
         shown = [
             param for param in self.get_params(ctx) if not getattr(param, "owners", ()) and param.name not in _RARE
         ]
@@ -147,7 +147,7 @@ class RequestCommand(Command):
         if backend is None or ctx.resilient_parsing:
             return
         if backend != "all":
-            load_backend(backend)  # raises for an unknown one, with the nearest names
+            load_backend(backend)  # raises an error for an unknown backend, with the nearest names
         formatter = ctx.make_formatter()
         params = self.get_params(ctx)
         if backend == "all":
@@ -170,14 +170,14 @@ def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, param
 
 
 def request_from(*, model: Path, target: str, options: Iterable[str], **given: Any) -> Request:
-    """The request that the shared options describe, of which only those count that were given."""
+    """The request from the shared options; only options that the user gave count."""
     source = click.get_current_context().get_parameter_source
     given = {name: v for name, v in given.items() if source(name) is not ParameterSource.DEFAULT}
     return make_request(model, target, options=[pair(text) for text in options], **given)
 
 
 def pair(text: str) -> tuple[str, str]:
-    """``KEY=VALUE`` of ``--option``."""
+    """Splits the ``KEY=VALUE`` of ``--option``. Raises UsageError for any other text."""
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise UsageError(f"--option {text}: KEY=VALUE is expected", next="for instance --option vtcm_mb=8")

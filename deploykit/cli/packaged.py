@@ -1,4 +1,4 @@
-"""What is said of a package that was made: the answer, the facts, what is open, what to do next."""
+"""The text about a package that was made: the answer, the facts, open findings, what to do next."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["package_text"]
 
 _MOST_LINES = 12
-_CHOSEN_HERE = frozenset({"input-size-chosen"})  # infos about what the reader may want otherwise
-_MOST_LETTERS = 160  # of a message: two lines of a terminal, with its code
+_CHOSEN_HERE = frozenset({"input-size-chosen"})  # infos about choices that the reader may want otherwise
+_MOST_LETTERS = 160  # the most letters of a message: two lines of a terminal, with its code
 
 
 def package_text(packaged: Packaged, folder: Path | None = None) -> str:
-    """The answer in one line, the facts, what asks something of the reader, what to do next; at most twelve lines.
+    """The answer in one line, the facts, findings that ask something of the
+    reader, what to do next; twelve lines at most.
 
-    With -v everything that was found and why, which the report tells as well. ``folder`` is where it lies, for people.
+    With -v all findings and reasons, as in the report. ``folder`` is the package's place to show.
     """
     is_all, findings = settings().verbosity > 0, packaged.findings
     if packaged.package is None:
@@ -36,7 +37,7 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
     color = {"ship it": "green", "do not ship it": "red"}.get(str(told.word), "yellow")
     plan, route = packaged.plan, packaged.plan.route
     assert route is not None
-    # Why in full stands beside the fact that it is about.
+    # The full reason is shown beside its fact.
     why = told.why
     for reason in (packaged.status.right.why, packaged.status.compiled.why):
         reason = reason.removeprefix("not judged: ")
@@ -53,14 +54,14 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
         ending = ["", f"executed   {ran}", f"generated  {left}", f"digest     {packaged.digest}", *ending]
     else:
         said = _asking(findings, _MOST_LINES - len(lines) - 2 - told.next.count("; "), "-v and report.html list them")
-    if told.next and f"next: {told.next}" not in "\n".join(said):  # the finding that it answers may say it
+    if told.next and f"next: {told.next}" not in "\n".join(said):  # the finding that it answers may name it already
         ways = told.next.replace("; ", ";\n           ")
         ending.insert(-1, f"next       {ways}")
     return "\n".join([*lines, *said, *ending])
 
 
 def _asking(findings: Findings, room: int, where: str) -> list[str]:
-    """What asks something of the reader, as far as there is room for it; the others are counted."""
+    """The findings that ask something of the reader, as far as there is room; the others are counted."""
     still_open, handled = group_findings(findings)
     lines: list[str] = []
     shown = 0

@@ -51,7 +51,7 @@ def command(model: Path, options: tuple[str, ...], **given: Any) -> int:
 def _text(done: Quantization, asked: Json) -> str:
     lines = [findings_text(done.findings), ""]
     numbers = done.record.get("numbers")
-    if numbers is not None and numbers["sqnr_db"] is not None:  # no difference, and nothing left, are told by DK221
+    if numbers is not None and numbers["sqnr_db"] is not None:  # DK221 tells of no difference and of no signal left
         lines.append(f"simulated  {numbers['sqnr_db']:.2f} dB against the float model")
     lines.append(f"quantizer  {done.record.get('toolchain') or done.record['quantizer']}")
     lines.append(f"folder     {done.folder} ({', '.join(done.files.values())}, report.md)")

@@ -1,4 +1,4 @@
-"""``deploykit run``: a package on its device."""
+"""``deploykit run``: runs a package on its device."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def command(package: Path, junit: Path | None, draft: Path | None, **given: Any)
 
 
 def _unknown_chip(record: RunRecord, folder: Path | None) -> str:
-    """A line about a chip that no table has, whose file is written where that is asked; "" where it is known."""
+    """A line about a chip that no table has, whose file is written with ``--draft``; "" for a known chip."""
     from deploykit.backend.plugins import load_backend
     from deploykit.devices.places import draft_device
 

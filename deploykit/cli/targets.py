@@ -1,4 +1,4 @@
-"""``deploykit targets``: search the device database, or show one device with its facts and who says so."""
+"""``deploykit targets``: search the device database, or show one device with its facts and their sources."""
 
 from __future__ import annotations
 

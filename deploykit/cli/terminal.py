@@ -1,8 +1,8 @@
-"""How results and news reach a person or a program: JSON or harmless text on stdout, one line of progress on stderr.
+"""Prints results and news: JSON or harmless text on stdout, one line of progress on stderr.
 
-It formats; it decides nothing and knows no command. A terminal obeys what it is shown, and names come from strangers:
-one that moves the cursor could overwrite "problem" with "ok", one with a line break could add such a line. News of long
-work are one line that is overwritten on a terminal, elsewhere a plain line now and then.
+It formats and decides nothing. A terminal obeys control characters, and names come from strangers: a name that moves
+the cursor could overwrite "problem" with "ok", one with a line break could add such a line. News of long work are one
+line that is overwritten on a terminal, and plain lines now and then in a log.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = [
 ]
 
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
-# A name of a node or a tensor that is too long to read: its beginning, what is left out, its end.
+# A name of a node or a tensor that is too long to read: its beginning, the part left out, its end.
 _LONG_NAME = re.compile(r"([/\w][\w./:-]{13})[\w./:-]{12,}([\w./:-]{21})")
-# What commands style their own words with: bold, dim, and four colours that are none to hide in.
+# The styles that commands use for their own words: bold, dim, and four visible colours.
 _STYLES = re.compile(r"(\x1b\[(?:0|1|2|22|3[1236])m)")
 
 
 def emit(value: object, text: str | Callable[[], str]) -> None:
-    """Print ``value`` as JSON when --json was given, else the text; of two functions only the wanted one is called.
+    """Prints ``value`` as JSON with --json, else the text; if both are functions, only the one needed is called.
 
-    The value is a mapping, or has a published shape; what is inside of it need not be plain.
+    The value is a mapping, or has a published shape; its content need not be plain.
     """
     from deploykit.cli.frame import settings
 
@@ -63,7 +63,7 @@ def emit(value: object, text: str | Callable[[], str]) -> None:
 
 
 def plain(text: str, kept: str = "") -> str:
-    """Text in which whatever is not printable, but those ``kept``, stands as an escape: ``\\x1b``, ``\\n``."""
+    """The text with every unprintable character, except those in ``kept``, as an escape: ``\\x1b``, ``\\n``."""
     if text.isprintable():
         return text
     return "".join(
@@ -73,7 +73,7 @@ def plain(text: str, kept: str = "") -> str:
 
 
 def defused(text: str) -> str:
-    """Lines, styled or not, without anything else that a terminal would obey."""
+    """The text, with its styles but without any other character that a terminal would obey."""
     parts = _STYLES.split(text)
     # Every other part is a style.
     parts[::2] = [plain(part, "\n\t") for part in parts[::2]]
@@ -81,7 +81,7 @@ def defused(text: str) -> str:
 
 
 def table(rows: Iterable[Sequence[object]], *, header: Sequence[str]) -> str:
-    """Aligned columns under a header; the last column is wrapped to the terminal."""
+    """Aligned columns under a header; the last column is wrapped to the terminal's width."""
     cells = [[str(cell).replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(header)]
     room = max(30, columns(120) - sum(widths[:-1]) - 2 * (len(widths) - 1))
@@ -97,23 +97,23 @@ def table(rows: Iterable[Sequence[object]], *, header: Sequence[str]) -> str:
 
 
 def columns(otherwise: int) -> int:
-    """The width of the terminal."""
-    import shutil  # on use: most commands answer without a table
+    """The width of the terminal, ``otherwise`` if it has none."""
+    import shutil  # imported on use: most commands print no table
 
     return shutil.get_terminal_size((otherwise, 24)).columns
 
 
 def decibels(value: float) -> str:
-    """A signal-to-noise ratio for people; a dash where there is none."""
+    """A signal-to-noise ratio for people; a dash for NaN."""
     if value != value:  # NaN
         return "-"
     return f"{value:.2f} dB" if abs(value) < float("inf") else ("no loss" if value > 0 else "nothing left")
 
 
 def findings_text(findings: Iterable[Finding]) -> str:
-    """Findings for people: open ones by rule with what to do next, then one line for all that is handled.
+    """Findings for people: open ones by rule with what to do next, then one line for all handled ones.
 
-    With -v every single one is listed, the handled ones with what the plan does about them.
+    With -v every finding is listed, handled ones with what the plan does about them.
     """
     from deploykit.cli.frame import settings
 
@@ -134,13 +134,13 @@ def findings_text(findings: Iterable[Finding]) -> str:
 
 
 def finding_lines(finding: Finding, others: str = "", *, most: int = 0) -> list[str]:
-    """One finding, and below it what is done about it or what to do; names are cut in their middle unless -v.
+    """One finding with its handling or its advice below; without -v long names are cut in their middle.
 
-    ``most`` letters of a message are shown where it is given.
+    With ``most`` a message is cut to so many letters.
     """
     from deploykit.cli.frame import settings
 
-    # An error that is handled is no longer red: it is no error any more.
+    # A handled error is no longer red.
     color = _COLORS[finding.severity] if finding.handled is None else "green"
     word = click.style(f"{finding.severity}", fg=color, bold=finding.blocks)
     message = f"{plain(finding.message)}{others}"
@@ -155,7 +155,7 @@ def finding_lines(finding: Finding, others: str = "", *, most: int = 0) -> list[
 
 
 def status_lines(status: PackageStatus) -> list[str]:
-    """The three facts about a package, one line each: what is bad red, what is good green, what is open yellow."""
+    """The three facts about a package, one line each: bad ones red, good ones green, open ones yellow."""
     bad = {
         "intact": not status.intact,
         "compiled": status.compiled.state == "refused",
@@ -170,15 +170,15 @@ def status_lines(status: PackageStatus) -> list[str]:
 
 
 _TICK, _FIRST = 1.0, 0.3
-"""Seconds between two looks at the clock, and before the first: an answer that is there at once needs no news."""
+"""Seconds between two updates, and before the first: an immediate answer needs no news."""
 _PATIENCE, _AGAIN = 5.0, 30.0
-"""Seconds after which a log hears of work that goes on, and how often where nothing new begins."""
+"""Seconds after which a log gets the first news, and between repeated news of the same work."""
 _CLEAR = "\r\x1b[2K"
 
 
 @contextmanager
 def progress() -> Iterator[News]:
-    """What commands tell their news to; silent with --json and -q."""
+    """The function that commands tell their news to; silent with --json and -q."""
     from deploykit.cli.frame import settings
 
     news = News(is_shown=not settings().json and settings().verbosity >= 0, is_quiet=settings().verbosity < 0)
@@ -189,7 +189,7 @@ def progress() -> Iterator[News]:
 
 
 def elapsed(seconds: float) -> str:
-    """Seconds as somebody who waits reads them: ``9 s``, ``1:05``, ``2:03:00``."""
+    """A duration in seconds as a person reads it: ``9 s``, ``1:05``, ``2:03:00``."""
     whole = int(seconds)
     minutes, rest = divmod(whole, 60)
     if not minutes:
@@ -199,10 +199,10 @@ def elapsed(seconds: float) -> str:
 
 
 class News:
-    """Called with a line of news, a ``Begun`` where a step begins; a thread looks at the clock meanwhile.
+    """Shows lines of news, with a ``Begun`` for the start of a step; a thread updates the elapsed time.
 
-    A terminal has one line, as wide as it is at the time. A file or a pipe gets plain lines: once work takes long, each
-    step, and every half minute that it still runs.
+    A terminal has one line, cut to its current width. A file or a pipe gets plain lines if work
+    takes long: at each step, and every half minute.
     """
 
     def __init__(self, *, is_shown: bool, is_quiet: bool) -> None:
@@ -219,7 +219,7 @@ class News:
             self._clock.start()
 
     def __call__(self, line: str) -> None:
-        """Tell what is being done now."""
+        """Shows what is being done now."""
         if self._clock is None:
             return
         with self._lock:
@@ -234,16 +234,16 @@ class News:
                 self._line()
 
     def say(self, line: str) -> None:
-        """Tell what is to stay, such as why nothing moves; a log that is read later needs that with --json too."""
+        """Prints a line that stays, such as why nothing moves; a log read later needs it with --json, too."""
         with self._lock:
             if not self._is_quiet:
                 _write(_CLEAR if self._is_drawn else "")
-                click.echo(defused(line), err=True)  # without colours where nobody sees them
+                click.echo(defused(line), err=True)  # without colours if stderr is no terminal
             if self._is_drawn:
                 self._draw()
 
     def stop(self) -> None:
-        """Nothing is shown from here on."""
+        """Stops showing news, and clears the line."""
         self._over.set()
         if self._clock is not None:
             self._clock.join()
@@ -269,7 +269,9 @@ class News:
         return ": ".join(part for part in (self._step, self._detail) if part)
 
     def _draw(self) -> None:
-        """The line of a terminal: the step for how long, and all where that is more. It is the words that are cut."""
+        """Draws the terminal's line: the words, the step's time, and the whole
+        time if it is longer. Only the words are cut.
+        """
         now, width = time.monotonic(), columns(100) - 1
         step, whole = elapsed(now - self._step_began), elapsed(now - self._began)
         times = f" · {step}" if step == whole else f" · {step}, {whole} in all"

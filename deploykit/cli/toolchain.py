@@ -75,7 +75,9 @@ def remove_(name: str) -> None:
 
 
 def _asked(name: str | None, target: str | None, sdk: str | None) -> ToolchainSpec:
-    """The toolchain of that name; with a target, the one of its backend's that it wants."""
+    """The toolchain of a name; with a target, the one that packaging for
+    it needs. Raises UsageError if this is unclear.
+    """
     if target is None:
         if name is None or sdk is not None:
             raise UsageError("which toolchain?", next="give NAME, or --target DEVICE; --sdk belongs to a target")
