@@ -1,1 +1,1 @@
-"""Questions that need no model: compat, targets, rules, doctor."""
+"""Answers to questions that need no model: compat, rules, binaries, this machine, logs of failed tools."""

@@ -1,6 +1,6 @@
-"""Asks all installed backends what is on which SDK, for which tool and architecture, and about binaries.
+"""Asks all installed backends which features an SDK, tool and architecture have, and whether binaries load.
 
-It searches rows and never makes one up; what no row says is unknown. It knows no vendor and reads no file.
+It searches rows and invents none; what no row states is unknown. It knows no vendor and reads no file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["CompatAnswer", "ask", "ask_binary", "compare", "features"]
 
 
 class ReleaseComparison(Published):
-    """What differs between two releases: states of features, and what the releases in between are said to change."""
+    """The differences between two releases: states of features, and the stated changes of the releases in between."""
 
     before: str
     after: str
@@ -47,7 +47,7 @@ def ask(words: Sequence[str] = (), **asked: str) -> CompatAnswer:
 
 
 def compare(before: str, after: str, words: Sequence[str] = (), **asked: str) -> ReleaseComparison:
-    """What changes from one SDK release to another, for one backend and device where they are given."""
+    """The changes from one SDK release to another, for one backend and device if these are given."""
     query, _ = _query(words, **asked)
     rows = tuple(_rows(query))
     return ReleaseComparison(
@@ -74,13 +74,13 @@ def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str, ar
 
 
 def features() -> Iterator[str]:
-    """What every row of every backend is about."""
+    """Yields the feature of every row of every backend."""
     for backend in load_backends():
         yield from (row.feature for row in backend.compat())
 
 
 def _rows(query: Query) -> Iterator[CompatRow]:
-    """The rows of the backends that are asked; the tables of the others are not read."""
+    """Yields the rows of the requested backends; the tables of others are not read."""
     for backend in load_backends():
         if query.backends is None or backend.id in query.backends:
             yield from backend.compat()
@@ -89,9 +89,9 @@ def _rows(query: Query) -> Iterator[CompatRow]:
 def _query(
     words: Sequence[str] = (), *, sdk: str = "", target: str = "", arch: str = "", tool: str = "", backend: str = ""
 ) -> tuple[Query, Device | None]:
-    """What is asked, and the device of that name; an empty text asks for nothing."""
+    """The query, and the device of that name; an empty text filters nothing."""
     if backend:
-        load_backend(backend)  # raises where there is no such backend
+        load_backend(backend)  # raises an error if there is no such backend
     device = device_named(target) if target else None
     archs: Names | None = (arch,) if arch else None
     backends: Names | None = (backend,) if backend else None
@@ -108,10 +108,10 @@ _ARCH_FACT = "arch"
 
 
 class Query(Record):
-    """What is asked: words that must all occur, and filters; an empty filter lets everything pass.
+    """A query: words that must all occur, and filters; an empty filter lets all rows pass.
 
-    ``archs`` is None for every architecture, else those whose rows are wanted beside the general ones; ``backends``
-    is None for every backend.
+    ``archs`` is None for every architecture, else those whose rows are wanted besides the general
+    ones; ``backends`` is None for every backend.
     """
 
     words: tuple[str, ...]
@@ -122,9 +122,9 @@ class Query(Record):
 
 
 class CompatAnswer(Published):
-    """The rows that answer a query, best match first. ``answered_by`` names the release that speaks per family.
+    """The rows that answer a query, best match first. ``answered_by`` names the release used for each family.
 
-    ``near`` are features that look like the words when no row matched.
+    ``near`` are features with names similar to the words, if no row matched.
     """
 
     rows: tuple[CompatRow, ...]
@@ -133,7 +133,7 @@ class CompatAnswer(Published):
     near: tuple[str, ...] = ()
 
     def as_published(self) -> Json:
-        """What ``deploykit compat`` prints."""
+        """The JSON of ``deploykit compat``."""
         sdk = {"requested": self.requested, "answered_by": self.answered_by}
         return {
             "rows": self.rows,
@@ -143,28 +143,28 @@ class CompatAnswer(Published):
 
 
 class ReleaseDifference(Published):
-    """One thing that differs between two releases; None on the side that has no row."""
+    """One difference between two releases; None on the side without a row."""
 
     before: CompatRow | None
     after: CompatRow | None
 
     @property
     def row(self) -> CompatRow:
-        """The row of the later release, or of the earlier where the later has none."""
+        """The row of the later release, or of the earlier one if the later has none."""
         found = self.after or self.before
         assert found is not None
         return found
 
     def as_published(self) -> Json:
-        """One line of what ``deploykit compat diff`` prints."""
+        """One entry in the JSON of ``deploykit compat diff``."""
         about = {name: getattr(self.row, name) for name in ("feature", "backend", "tool", "arch")}
         return {**about, **published(self)}
 
 
 def answer(rows: Iterable[CompatRow], query: Query) -> CompatAnswer:
-    """The rows for a query: every range of releases, or only the state at ``query.sdk`` when that is given.
+    """The rows for a query: every range of releases, or only the state at ``query.sdk`` if it is given.
 
-    Raises UnknownTargetError when ``query.sdk`` is no version, or no table speaks for it.
+    Raises UnknownTargetError if ``query.sdk`` is no version, or no table covers it.
     """
     everything = tuple(rows)
     wanted = [row for row in everything if _passes(row, query)]
@@ -186,17 +186,17 @@ def answer(rows: Iterable[CompatRow], query: Query) -> CompatAnswer:
 
 
 def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, ...]:
-    """The rows in whose feature, tool, backend or spellings every word occurs, best match first.
+    """The rows with every word in feature, tool, backend or spellings, best match first.
 
-    Whole words beat parts of words. A row under an old name brings the rows of the right one with it. Where no name
-    matches, the notes are searched for the whole words.
+    Whole words beat parts of words. A row under an old name adds the rows of the new name. If no name matches, the
+    notes are searched for the whole words.
     """
     everything = tuple(rows)
     phrases = [phrase for phrase in map(_normal, words) if phrase]
     if not phrases:
         return everything
     joined = " ".join(phrases)
-    # Everything by which a row is called.
+    # All names of each row.
     called = [_normal(" ".join((row.feature, row.tool, row.backend, *row.words))) for row in everything]
     for edge in (" ", ""):
         found = [row for row, names in zip(everything, called, strict=True) if _holds_all(names, phrases, edge)]
@@ -211,7 +211,7 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
 
 
 def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[ReleaseDifference, ...]:
-    """What has another status, lifecycle or name at the release ``after`` than at ``before``."""
+    """The features with another status, lifecycle or name at the release ``after`` than at ``before``."""
     everything = tuple(rows)
     wanted = [row for row in everything if _passes(row, query) and not row.feature.startswith(RELEASE)]
     old, new = (
@@ -229,14 +229,14 @@ def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query
 
 
 def releases_between(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[CompatRow, ...]:
-    """The rows about releases after ``before`` up to ``after``: what their makers and users say changed."""
+    """The rows about the changes of releases after ``before`` up to ``after``, as makers and users report them."""
     everything = [row for row in rows if row.since and _passes(row, query) and row.feature.startswith(RELEASE)]
     low, high = _parse(before), _parse(after)
     return tuple(row for row in everything if low < _version(row.since) and _truncated(row.since, high) <= high)
 
 
 def device_rows(device: Device) -> Iterator[CompatRow]:
-    """What the device database says, as rows: one per fact, and a row that says unknown without an architecture."""
+    """Yields the device database's facts as rows, and a row with status unknown if the architecture is missing."""
     for name, fact in device.facts.items():
         value = ", ".join(fact.value) if isinstance(fact.value, tuple) else fact.value
         others = f" (others say {', '.join(map(str, fact.alternatives))})" if fact.alternatives else ""
@@ -270,7 +270,7 @@ def _device_row(device: Device, name: str, note: str, **more: Any) -> CompatRow:
 
 
 def _passes(row: CompatRow, query: Query) -> bool:
-    """True for a row that the filters of a query let through."""
+    """True for a row that passes the filters of a query."""
     return (
         (query.backends is None or row.backend in query.backends)
         and query.tool in ("", row.tool)
@@ -283,12 +283,12 @@ def _key(row: CompatRow) -> tuple[str, str, str, str]:
 
 
 def _at(rows: Iterable[CompatRow], answered_by: Mapping[str, str]) -> list[CompatRow]:
-    """The rows that hold at the release that answers for their family."""
+    """The rows that hold at the release used for their family."""
     best: dict[Any, CompatRow] = {}
     for row in rows:
-        asked = _version(answered_by.get(row.family) or "0")  # before every release where none answers
+        asked = _version(answered_by.get(row.family) or "0")  # earlier than every release if none is used
         if not row.since or (_version(row.since) <= asked and (not row.until or asked <= _version(row.until))):
-            # Two statements about one release (its changes) are two answers; of two ranges the later one answers.
+            # Two statements about one release (its changes) are two answers; of two ranges the later one counts.
             key = (*_key(row), row.note) if row.feature.startswith(RELEASE) else _key(row)
             if key not in best or _version(best[key].since or "0") <= _version(row.since or "0"):
                 best[key] = row
@@ -296,7 +296,7 @@ def _at(rows: Iterable[CompatRow], answered_by: Mapping[str, str]) -> list[Compa
 
 
 def _answering(rows: Iterable[CompatRow], sdk: str) -> dict[str, str]:
-    """Per family the release that speaks for a version as typed: itself, its series' newest, or the nearest lower."""
+    """The release used for a version as typed, by family: itself, its series' newest, or the nearest lower one."""
     wanted = _parse(sdk)
     known: dict[str, set[str]] = {}
     for row in rows:
@@ -315,7 +315,7 @@ def _answering(rows: Iterable[CompatRow], sdk: str) -> dict[str, str]:
 
 
 def _truncated(release: str, wanted: Version) -> Version:
-    """``2.48.40`` as ``2.48`` when a series is asked for, so that the whole series is at or below it."""
+    """The release cut to the length of ``wanted``: ``2.48.40`` is ``2.48`` for a series, so that all of it counts."""
     parts = _version(release).release[: len(wanted.release)]
     return Version(".".join(map(str, parts)))
 
@@ -325,7 +325,7 @@ def _state(row: CompatRow) -> tuple[str, str, str]:
 
 
 def _stamped(row: CompatRow, answered_by: Mapping[str, str]) -> CompatRow:
-    """The row with the release that answers, or with its own range of releases."""
+    """The row with the release that was used, or with its own range of releases."""
     if not row.since:
         return row
     answers = answered_by.get(row.family, "")
@@ -334,7 +334,7 @@ def _stamped(row: CompatRow, answered_by: Mapping[str, str]) -> CompatRow:
 
 
 def _holds_all(text: str, phrases: Iterable[str], edge: str) -> bool:
-    """True where every phrase occurs; between spaces as its ``edge`` as whole words only."""
+    """True if every phrase occurs; with a space as ``edge`` only as whole words."""
     return all(f"{edge}{phrase}{edge}" in f" {text} " for phrase in phrases)
 
 

@@ -1,6 +1,6 @@
-"""What a compiled binary says of itself, and on which releases and devices it loads.
+"""The metadata of a compiled binary, and the releases and devices on which it loads.
 
-The backend that made such files reads them and judges; here the question is put once per release that the tables know.
+The backend that made such files reads and judges them; it is asked here once for each release in its tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["BinaryReport", "report_binary"]
 
 
 class Runtime(Published):
-    """One release and whether it loads the binary; ``carriers`` are the packages that bring its libraries."""
+    """One release, and whether it loads the binary; ``carriers`` are the packages with its libraries."""
 
     release: str
     status: Status
@@ -27,9 +27,9 @@ class Runtime(Published):
 
 
 class BinaryReport(Published):
-    """``info`` is the binary's own word; ``loads`` the judgement for the place that was asked for.
+    """``info`` is the binary's own metadata; ``loads`` is the verdict for the requested release and device.
 
-    ``runtimes`` holds every release with tables, oldest first, for the device that was named or the binary's own chip.
+    ``runtimes`` holds every release with tables, oldest first, for the named device or the binary's own chip.
     """
 
     info: Json
@@ -38,19 +38,19 @@ class BinaryReport(Published):
 
     @property
     def refused(self) -> bool:
-        """True when something that was asked for is known not to work."""
+        """True if the binary is known not to load as requested, or to be too large for its chip."""
         too_large = any((graph.get("fits") or {}).get("ok") is False for graph in self.info["graphs"])
         return too_large or any(row.status is Status.UNSUPPORTED for row in self.loads)
 
     def as_published(self) -> Json:
-        """What ``deploykit explain`` and ``deploykit compat binary`` print."""
+        """The JSON of ``deploykit explain`` and ``deploykit compat binary``."""
         return {**self.info, **published(self, without=("info",))}
 
 
 def report_binary(path: Path, *, backend: str | None, runtime: str, target: str) -> BinaryReport:
-    """Read a compiled file and judge it for ``runtime`` and ``target``, where they are given.
+    """Reads a compiled file and judges it for ``runtime`` and ``target``, if they are given.
 
-    ``runtime`` is a release as typed, or a package that carries one by its name and version. Raises InputError for
+    ``runtime`` is a release as typed, or the name and version of a package that carries one. Raises InputError for
     another file, UnknownTargetError for an unknown device or release, UsageError without a backend that reads it.
     """
     candidates = load_backends() if backend is None else (load_backend(backend),)
@@ -64,7 +64,7 @@ def report_binary(path: Path, *, backend: str | None, runtime: str, target: str)
     arch = str(find_device(known.devices(), target).fact("arch") or "") if target else built_for
     rows = tuple(known.compat())
     release = runtime or built_with
-    if " " in runtime.strip():  # a package that carries a release, by its name and version
+    if " " in runtime.strip():  # the name and version of a package that carries a release
         wanted = f"wheel {' '.join(runtime.split())}"
         release = next((row.since for row in rows if row.feature == wanted), "")
         if not release:
@@ -78,7 +78,7 @@ def report_binary(path: Path, *, backend: str | None, runtime: str, target: str)
             carriers.setdefault(row.since, {})[row.feature.removeprefix("wheel ")] = None
     runtimes = []
     for known_release in sorted(carriers, key=Version):
-        # The first row speaks for the whole; without an architecture the release alone decides, which the second tells.
+        # The first row is the whole verdict; without an architecture only the release decides, which is the second row.
         verdicts = [row.status for row in known.binary_rows(built_with, built_for, known_release, arch)]
         status = verdicts[0] if arch and built_for else verdicts[min(1, len(verdicts) - 1)]
         runtimes.append(Runtime(release=known_release, status=status, carriers=tuple(carriers[known_release])))

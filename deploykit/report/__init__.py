@@ -1,1 +1,1 @@
-"""Everything for people: the report and its parts, the README of a package, SARIF."""
+"""Everything written for people: the report and its parts, a package's README, SARIF."""

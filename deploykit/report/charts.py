@@ -1,7 +1,7 @@
-"""Numbers as shapes for the pages: bars, points, small histograms, ranges on one axis, in percent; templates draw them.
+"""Turns numbers into shapes for the pages: bars, points, small histograms, ranges on one axis, in percent.
 
-Kernels of an estimate on their threads, and the network as a strip of its nodes, too. Pure arithmetic on plain values;
-it knows no pages.
+Also the kernels of an estimate on their threads, and the network as a strip of its nodes. It is arithmetic on plain
+values; templates draw the shapes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _ROOM_DB = 10.0
-"""The best bar of a chart still shows: its end lies so far from the start of the axis."""
+"""The axis begins this far above the best value, so that the best bar still shows."""
 
 
 def share_of(value: float, most: float) -> float:
@@ -48,11 +48,10 @@ def decibels(value: float) -> str:
 
 
 def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]], clean: float | None = None) -> list[Json]:
-    """Bars for signal to noise in dB, each with a label and per series its length in percent and its number in words.
+    """Bars for signal-to-noise ratios in dB: a label, and per series the length in percent and the number in words.
 
-    The longer, the worse. What shows no difference at all has no length.
-
-    ``clean`` is where a bar has no length and 0 dB fills it; without it the axis spans what is there.
+    A longer bar is worse. An output without any difference has length 0. ``clean`` is the value with length 0, and 0 dB
+    fills the bar; without it the axis spans the given values.
     """
     known = [db for _, series in rows for db in series.values() if math.isfinite(db)]
     best = max(known, default=0.0) + _ROOM_DB if clean is None else clean
@@ -68,13 +67,15 @@ def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]], clean: float | No
 
 
 def spark(counts: Sequence[int]) -> tuple[float, ...]:
-    """The heights of a small histogram in percent, as roots: rare values are what matters, and shall be seen."""
+    """The heights of a small histogram in percent, as square roots, so that rare values can be seen."""
     peak = max(counts, default=0)
     return tuple(round(100 * math.sqrt(count / peak), 1) if peak else 0.0 for count in counts)
 
 
 def spread(points: Sequence[tuple[float, float, str]]) -> list[Json]:
-    """Points by (x, y, title) in percent from left and top; values that are not finite lie on the nearer edge."""
+    """Points by (x, y, title), in percent from left and top; infinite values are at the nearer edge, NaN in
+    the middle.
+    """
 
     def shares(values: Sequence[float]) -> list[float]:
         known = [value for value in values if math.isfinite(value)]
@@ -94,13 +95,13 @@ def spread(points: Sequence[tuple[float, float, str]]) -> list[Json]:
 _MOST_BARS = 60
 _FLOAT16 = (("smallest normal float16", 2.0**-14), ("largest float16", 65504.0))
 _LEAST, _MOST = 1e-12, 1e12
-"""The axis ends here at the latest: masks of 1e30 would press everything else together."""
+"""The axis never goes further: masks of 1e30 would press everything else together."""
 
 
 def range_chart(encodings: EncodingSet) -> Json | None:
-    """The 60 activations of largest magnitude with a grid of one step each; None without any.
+    """The 60 activations of largest magnitude, with a grid of one step each; None without any.
 
-    In percent of the axis a bar has where one step of 16 and 8 bits lies, and its largest value; ``ticks`` and
+    A bar has, in percent of the axis, the size of one step in 16 and in 8 bits, and its largest value; ``ticks`` and
     float16's ``limits`` are (words, percent).
     """
     rows = []
@@ -118,7 +119,7 @@ def range_chart(encodings: EncodingSet) -> Json | None:
     last = math.ceil(math.log10(min(max(shown[0][0], _FLOAT16[1][1]), _MOST)))
 
     def place(value: float) -> float:
-        # In percent from the left; what lies beyond the axis is at its end.
+        # In percent from the left; a value beyond the axis is at its end.
         power = math.log10(min(max(value, _LEAST), _MOST))
         return share_of(power - first, last - first)
 
@@ -149,9 +150,10 @@ _TICKS = 4
 
 
 def timeline(estimate: Estimate) -> Json | None:
-    """The kernels of an estimate on their threads; None where no trace was read.
+    """The kernels of an estimate on their threads; None if no trace was read.
 
-    Kernels that are too short to be seen apart are one stretch; ``merged`` is the time below which they are ("": none).
+    Kernels too short to be seen apart are merged into one stretch; ``merged`` is
+    the time below which this happens, "" for none.
     """
     scale, events = estimate.us_per_cycle, sorted(estimate.events, key=lambda event: (event.thread, event.start))
     end = max((event.start + event.duration for event in events), default=0.0)
@@ -177,7 +179,7 @@ def timeline(estimate: Estimate) -> Json | None:
             run.append(event)
         yield run
 
-    # Half a pixel of a wide screen, or as much more as leaves few enough of them.
+    # Half a pixel of a wide screen, or more until there are few enough stretches.
     step = end / 2000 if len(events) > _MOST_STRETCHES else 0.0
     while step and sum(1 for row in threads.values() for _ in runs(row, step)) > _MOST_STRETCHES:
         step *= 2
@@ -197,7 +199,7 @@ def timeline(estimate: Estimate) -> Json | None:
 
 # A page of more nodes would be slow to open.
 _MOST_NODES = 2500
-# From which share of the time a node has a colour of the heat; of a thousand nodes, one in the middle has 0.1 %.
+# The share of the time from which a node has a heat colour; among a thousand nodes a median one has 0.1 %.
 _HEAT = ((0.15, "h-4"), (0.05, "h-3"), (0.02, "h-2"), (0.005, "h-1"), (0.0, "h-0"))
 
 
@@ -209,12 +211,10 @@ def network_strip(
     shares: Mapping[str, float] | None = None,
     kind: str = "",
 ) -> Json | None:
-    """The graph's first nodes that compute something, by type and by their share of the time; None where it has none.
+    """The graph's first computing nodes, by type and by share of the time; None if there are none.
 
-    Neighbours of one type, or of one heat, are one run, ``noted`` where something is open there.
-
-    ``shares`` are those of the time, by the nodes' labels. ``kind`` is the type of all nodes where the plan
-    speaks about none.
+    Neighbours with the same type, or the same heat, form one run; ``noted`` marks open findings. ``shares`` are those
+    of the time, by node label. ``kind`` is the type of all nodes if the plan states none.
     """
     codes: dict[str, dict[str, None]] = {}
     for finding in findings:
@@ -225,7 +225,7 @@ def network_strip(
         return next((types[name] for name in names if name in types), "" if types else kind)
 
     computing = [node for node in facts.nodes if any(node.inputs)]
-    # Of each node its name, its type as it is expected, else as it was intended, what is open, and its share.
+    # For each node its name, its expected or else intended type, its open findings, and its share.
     nodes = [
         (
             node.label,

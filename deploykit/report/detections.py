@@ -1,9 +1,8 @@
-"""Detections drawn on their samples, as values for a page: those of the model beside those of what is packaged.
+"""Detections drawn on their samples, as values for a page: the model's beside those of the package.
 
-Which input is a picture is found by its values; what a network takes is seldom what a camera gave, so they are brought
-back to 0..255 by their range, for eyes only. It follows the usual steps after a detector (a least score, no second box
-over the same thing), runs no model and reads no file. Pictures are small and few, so that the page stays below two
-megabytes.
+An input is recognized as a picture by its values; as networks seldom take camera values, it is scaled to 0..255 for
+display. The usual steps after a detector are applied (a least score, no second box on the same object). It runs no
+model and reads no file. Pictures are small and few, so that the page stays below two megabytes.
 """
 
 from __future__ import annotations
@@ -39,12 +38,14 @@ _Pixels: TypeAlias = Numbers
 
 _LEAST_SIDE = 32
 _LIKENESS = 0.5
-"""Correlation of neighbouring pixels from which an array is taken for a picture; of noise it is about 0."""
+"""The correlation of neighbouring pixels from which an array counts as a picture; for noise it is about 0."""
 _CHANNELS = (1, 3)
 
 
 class Picture(Record, eq=False):
-    """``pixels`` are (height, width, channels) of uint8; ``is_stretched`` where each channel was spread to be seen."""
+    """``pixels`` are (height, width, channels) of uint8; ``is_stretched``
+    is True if each channel was scaled for display.
+    """
 
     input: str
     pixels: npt.NDArray[np.uint8]
@@ -57,7 +58,9 @@ class Picture(Record, eq=False):
 
 
 def picture_in(feed: Mapping[str, _Pixels]) -> Picture | None:
-    """The first input that is one picture: (1, 1|3, H, W) or (1, H, W, 1|3) whose neighbouring pixels are alike."""
+    """The first input that is one picture: (1, 1|3, H, W) or (1, H, W,
+    1|3) with similar neighbouring pixels; else None.
+    """
     for name, given in feed.items():
         if given.ndim != 4 or given.shape[0] != 1 or not np.issubdtype(given.dtype, np.number):
             continue
@@ -68,7 +71,7 @@ def picture_in(feed: Mapping[str, _Pixels]) -> Picture | None:
             continue
         if min(_likeness(grey[:, 1:], grey[:, :-1]), _likeness(grey[1:], grey[:-1])) < _LIKENESS:
             continue
-        # 0..255 as they are, 0..1 made brighter, anything else spread from its least to its largest, per channel.
+        # 0..255 stays, 0..1 is multiplied, anything else is scaled from its least to its greatest value, per channel.
         low, high = float(values.min()), float(values.max())
         is_stretched = low < 0 or high > 255
         if is_stretched:
@@ -86,13 +89,13 @@ def _likeness(one: _Pixels, two: _Pixels) -> float:
 
 
 def png(pixels: npt.NDArray[np.uint8], *, longest: int) -> bytes:
-    """A PNG (ISO/IEC 15948) of (height, width, 1|3), made smaller by whole factors: no side exceeds ``longest``."""
+    """A PNG (ISO/IEC 15948) of (height, width, 1|3), reduced by a whole factor so that no side exceeds ``longest``."""
     factor = -(-max(pixels.shape[:2]) // longest)
     height, width = (side // factor for side in pixels.shape[:2])
     blocks = pixels[: height * factor, : width * factor].reshape(height, factor, width, factor, -1)
     small = np.rint(blocks.mean(axis=(1, 3))).astype(np.uint8)
     rows = np.zeros((height, 1 + width * small.shape[2]), np.uint8)
-    # Each row as its difference from the one above (filter 2): neighbours are alike, which packs well.
+    # Each row is its difference from the one above (filter 2): neighbours are similar, which compresses well.
     above = np.vstack([np.zeros((1, *small.shape[1:]), np.uint8), small[:-1]])
     rows[:, 0] = 2
     rows[:, 1:] = (small - above).reshape(height, -1)
@@ -111,8 +114,8 @@ def png(pixels: npt.NDArray[np.uint8], *, longest: int) -> bytes:
 _MOST_BOXES = 40
 _MOST_PICTURES = 3
 _LONGEST = 320
-_ROOM = 900_000  # characters of all pictures together
-_FRACTIONS = 1.5  # where nearly all coordinates stay below it, they are fractions of the picture
+_ROOM = 900_000  # the most characters of all pictures together
+_FRACTIONS = 1.5  # if nearly all coordinates are below this, they are fractions of the picture
 
 
 class KeptBox(Record):
@@ -132,10 +135,10 @@ class KeptBox(Record):
 
 
 def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> Json | None:
-    """The first samples that are pictures; None where there are none, or where neither side found anything.
+    """The drawn samples that are pictures; None if there are none, or if neither side found anything.
 
-    Both sides hold the outputs for the same samples in the same order; ``by`` gave those beside the model's as given.
-    Each picture is a data URI with the boxes of both sides, which of them are one thing, and how many are not.
+    Both sides hold outputs for the same samples in the same order; ``by`` names the source of the second side. Each
+    picture is a data URI with the boxes of both sides, their pairs, and the number of boxes without a partner.
     """
     sides = [rows for values in before.outputs if (rows := read_detections(group, values)) is not None]
     nothing = background_class(sides, WORKING_SCORE) if sides else -1
@@ -182,9 +185,9 @@ def kept_boxes(
     rows = read_detections(group, values)
     if rows is None or not rows.scores.size:
         return ()
-    # The network may have its own size of picture as an input; its boxes then are in that unit.
+    # The network may have the picture's size as an input; its boxes are in that unit then.
     width, height = (float(side) for side in size)
-    largest = float(np.quantile(np.abs(rows.boxes), 0.98))  # a row or two of a detector lie anywhere
+    largest = float(np.quantile(np.abs(rows.boxes), 0.98))  # a few rows of a detector may be anywhere
     if group.sizes and group.sizes in feed and feed[group.sizes].size:
         width = height = largest = float(np.max(np.abs(feed[group.sizes]))) or 1.0
     unit = np.ones(4) if largest <= _FRACTIONS else np.array([width, height, width, height])
@@ -200,7 +203,7 @@ def kept_boxes(
 
 
 def boxes_beside(one: Sequence[KeptBox], two: Sequence[KeptBox]) -> tuple[tuple[KeptBox | None, KeptBox | None], ...]:
-    """Each box with the one of the other side that is of the same thing and class, None where there is none."""
+    """Pairs of a box with the other side's box on the same object and class, None if there is no such box."""
     left = list(two)
     pairs: list[tuple[KeptBox | None, KeptBox | None]] = []
     for box in one:

@@ -1,6 +1,6 @@
-"""A package in words: can it be shipped, what each output lost, what was decided and why, what was changed.
+"""A package in words: whether it can be shipped, what each output lost, what was decided and why, what was changed.
 
-From the manifest alone. It judges nothing anew.
+All comes from the manifest; nothing is judged anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ += ["samples_wanted", "shipping"]
 
 ON_A_DEVICE = "On a device"
 _FROM_USER = frozenset({"given", "recorded"})
-# So many real samples hold as many decisions as are needed to tell a miss from chance, one per sample.
+# So many samples, with one decision each, are enough to tell a failure from chance.
 _DATA = "package it again with --calibration DATA, 20 samples or more with every kind of answer, or --input NAME=VALUE"
 _RUN = (
     "deploykit build {0}; "
@@ -38,7 +38,7 @@ _RUN = (
 
 
 class Word(StrEnum):
-    """The answer in a word."""
+    """The answer to whether to ship a package."""
 
     SHIP = "ship it"
     NO = "do not ship it"
@@ -46,7 +46,7 @@ class Word(StrEnum):
 
 
 class Shipping(Published):
-    """The answer, why in one sentence, what the sentence rests on ("" where on nothing), and what to do next."""
+    """The answer, the reason in one sentence, its evidence ("" for none), and what to do next."""
 
     word: Word
     why: str
@@ -61,18 +61,18 @@ _BUILD = "deploykit build {} where the SDK is installed"
 
 
 def samples_wanted(right: Correctness) -> str:
-    """What to do where real samples would answer what is not judged; "" elsewhere."""
+    """The advice to give real samples, if these would settle an open verdict; else ""."""
     told = bool(right.label) or any(word in right.why for word in ("made up", "made-up", "--calibration"))
     return _DATA if told and right.state is Right.NOT_JUDGED else ""
 
 
 def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path | None = None) -> Shipping:
-    """The answer for a package with these facts and findings; what speaks against it comes first."""
+    """The answer for a package with these facts and findings; reasons against it come first."""
     compiled, right = status.compiled, status.right
     blocking = [finding for finding in findings if finding.blocks]
     hint = next((finding.hint for finding in blocking if finding.hint), "")
     by = f"compiled by {compiled.by}" if compiled.by else ""
-    # How many numbers were held to limits, on which samples, against what.
+    # The number of values compared with limits, the samples, and the reference.
     judged = [number for number in right.numbers if number.get("passes") is not None]
     against = " and ".join(dict.fromkeys(str(number.get("against")) for number in judged)) or right.against
     measured = ""
@@ -125,10 +125,10 @@ _BLAMED = {"float": "the precision and all that follows", "quantized": "the devi
 
 
 class OutputCost(Published):
-    """One output, or a ``part`` of it that is judged by itself, such as the scores beside boxes in pixels.
+    """One output, or a ``part`` of it that is judged separately, such as scores beside boxes in pixels.
 
-    ``decibels`` are the signal to noise by what it was compared with; ``worst`` are the other judged numbers that do
-    not pass, in words.
+    ``decibels`` are the signal-to-noise ratios by reference; ``worst`` are other
+    judged numbers that miss their limit, in words.
     """
 
     output: str
@@ -147,9 +147,9 @@ class OutputCost(Published):
 
 
 def costs_by_output(numbers: Iterable[Json]) -> tuple[OutputCost, ...]:
-    """Each output once, or each of its parts, in the order of the numbers; of equal numbers the lowest stands.
+    """Each output once, or each of its parts, in the order of the numbers; of several equal ones the lowest counts.
 
-    What is said of no part that has decibels of its own is said of the first one.
+    Numbers about a part without decibels of its own are added to the output's first part.
     """
     decibels: dict[tuple[str, str], dict[str, float]] = {}
     missed: list[tuple[tuple[str, str], str]] = []
@@ -181,14 +181,14 @@ def costs_by_output(numbers: Iterable[Json]) -> tuple[OutputCost, ...]:
 
 
 class Chapter(Published):
-    """One question, answered in sentences."""
+    """One question with its answer in sentences."""
 
     title: str
     lines: tuple[str, ...]
 
 
 class Explanation(Published):
-    """What there is to say; ``costs`` are the numbers behind the chapter about what was measured."""
+    """A package's explanation; ``costs`` are the numbers behind the chapter on measurements."""
 
     title: str
     shipping: Shipping
@@ -197,12 +197,12 @@ class Explanation(Published):
 
 
 def explain(package: Path) -> Explanation:
-    """What the manifest of a package tells; raises PackageError where the folder is none or it was changed."""
+    """Explains a package from its manifest. Raises PackageError if the folder is no package or was changed."""
     return explained(read_manifest(package), package)
 
 
 def explained(manifest: Json, package: Path | None = None) -> Explanation:
-    """The same of a manifest that is read already; ``package`` is how people call its folder, where that is known."""
+    """Explains a manifest that is already read; ``package`` is its folder's name for people, if known."""
     decision, sdk = _table(manifest, "decision"), _table(manifest, "sdk")
     findings = tuple(_findings(manifest))
     status = status_of(manifest, content_of(manifest))
@@ -231,7 +231,7 @@ def explained(manifest: Json, package: Path | None = None) -> Explanation:
 
 
 def _findings(manifest: Json) -> Iterator[Finding]:
-    """The recorded findings; one of a kind or severity that is none is left out."""
+    """Yields the recorded findings; one with an unknown kind or severity is left out."""
     for row in _rows(manifest, "findings"):
         with suppress(msgspec.ValidationError):
             yield msgspec.convert(row, Finding)
@@ -266,7 +266,7 @@ def _tried(decision: Json) -> Iterator[str]:
 
 
 def _changed(decision: Json, findings: Sequence[Finding]) -> Iterator[str]:
-    """Each kind of change once, with the number of its places, and what the rewritten model no longer has."""
+    """Yields each kind of change once, with its places, and the findings that the rewritten model no longer has."""
     places = grouped(
         (
             in_words(*(list(map(str, _list(row.get(side)))) for side in ("before", "after"))),
@@ -292,7 +292,9 @@ def _quantized(made: Json) -> Iterator[str]:
 
 
 def _on_devices(manifest: Json) -> Iterator[str]:
-    """The last run on each device and on the emulator, and where it parts from what the emulator said before."""
+    """Yields the last run on each device and on the emulator, and the differences from the emulator's earlier
+    verdict.
+    """
     last = {(run.get("serial"), run.get("where")): run for run in _rows(manifest, "runs")}
     for run in last.values():
         where, name = str(run.get("where")), f"Run {run.get('id')} on {run.get('device')}"
@@ -313,7 +315,7 @@ def _on_devices(manifest: Json) -> Iterator[str]:
 
 
 def _estimated(estimate: Json) -> Iterator[str]:
-    """The compiler's own estimate and its dearest operators; a number that is missing is left out."""
+    """Yields the compiler's estimate and its most expensive operators; missing numbers are left out."""
     time, low, high = (estimate.get(key) for key in ("time_us", "lower_us", "upper_us"))
     if not all(isinstance(value, int | float) for value in (time, low, high)):
         return

@@ -1,7 +1,7 @@
-"""What continuous integration keeps and reads: accepted findings and changed severities, SARIF 2.1.0, JUnit XML.
+"""Files for continuous integration: accepted findings and changed severities, SARIF 2.1.0, JUnit XML.
 
-A baseline names findings by code and subject, not by message, so that rewording a message accepts nothing new. An
-accepted error is handled: it stays visible and no longer makes exit status 1.
+A baseline identifies findings by code and subject, not by message, so that a reworded message accepts nothing new. An
+accepted error counts as handled: it stays visible and no longer causes exit status 1.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class _Accepted(Record):
 
 
 class Baseline(Record):
-    """The findings that were accepted, by fingerprint; the other fields are for people who read the file."""
+    """The accepted findings by fingerprint; the other fields are for people who read the file."""
 
     schema: int
     accepted: tuple[_Accepted, ...]
 
 
 def fingerprint(finding: Finding) -> str:
-    """Identifies a finding over time: its code and subject, as 16 hexadecimal digits."""
+    """Identifies a finding over time: a hash of its code and subject, as 16 hexadecimal digits."""
     text = "\n".join((finding.code, str(finding.subject.kind), finding.subject.name))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a baseline file; raises InputError with the dotted path of what is wrong."""
+    """Reads a baseline file. Raises InputError with the dotted path of the fault."""
     baseline = structure(Baseline, read_json(path, limit=_LIMIT), where=path.name)
     if baseline.schema != _SCHEMA:
         raise InputError(f"{path}: schema: {baseline.schema} is not known", next="write it again with --write-baseline")
@@ -67,7 +67,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def _baseline_text(findings: Iterable[Finding]) -> str:
-    """A baseline file that accepts these findings: the same bytes for the same findings."""
+    """The text of a baseline that accepts these findings: the same bytes for the same findings."""
     rows = {}
     for finding in sort_findings(findings):
         subject, mark = finding.subject, fingerprint(finding)
@@ -76,7 +76,9 @@ def _baseline_text(findings: Iterable[Finding]) -> str:
 
 
 def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
-    """Write a baseline file; PackageError when that cannot be, InputError when something that is none stands there."""
+    """Writes a baseline file. Raises PackageError if it cannot be written, InputError if another kind of file
+    is there.
+    """
     if path.exists():
         try:
             read_baseline(path)
@@ -87,7 +89,7 @@ def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
 
 
 def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> Findings:
-    """The findings, those of the baseline marked as handled; what a plan handles keeps its own words."""
+    """The findings, with those in the baseline marked as handled; findings that a plan handles keep their words."""
     accepted = {row.fingerprint for row in baseline.accepted}
     return tuple(
         finding.with_handled("accepted in the baseline")
@@ -98,7 +100,7 @@ def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> Findings:
 
 
 def apply_severity_overrides(findings: Iterable[Finding], texts: Sequence[str]) -> Findings:
-    """The findings with severities changed as typed: ``CODE=error|warning|info``, or ``off``, which leaves them out."""
+    """The findings with severities changed as typed: ``CODE=error|warning|info``, or ``off`` to leave them out."""
     wanted: dict[str, Severity | None] = {}
     for text in texts:
         code, _, word = (part.strip() for part in text.partition("="))
@@ -117,9 +119,9 @@ _LOGICAL = {SubjectKind.NODE: "function", SubjectKind.TENSOR: "variable", Subjec
 def to_sarif(findings: Iterable[Finding], rules: Iterable[Rule[Any]], model_path: Path | str) -> Json:
     """One SARIF log with one run.
 
-    ``rules`` are described in the log as far as findings name them. ``model_path`` is the file that results point to; a
+    The log describes those of the ``rules`` that findings name. ``model_path`` is the file that results point to; a
     relative path stays relative, so that a review tool finds it in the repository. Handled findings are suppressed
-    results. Values are JSON values.
+    results. All values are JSON.
     """
     ordered = sort_findings(findings)
     used = {finding.code for finding in ordered}
@@ -168,7 +170,7 @@ def _result(finding: Finding, index: Mapping[str, int], uri: str) -> Json:
         "message": {"text": text},
         "locations": [
             {
-                # Models have no lines; review tools want one, and the first is the only one every file has.
+                # Models have no lines; review tools need one, and every file has the first.
                 "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}},
                 "logicalLocations": [{"name": subject.name, "kind": _LOGICAL.get(subject.kind, "resource")}],
             }
@@ -184,7 +186,9 @@ def _result(finding: Finding, index: Mapping[str, int], uri: str) -> Json:
 
 
 class JUnitCase(Record):
-    """One row: ``failure`` is a no, ``error`` is no answer, ``skipped`` did not run; "" passed and says ``message``."""
+    """One test case: ``failure`` is a no, ``error`` is no answer,
+    ``skipped`` did not run; "" passed, with a ``message``.
+    """
 
     name: str
     kind: Literal["", "failure", "error", "skipped"] = ""
@@ -194,7 +198,7 @@ class JUnitCase(Record):
 
 
 def junit_text(name: str, suites: Mapping[str, Sequence[JUnitCase]]) -> str:
-    """The whole document."""
+    """The whole JUnit document."""
     top = ElementTree.Element("testsuites", name=_clean(name))
     for title, cases in suites.items():
         suite = ElementTree.SubElement(top, "testsuite", name=_clean(title), tests=str(len(cases)))
@@ -214,12 +218,12 @@ def junit_text(name: str, suites: Mapping[str, Sequence[JUnitCase]]) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without the control characters that XML 1.0 cannot hold."""
+    """The text with a space for each control character that XML 1.0 cannot hold."""
     return "".join(letter if letter >= " " or letter in "\t\n" else " " for letter in text)
 
 
 def run_cases(record: Json) -> tuple[JUnitCase, ...]:
-    """The rows of one run on a device, from what ``deploykit run`` publishes: right, and within its budget."""
+    """The test cases of one run on a device, from the JSON of ``deploykit run``: right, latency, and budget."""
     if "right" not in record:
         told = f"the program on the device failed (status {record.get('status')})"
         return (JUnitCase(name="run", kind="error", message=told, text="\n".join(record.get("log", ()))),)

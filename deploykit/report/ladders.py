@@ -1,6 +1,6 @@
-"""Pages and sections about precision: a ladder's story, raised layers, what single layers cost.
+"""Pages and sections about precision: the ladder of a model, raised layers, the cost of single layers.
 
-Pure: from what was measured or published to values and text. What a ladder's section tells stands in the manifest, too.
+It turns measured or published values into text and reads nothing. The manifest holds all that a ladder's section tells.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["ladder_section", "render_ladder", "render_sensitivity"]
 
 
 def ladder_section(ladder: Json) -> Json:
-    """What the template shows of a ladder in its published shape; its conclusions and steps stay as published.
+    """The values that the template shows of a published ladder; its conclusions and steps stay as published.
 
-    ``quality`` is what the charts show.
+    ``quality`` is the quantity in the charts.
     """
     from deploykit.accuracy.search.goals import parse_goal
 
@@ -47,7 +47,7 @@ def ladder_section(ladder: Json) -> Json:
         "has_metric": any(told["metric"] is not None for told in candidates),
         "has_detections": any(row["detections"] for row in rows),
         "has_times": any(row["time_us"] is not None for row in rows),
-        # Measured as they would be packaged, and not as their encodings are.
+        # True if the candidates were measured as packaged, not only by their encodings.
         "as_packaged": any(told["on_npu"] is not None for told in candidates),
         "conclusions": ladder["conclusions"],
         "steps": steps,
@@ -58,11 +58,11 @@ def ladder_section(ladder: Json) -> Json:
 
 
 def _row(told: Json, goal: Goal, *, is_chosen: bool) -> Json:
-    """A candidate in its published shape, ``told``, and that in words.
+    """A published candidate, ``told``, with its values in words.
 
-    ``sqnr_db`` is NaN where nothing was measured, infinite where nothing differs or nothing is left.
+    ``sqnr_db`` is NaN if nothing was measured, infinite if there is no difference or nothing is left.
     """
-    # JSON has no infinity: where decibels were judged and none are told, the verdict says which end it was.
+    # JSON has no infinity: if decibels were judged but are missing, the verdict tells which infinity it was.
     sqnr_db = told["sqnr_db"]
     if sqnr_db is None and (told["meets_goal"] is None or goal.needs_metric):
         sqnr_db = math.nan
@@ -91,7 +91,7 @@ def _row(told: Json, goal: Goal, *, is_chosen: bool) -> Json:
 
 
 def _verdict(told: Json) -> str:
-    """What becomes of the goal, in words."""
+    """Whether the candidate reaches the goal, in words."""
     if told["missing"] or told["meets_goal"] is None:
         return f"cannot be told: {told['open']}" if told["open"] else "not measured"
     if not told["meets_goal"]:
@@ -104,21 +104,21 @@ def _verdict(told: Json) -> str:
 
 
 def _layer_bars(step: Json) -> list[Json]:
-    """Bars of what quantizing single layers costs, the worst first, where a step measured that."""
+    """Bars for the loss by quantizing single layers, the worst first; empty if a step did not measure this."""
     shown = []
     for row in (step["raised"] or {}).get("sensitivity", ()):
         known = {
             name: math.inf if db is None else -math.inf if isinstance(db, str) else db
             for name, db in row["loss_db"].items()
         }
-        # Weights and activations apart where both are known, else both together.
+        # Weights and activations separately if both are known, else together.
         apart = {name: db for name, db in known.items() if name != "together"}
         shown.append((row["layer"], apart or known))
     return loss_bars(shown)
 
 
 class _Axis(Record):
-    """What is shown as quality: its name, the value that the goal asks for (NaN: none), and how a value is said."""
+    """The quantity shown as quality: its name, the goal's value (NaN for none), and the format of a value."""
 
     name: str
     floor: float
@@ -126,7 +126,7 @@ class _Axis(Record):
 
     @classmethod
     def of(cls, goal: Goal, rows: Sequence[Json]) -> _Axis:
-        """The user's measure, detections kept, or decibels, as the goal asks."""
+        """The user's measure, detections kept, or decibels, depending on the goal."""
         if goal.needs_metric:
             floor = goal.bound if goal.name == "metric" else math.nan
             return cls(name="the measure", floor=floor, words="{:.4g}")
@@ -135,7 +135,7 @@ class _Axis(Record):
         return cls(name="signal to noise", floor=goal.decibels, words="{:.1f} dB")
 
     def value(self, told: Json, sqnr_db: float) -> float:
-        """The quality of a candidate or trial in its published shape; NaN where it is not known."""
+        """The quality of a published candidate or trial; NaN if unknown."""
         if self.name == "signal to noise":
             return sqnr_db
         if self.name == "the measure":
@@ -147,7 +147,7 @@ class _Axis(Record):
 
 
 def _bars(axis: _Axis, rows: Sequence[Json]) -> list[Json]:
-    """Per candidate quality and cost, each on a scale from nothing to the largest; the goal is a bar of its own."""
+    """The quality and cost of each candidate, on scales from zero to the largest; the goal is a bar of its own."""
     known = [(row, axis.value(row["told"], row["sqnr_db"])) for row in rows if row["told"]["cost"] is not None]
     highest = max((value for value in (axis.floor, *(v for _, v in known)) if math.isfinite(value)), default=1.0)
     dearest = max((row["told"]["cost"]["bit_operations"] for row, _ in known), default=0.0)
@@ -167,9 +167,9 @@ def _bars(axis: _Axis, rows: Sequence[Json]) -> list[Json]:
 
 
 def _scatter(axis: _Axis, rows: Sequence[Json], trials: Sequence[Json]) -> Json:
-    """Candidates and trials by what they cost and quality, and the front that nothing beats in both.
+    """Candidates and trials by cost and quality, and the front that none beats in both.
 
-    The cost is the estimated time where a compiler was asked, else bit operations; no trial was compiled.
+    The cost is the estimated time if a compiler was asked, else bit operations; trials are not compiled.
     """
     timed = any(row["time_us"] is not None for row in rows)
     shown = []  # cost, quality, title, label, kind
@@ -189,14 +189,14 @@ def _scatter(axis: _Axis, rows: Sequence[Json], trials: Sequence[Json]) -> Json:
     if not shown:
         return {"points": []}
     *spots, floor = spread([*(row[:3] for row in shown), (shown[0][0], axis.floor, axis.said(axis.floor))])
-    # The front: from the cheapest on, whatever is better than all that is cheaper.
+    # The front: in the order of cost, each one better than all cheaper ones.
     front: list[int] = []
     for at in sorted(range(len(shown)), key=lambda at: (shown[at][0], -shown[at][1])):
         if not math.isnan(shown[at][1]) and (not front or shown[at][1] > shown[front[-1]][1]):
             front.append(at)
     points = []
     for at, (spot, (*_, label, kind)) in enumerate(zip(spots, shown, strict=True)):
-        # A label above this point would lie on one that is written already.
+        # A label above this point would overlap an earlier one.
         below = any(abs(spot["left"] - one["left"]) < 22 and abs(spot["top"] - one["top"]) < 6 for one in spots[:at])
         points.append({"place": spot, "kind": kind, "label": label, "below": below})
     return {
@@ -213,17 +213,17 @@ def render_ladder(
     *,
     findings: Sequence[Finding] = (),
 ) -> str:
-    """The page that tells a published ladder's story; ``samples`` says in words what was measured on."""
+    """The page about a published ladder; ``samples`` describes the samples that were measured on."""
     still_open, handled = group_findings(findings)
     values = {"model_name": model_name, "ladder": ladder_section(ladder), "samples": samples}
     return render("ladder.html.j2", {**values, "open": still_open, "handled": handled})
 
 
-_MOST_LAYERS, _MOST_TENSORS = 40, 60  # a page with more is not read
+_MOST_LAYERS, _MOST_TENSORS = 40, 60  # nobody reads a longer page
 
 
 def tensor_words(row: TensorLoss, found: Sensitivity) -> dict[str, str]:
-    """What is known of a tensor's loss and values, in words, for a page or a terminal."""
+    """A tensor's loss and value statistics in words, for a page or a terminal."""
     shape = row.statistics
     gain = math.nan if row.without is None else row.without.db - found.whole.db
     return {
@@ -236,12 +236,12 @@ def tensor_words(row: TensorLoss, found: Sensitivity) -> dict[str, str]:
 
 
 def loss_words(loss: OutputLoss | None) -> str:
-    """The decibels of a loss that was measured, else a dash."""
+    """The decibels of a measured loss, else a dash."""
     return "–" if loss is None else decibels(loss.db)
 
 
 def render_sensitivity(found: Sensitivity, model_name: str) -> str:
-    """The page; layers and tensors beyond the worst are counted and left out."""
+    """The page on the loss of single layers and tensors; those beyond the worst are counted and left out."""
     layers, tensors = found.worst_layers, found.worst_tensors
     bars = []
     for layer in layers[:_MOST_LAYERS]:

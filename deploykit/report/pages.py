@@ -1,4 +1,4 @@
-"""The pages of a package: README.md and report.html, which tells runs on devices too. It decides nothing."""
+"""The pages of a package: README.md and report.html, which also tells of runs on devices. It decides nothing."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["render_readme", "render_report", "with_runs"]
 
 _SERIES = {"float": "quantization", "quantized": "device"}
-"""What a number in decibels tells of, by what it was held against."""
+"""What a number in decibels is about, by its reference."""
 _CLEAN_DB = 80.0
-"""A bar of no length: float16 itself is no better. One of full length is 0 dB, as much noise as signal."""
+"""The decibels of a bar without length: float16 itself is no better. A full bar is 0 dB, as much noise as signal."""
 
 _FLOATS = {"float16": "float16", "fp16": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32"}
-"""Routes of a model without encodings: every tensor has this type."""
+"""The type of every tensor in a model without encodings, by route or assumed precision."""
 
 
 def render_readme(
@@ -44,7 +44,7 @@ def render_readme(
     findings: Findings,
     templates: Path | None,
 ) -> str:
-    """How to build and run the package, and its findings in words."""
+    """The README: how to build and run the package, and its findings in words."""
     still_open, handled = group_findings(findings)
     values = {
         "plan": plan,
@@ -62,7 +62,9 @@ def render_readme(
 
 
 def _facts(plan: Plan[Any], status: PackageStatus) -> Iterator[tuple[str, str, str]]:
-    """What heads the page, each as good, bad, open or "": an assumed precision, where one was, and the three facts."""
+    """Yields the head of the page, as (good, bad, open or "", label, words): an assumed precision and the
+    three facts.
+    """
     if plan.assumed:
         yield "", "assumed", plan.assumed
     states = (str(status.compiled.state), str(status.right.state))
@@ -82,9 +84,9 @@ def render_report(
     templates: Path | None,
     detections: Json | None,
 ) -> str:
-    """One HTML page without any outside reference: the verdict, findings, what was changed, precision, costs, commands.
+    """One HTML page without outside references: verdict, findings, changes, precision, costs, commands.
 
-    ``files`` are those that are written so far; ``detections`` are drawn where there are any.
+    ``files`` are those written so far; ``detections`` are the drawn ones, None without any.
     """
     coverage = Counter[str]()
     if situation.encodings is not None:
@@ -160,7 +162,9 @@ _MOST_ROWS = 200
 
 
 def audit_section(audit: Audit) -> Json:
-    """``open`` are the kernels that are not right, worst first; ``left_out`` counts those beyond the table."""
+    """The section on kernels. ``open`` are those that are not right, worst first; ``left_out`` counts those
+    not shown.
+    """
     ranked = sorted(audit.kernels, key=lambda kernel: _WORST_FIRST.index(kernel.verdict))
     right = [kernel for kernel in ranked if kernel.verdict == "right"]
     still_open = [kernel for kernel in ranked if kernel.verdict != "right"]
@@ -175,17 +179,17 @@ def audit_section(audit: Audit) -> Json:
 
 
 def quantized_section(record: Json) -> Json:
-    """An account in its published shape: labelled words, what happened on the way, and each output's numbers."""
+    """The section on a published quantizer's record: labelled facts, notes, and the numbers of each output."""
 
     def said(db: float | None) -> str:
-        return decibels(math.inf if db is None else db)  # the account has null where nothing differs
+        return decibels(math.inf if db is None else db)  # the record has null if nothing differs
 
     numbers, calibration = record["numbers"], record["calibration"]
     own, samples = numbers["quantizers_own"], numbers["samples"]
     tool = record["toolchain"] or record["quantizer"]
     versions = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
     judged = "held out" if samples["held_out"] else "of the same"
-    # A switch that is off, and what is not set, say nothing.
+    # Switches that are off, and options that are not set, are left out.
     options = {name: value for name, value in record["options"].items() if value is not None and value is not False}
     seconds = sum(record["seconds"].values())
     simulated = f"{said(own['sqnr_db'])}; the two agree to {said(own['agreement_db'])}"
@@ -217,7 +221,7 @@ def quantized_section(record: Json) -> Json:
 
 
 def with_runs(page: str, manifest: Json) -> str:
-    """The report of a package with what devices said since it was made; "" for one that has no place for it."""
+    """The report of a package with its runs on devices; "" for a report without a place for them."""
     before, began, rest = page.partition(_SINCE)
     _, ended, after = rest.partition(_SINCE_END)
     if not ended:
@@ -226,7 +230,7 @@ def with_runs(page: str, manifest: Json) -> str:
     there = any(run.get("where") == "device" for run in manifest["runs"])
     word = str(told.shipping.word)
     mark = {"ship it": "good", "do not ship it": "bad"}.get(word, "open")
-    if there:  # the title of the window has the verdict too
+    if there:  # the title of the window shows the verdict, too
         before = re.sub(r"<title>[✓✗?]", f"<title>{ {'good': '✓', 'bad': '✗'}.get(mark, '?') }", before, count=1)
     lines = next((chapter.lines for chapter in told.chapters if chapter.title == ON_A_DEVICE), ())
     values = {"there": there, "mark": mark, "word": word, "shipping": told.shipping, "lines": lines}

@@ -1,6 +1,6 @@
-"""Turns decisions into text: templates from the data package ``deploykit_templates``, shell words quoted once.
+"""Renders templates from the data package ``deploykit_templates`` to text, with shell words quoted once.
 
-JSON is serialised, never templated; nothing here touches the disk of the user.
+JSON is serialised, never templated. Nothing is written to the user's disk.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["markdown_text", "render"]
 
 
 def render(template: str, values: Json, *, templates: Path | None = None, own: Path | None = None) -> str:
-    """The text of one template. ``templates`` is a folder of the user's whose files win over all others.
+    """The text of one template. Files in ``templates``, a folder of the user's, come first.
 
-    ``own`` is the folder of a backend that brings templates of its own; where it has none of that name, or is None, the
-    built-in ones are looked through.
+    ``own`` is the folder of a backend with its own templates; a template that it does
+    not have is looked for among the built-in ones.
 
-    Beside templates of the user's all run in Jinja's sandbox: they see the values they are given, and no Python.
+    With templates of the user's, all run in Jinja's sandbox: they see the given values, and no Python.
 
     Filters: ``sh`` quotes one shell word, ``words`` a whole argv, ``comment`` makes text safe in a shell comment,
     ``md`` in Markdown, ``py`` gives a Python literal. An undefined name in a built-in template is a defect.
@@ -55,7 +55,7 @@ def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Env
         finalize=_visible if is_page else None,
         autoescape=lambda name: name is not None and ".html" in name,
         keep_trailing_newline=True,
-        optimized=False,  # constants are few: to look for them takes longer
+        optimized=False,  # there are few constants, and looking for them takes longer
         trim_blocks=True,
         lstrip_blocks=True,
         bytecode_cache=None if templates else _Compiled(),
@@ -72,14 +72,14 @@ def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Env
 
 
 class _Compiled(jinja2.BytecodeCache):
-    """What our own templates were compiled to, kept between runs: compiling takes longer than rendering."""
+    """Keeps compiled built-in templates between runs: compiling takes longer than rendering."""
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        # Jinja looks itself whether its own version and Python's are those of the code; ``finalize`` is compiled in.
+        # Jinja itself checks that its version and Python's match the code; ``finalize`` is compiled in.
         depends = {"source": bucket.checksum, "page": bucket.environment.finalize is not None}
         bucket.key = key_of(bucket.key.encode(), depends)
         if found := Store("templates").get(bucket.key):
-            with suppress(ValueError):  # of another release: it is compiled again, and replaced
+            with suppress(ValueError):  # code of another release is compiled again and replaced
                 bucket.bytecode_from_string(bytes.fromhex(found["code"]))
 
     def dump_bytecode(self, bucket: Bucket) -> None:
@@ -87,19 +87,21 @@ class _Compiled(jinja2.BytecodeCache):
 
 
 def shell_comment(text: str, kept: str = "") -> str:
-    """Text on one line without control characters but those ``kept``, so that it cannot leave a comment."""
+    """Text on one line, with control characters replaced except those in ``kept``, so that it cannot leave a
+    comment.
+    """
     letters = (letter if letter.isprintable() or letter in kept else "\N{REPLACEMENT CHARACTER}" for letter in text)
     return "".join(letters)
 
 
 def markdown_text(text: str) -> str:
-    """Text on one line that no viewer of Markdown takes for HTML."""
+    """Text on one line that no Markdown viewer takes for HTML."""
     return shell_comment(text).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _visible(value: Any) -> Any:
-    """Text without control characters, but for the ends of lines; anything else as it is."""
-    if type(value) is not str or value.isprintable():  # what is marked as HTML is the template's own
+    """Text with its control characters replaced, except line ends and tabs; any other value unchanged."""
+    if type(value) is not str or value.isprintable():  # text marked as HTML is the template's own
         return value
-    # Python does not count a no-break space as printable; pages have it between a number and its unit.
+    # Python does not count a no-break space as printable; pages use it between a number and its unit.
     return shell_comment(value, "\n\t\N{NO-BREAK SPACE}")

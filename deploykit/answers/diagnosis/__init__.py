@@ -1,4 +1,4 @@
-"""Reads the log of a failed tool: known causes, the way out, and a plain word where it does not know."""
+"""Reads the log of a failed tool: known causes with their way out, and plain words if the cause is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collects from a log what the catalogue speaks of: hits, marks, numbers, lines of trouble; it judges nothing."""
+"""Collects from a log what the catalogue names: hits, marks, numbers, lines of trouble. It judges nothing."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from deploykit.tables.known_errors import Catalog, KnownError, Observation, Tool
 
 __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
 
-_MOST_HITS = 2000  # lines kept of one cause, and lines with the same anchors that are read; more are only counted
-_MANY_READS = 5_000  # once so many lines were read one by one, of each form only a few more are: floods take time
+_MOST_HITS = 2000  # most lines kept for one cause, and read with the same anchors; more are only counted
+_MANY_READS = 5_000  # after so many single reads, only a few more lines of each form are read: floods take time
 _FEW_HITS = 4
-_ENOUGH = 10  # in such a flood: lines of new forms are read until each of their anchors was so often
-_MOST_ERROR_LINES = 400  # distinct lines of trouble; past them there is no all-clear
-_MOST_FORMS = 20_000  # remembered, about 20 MB
-_MOST_SHAPES = 1 << 23  # bytes of shapes that are remembered, before all are forgotten
-_MOST_UNLIKE = 50_000  # lines of trouble that more than numbers tell apart; a flood of more says nothing new
-_MOST_FOR_NOTHING = 10_000  # lines of a form that are read without a known error
-_REACH = 4096  # a longer line is read around its anchors only
-_LONGEST_BESIDE = 600  # so much of a line beside another is looked at
+_ENOUGH = 10  # in such a flood, lines of new forms are read until each of their anchors occurred so often
+_MOST_ERROR_LINES = 400  # distinct lines of trouble; with more there is no all-clear
+_MOST_FORMS = 20_000  # forms that are remembered, about 20 MB
+_MOST_SHAPES = 1 << 23  # bytes of shapes that are remembered before all are forgotten
+_MOST_UNLIKE = 50_000  # lines of trouble that differ in more than numbers; a longer flood says nothing new
+_MOST_FOR_NOTHING = 10_000  # lines of a form that are read without finding a known error
+_REACH = 4096  # a longer line is read only around its anchors
+_LONGEST_BESIDE = 600  # most characters read of a line next to another
 _TAIL_LINES = 12
-# "0 errors" is harmless and "3 errors" is not: of a number that is nothing the first digit is told from all others.
+# "0 errors" is harmless and "3 errors" is not: the first digit of a zero is kept apart from all others.
 _NOTHING = re.compile(rb"0(?<![\d.,]0)(?=0*(?![\da-fA-Fx]|[.,]\d))")
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LENGTH = re.compile(rb"0[0.,]*")
@@ -49,7 +49,7 @@ _STRENGTHS = ("match", "weak", "general", "follows", "mild")
 
 
 class Hit(Record):
-    """One place in the log: its line number, its text, and the lines that follow it up to the next hit.
+    """One place in the log: its line number, its text, and the lines after it up to the next hit.
 
     ``words`` is the length of the longest pattern that found it.
     """
@@ -61,7 +61,9 @@ class Hit(Record):
 
 
 class Sighting(Struct, kw_only=True):
-    """Everything seen of one known error: the first hits by line, how telling their words are, what they keep."""
+    """All occurrences of one known error: the first hits by line, the strengths of their words, their
+    captured fields.
+    """
 
     error: KnownError
     hits: dict[int, Hit] = {}
@@ -71,7 +73,7 @@ class Sighting(Struct, kw_only=True):
 
 
 class ErrorLine(Struct, kw_only=True):
-    """A line that looks like trouble; lines that differ in numbers only are one. ``before`` are lines above it."""
+    """A line that looks like trouble; lines that differ only in numbers count as one. ``before`` are lines above it."""
 
     line: int
     text: str
@@ -85,7 +87,7 @@ class ErrorLine(Struct, kw_only=True):
 
 
 class Finish(Record):
-    """The last place where a tool says that it did its job."""
+    """The last line in which a tool says that it is done."""
 
     tool: str
     line: int
@@ -93,10 +95,10 @@ class Finish(Record):
 
 
 class Collected(Struct, kw_only=True):
-    """What one log showed. ``numbers`` are observations by id, each the groups of the last match.
+    """The contents of one log. ``numbers`` are observations by id, each with the groups of the last match.
 
-    ``began`` is the first line with a mark of each tool, ``finishes`` the last one that says that it is done.
-    ``overlooked``: there were more lines that look like trouble than were read.
+    ``began`` is the first line with a mark of each tool, ``finishes`` the last one that says it is done. ``overlooked``
+    is True if more lines look like trouble than were read.
     """
 
     errors: dict[str, Sighting] = {}
@@ -111,7 +113,7 @@ class Collected(Struct, kw_only=True):
 
 
 class _Targets(Record):
-    """What an anchor leads to."""
+    """The errors, tools and observations that an anchor belongs to."""
 
     errors: list[tuple[KnownError, str, str]] = field(default_factory=list)
     began: list[Tool] = field(default_factory=list)
@@ -120,11 +122,11 @@ class _Targets(Record):
 
 
 class _Form(Struct, kw_only=True, eq=False):
-    """Lines with the same anchors: how many were read for known errors, and which the last one showed.
+    """Lines with the same anchors: how many were read for known errors, and which errors the last one showed.
 
-    ``met``: a line of it was read for marks. ``counted``: its lines hold numbers, which each tells anew. ``done``: a
-    mark that a tool did its job. ``telling``: its anchors of known errors; ``pieces``: what else their patterns want.
-    ``settled``: more lines of it would tell nothing new.
+    ``met``: one of its lines was read for marks. ``counted``: its lines hold numbers, so each is read. ``done``: it has
+    a mark that a tool is done. ``telling``: its anchors of known errors; ``pieces``: further words that their patterns
+    need. ``settled``: more of its lines would tell nothing new.
     """
 
     anchors: list[int]
@@ -140,8 +142,8 @@ class _Form(Struct, kw_only=True, eq=False):
 
 
 class _Sought(Record):
-    """The search for all anchors of a catalogue, and by the number of each: what it leads to, whether that is a known
-    error or a word of trouble, and a random number that stands for it.
+    """The search for all anchors of a catalogue, and for each anchor: its targets, whether it is a word of trouble, and
+    a random number that identifies it.
     """
 
     search: AnchorSearch
@@ -150,7 +152,7 @@ class _Sought(Record):
     numbers: _Numbers
 
 
-@lru_cache(maxsize=8)  # of a whole catalogue they take some megabytes
+@lru_cache(maxsize=8)  # for a whole catalogue they take some megabytes
 def _sought(catalog: Catalog, *, trouble: bool) -> _Sought:
     found: dict[bytes, _Targets] = {}
 
@@ -171,7 +173,7 @@ def _sought(catalog: Catalog, *, trouble: bool) -> _Sought:
     for text in (*FAILURES, *DOUBTS) if trouble else ():
         at(text)
     search = AnchorSearch(found)
-    # The last one stands for a line that says by its first letters that it is of trouble, whatever words it has.
+    # The last one stands for a line that begins with a level of trouble, whatever words it has.
     targets = (*(found[anchor] for anchor in search.anchors), _Targets())
     return _Sought(
         search=search,
@@ -186,10 +188,10 @@ _TROUBLE = frozenset(anchor_of(text) for text in (*FAILURES, *DOUBTS))
 
 
 def collect(stream: IO[bytes], catalog: Catalog) -> Collected:
-    """Read a log to its end, once.
+    """Reads a log to its end, once.
 
-    Of lines with the same anchors the first are read one by one; once these showed a known error the others are
-    only counted. A line of trouble is read as long as no line like it was.
+    Of lines with the same anchors the first ones are read one by one; once these showed a known error the others are
+    only counted. A line of trouble is read if no line like it was read before.
     """
     collector = _Collector(catalog)
     for block in blocks(stream):
@@ -198,7 +200,7 @@ def collect(stream: IO[bytes], catalog: Catalog) -> Collected:
 
 
 class _Collector:
-    """Owns the state of one pass."""
+    """The state of one pass over a log."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.seen = Collected()
@@ -218,27 +220,27 @@ class _Collector:
         self._asked = [0] * len(self._targets)
 
     def take(self, block: Block) -> None:
-        """Read the new lines of one block."""
+        """Reads the new lines of one block."""
         keys = _NOTHING.sub(b"\1", b"\n".join(block.lines[block.start : block.stop])).translate(_DIGITS).split(b"\n")
         if self._held > _MOST_SHAPES:
             self._shapes, self._troubles, self._held = {}, {}, 0
         self._learn([key for key in dict.fromkeys(keys) if key not in self._shapes])
         self._take_lines(block, keys)
         if self.seen.overlooked and self._suspect[:-1].any():
-            self._seek(trouble=False)  # nobody asks for them any more, and a flood of them is what takes the time
+            self._seek(trouble=False)  # they are not needed any more, and a flood of them takes the most time
         self.seen.lines = block.number(block.stop) - 1
         self.seen.size += block.size
         self._last = [line[-_REACH:] for line in block.lines[-_TAIL_LINES:]]
 
     def done(self) -> Collected:
-        """What was seen, with the last lines as a screen shows them."""
+        """The collected data, with the last lines as a screen shows them."""
         self.seen.error_lines = dict(sorted(self.seen.error_lines.items(), key=lambda pair: pair[1].line))
         last = b"\n".join(self._last).decode("utf-8", "replace")
         self.seen.tail = tuple(line.strip()[:400] for line in last.splitlines()[-_TAIL_LINES:])
         return self.seen
 
     def _learn(self, fresh: list[bytes]) -> None:
-        """Search for the anchors of shapes that were not seen before."""
+        """Searches for the anchors of new shapes."""
         data = shape_of(b"\n".join(fresh).replace(b"\1", b"0"))
         self._held += len(data)
         self._shapes.update(dict.fromkeys(fresh))
@@ -252,7 +254,7 @@ class _Collector:
             self._shapes[fresh[line]] = self._forms.get(kind) or self._new_form(kind, anchors[begin:end])
 
     def _take_lines(self, block: Block, keys: list[bytes]) -> None:
-        """Read those lines with anchors that may tell something new, and count the others."""
+        """Reads those lines with anchors that may tell something new, and counts the others."""
         forms = [self._shapes[key] for key in keys]
         hits = [index for index, form in enumerate(forms, block.start) if form and form.telling]
         done: dict[_Form, int] = {}
@@ -268,20 +270,22 @@ class _Collector:
                 sighting.count += 1
             if form.done:
                 done[form] = index
-        # The last line by which a tool says that it is done is all that counts.
+        # Only the last line in which a tool says that it is done counts.
         for form, index in sorted(done.items(), key=lambda pair: pair[1]):
             self._take_marks(block, index, form)
 
     def _places(self, line: bytes, form: _Form) -> list[tuple[int, int]]:
-        """The anchors of a line's form, each with its first place in the line; one of levels stands at its start."""
+        """The anchors of a line's form, each with its first position in
+        the line; the anchor for levels is at its start.
+        """
         small, anchors = shape_of(line), self._sought.search.anchors
         return [(anchor, small.find(anchors[anchor]) if anchor < len(anchors) else 0) for anchor in form.anchors]
 
     def _with_levels(
         self, data: bytes, starts: _Numbers, lines: _Numbers, anchors: _Numbers
     ) -> tuple[_Numbers, _Numbers]:
-        """The pairs of lines and anchors, with one more for each line that begins with a letter of trouble."""
-        # Written after a line break, the expression is sought as fast as a word.
+        """The pairs of lines and anchors, with one more for each line that begins with a level of trouble."""
+        # Written after a line break, the expression is found as fast as a word.
         level = [] if self.seen.overlooked else [match.start() for match in _LEVELS.finditer(b"\n" + data)]
         lines = np.concatenate((lines, np.searchsorted(starts, level)))
         order = np.argsort(lines, kind="stable")
@@ -354,9 +358,9 @@ class _Collector:
             self.seen.numbers[observation.id] = tuple(map(float, match.groups()))
 
     def _judge(self, block: Block, index: int, form: _Form, key: bytes) -> None:
-        """Look for trouble in a line; of those that only numbers tell apart the first one is read."""
+        """Looks for trouble in a line; of lines that differ only in numbers the first is read."""
         if key not in self._troubles:
-            plain = hash(_LENGTH.sub(b"0", key))  # a number takes less room than a long line
+            plain = hash(_LENGTH.sub(b"0", key))  # a number takes less memory than a long line
             if plain not in self._judged:
                 places = [at for anchor, at in self._places(block.lines[index], form) if self._suspect[anchor]]
                 self._judged[plain] = self._take_trouble(block, index, min(places))
@@ -366,7 +370,7 @@ class _Collector:
             known.count += 1
 
     def _take_trouble(self, block: Block, index: int, position: int) -> ErrorLine | None:
-        """The line of trouble that one line is, not counted yet."""
+        """The entry for a line of trouble, not counted yet; None if the line is none, or if there are too many."""
         text = text_around(block.lines[index], position)
         key = _VARIABLE.sub("#", text)
         known = self.seen.error_lines.get(key)
@@ -382,7 +386,7 @@ class _Collector:
         return known
 
     def _take_errors(self, block: Block, index: int, form: _Form, hits: Sequence[int]) -> Iterable[Sighting]:
-        """The known errors that one line shows, each noted once."""
+        """The known errors that one line shows, each recorded once."""
         line, found, context = Spelled.of(block.lines[index]), dict[str, Sighting](), Spelled.of(b"")
         for anchor, position in self._places(line.plain, form):
             for error, text, strength in self._targets[anchor].errors:
@@ -390,7 +394,7 @@ class _Collector:
                     around = block.lines[max(0, index - CONTEXT_LINES) : index + CONTEXT_LINES + 1]
                     context = Spelled.of(b"\n".join(line[:_LONGEST_BESIDE] for line in around))
                 kept = match_pattern(text, line, position, context)
-                # The line, or with ``&&`` one beside it, may say by another word that it means something else.
+                # The line, or with ``&&`` a line next to it, may show by another word that it means something else.
                 others = (
                     match_pattern(word, line, shape_of(line.plain).find(anchor_of(word)), context)
                     for word in error.unless
@@ -413,7 +417,7 @@ class _Collector:
 
 
 def _is_source(block: Block, index: int) -> bool:
-    """Whether a line is one of a program and no part of a Python stack, whose frames show where it stopped."""
+    """True for a line of source code outside a Python stack, whose frames show where it stopped."""
     line = block.lines[index][:_LONGEST_BESIDE].decode("utf-8", "replace")
     return bool(SOURCE.match(line)) and b'", line ' not in block.lines[index - 1]
 

@@ -1,4 +1,4 @@
-"""Reads one line of trouble as an event: who speaks, how badly, about what; it judges nothing."""
+"""Reads one line of trouble as an event: its tool, its level, its subject. It judges nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deploykit.tables.known_errors import Catalog, LineForm, Tool
 __all__ = ["Event", "codes_of", "compiled", "event_of", "level_of", "speaker"]
 
 Level = Literal["error", "warning", "note", "detail", ""]
-"""``detail`` is what only a verbose log holds."""
+"""``detail`` is the level of lines that only a verbose log holds."""
 
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturn(?:s|ed)?|\brc|\bcode|\bexit"
@@ -43,12 +43,12 @@ _QUOTED_NAME = re.compile(r"""'[^'/\s]+'|"[^"/\s]+"|'[^'\s]*::[^'\s]*'|"[^"\s]*:
 _OWN_FOLDER = re.compile(r"""/(?:home|Users|root)/(?:(?![\w-]*-packages/)[^\s:'"(])*/(?!\S+[:(]\d)""")
 _PACKAGE = re.compile(r"-packages[/\\](\w+)")
 _KERNEL = re.compile(r"(?:[A-Z]\w\w +\d+ [\d:]+ \S+ kernel: |\[ *\d+\.\d{6}\])")
-_LISTED = re.compile(r'\[(?:pip3|conda)\]|"[\w.\-]+": |\w+=["\[{].*,$')  # of what is installed or configured
+_LISTED = re.compile(r'\[(?:pip3|conda)\]|"[\w.\-]+": |\w+=["\[{].*,$')  # lists of installed packages or of settings
 _STACK = "Traceback (most recent call last)"
 
 
 class Event(Record):
-    """One line of trouble (``text``, where it begins): ``tool`` is who speaks, ``where`` the place in its source.
+    """One line of trouble, with its number: ``tool`` wrote it, ``where`` is the place in the tool's source.
 
     ``parts`` may hold node, tensor, path, version, size and limit, each as the line spells it.
     """
@@ -63,7 +63,7 @@ class Event(Record):
     parts: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """The published shape, without what the line does not say."""
+        """The published shape, without empty fields."""
         told = {
             "level": self.level,
             "tool": self.tool,
@@ -75,14 +75,14 @@ class Event(Record):
 
 
 def event_of(line: ErrorLine, catalog: Catalog) -> Event:
-    """Read a line by the forms that its tools give their lines, and by what any line may name."""
+    """Reads a line by its tools' line formats, and by parts that any line may name."""
     text = line.text
     level, where = level_of(text, catalog.forms)
     above = next((text for text in reversed(line.before) if text.strip(" ^~")), "")
-    if text.endswith("AssertionError"):  # what was checked stands above
+    if text.endswith("AssertionError"):  # the failed condition is in the line above
         text += above.partition("assert")[2]
     if text[:1].islower() and above.endswith(":") and level_of(above, catalog.forms)[0] == "warning":
-        level = "warning"  # it goes on with a sentence
+        level = "warning"  # it continues a warning's sentence
     tool = speaker((text, *reversed(line.before)), catalog.tools) or Tool(id="")
     parts = {name: found[1] for name, pattern in _PARTS.items() if (found := pattern.search(text))}
     return Event(
@@ -98,9 +98,9 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
 
 
 def codes_of(text: str) -> Iterator[tuple[int, str]]:
-    """The numbers that a line gives as codes, each with its spelling; one of a single digit is not taken for one.
+    """Yields the numbers that a line names as codes, each with its spelling; single digits are not codes.
 
-    One of 32 bits counts without its sign, and needs no word before it.
+    A 32-bit code is given unsigned, and needs no word before it.
     """
     for spelling in _CODE.findall(text):
         number = int(spelling, 16 if "x" in spelling.lower() else 10)
@@ -108,9 +108,10 @@ def codes_of(text: str) -> Iterator[tuple[int, str]]:
 
 
 def level_of(text: str, forms: Iterable[LineForm]) -> tuple[Level, str]:
-    """The level and the place that a line states by its form, each empty where it states none.
+    """The level and the place that a line's format states, each "" if it states none.
 
-    A program hands on what a library logs, at a level of its own: the form that begins last is the library's.
+    A program passes on a library's log lines at its own level: the format
+    that begins last in the line is the library's.
     """
     found = [match for form in forms if (match := compiled(form.pattern).search(text))]
     if not found:
@@ -120,11 +121,11 @@ def level_of(text: str, forms: Iterable[LineForm]) -> tuple[Level, str]:
 
 
 def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
-    """Who speaks in the first of some lines, else in the nearest one after it that anybody does; the longest mark wins.
+    """The tool that wrote the first line, else the nearest line above that names one; the longest mark counts.
 
-    ``lines`` begin with the failing one and go up. What stands above a stack has nothing to say of the failure at its
-    end, and a tool beside the chain speaks from above only in a frame: its name alone may be a command or a file. What
-    the chain's own code called is the chain's.
+    ``lines`` begin with the failing one and go up. Lines above a stack say nothing about the failure at its end. A
+    foreign tool counts from above only in a stack frame: its name alone may be a command or a file. Foreign code called
+    by the chain's own code is attributed to the chain.
     """
     for tool in tools:
         if any(compiled(pattern).search(lines[0]) for pattern in tool.lines):
@@ -137,16 +138,16 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
         here = index == 0 or _FRAME.match(line)
         if index and (SOURCE.match(line) or _LISTED.match(line)):
             continue
-        # What a line is about stands in quotes, and is not who speaks: any reader of a graph may miss an 'aten::relu'.
+        # A quoted name is the line's subject, not its author: any reader of a graph may lack an 'aten::relu'.
         about = _OWN_FOLDER.sub("", _QUOTED_NAME.sub("", plain))
         found = [
             (len(mark), tool)
-            for mark, tool in marks  # hundreds, and hardly one stands in a line
+            for mark, tool in marks  # there are hundreds, and hardly one is in a line
             if mark in plain and (not tool.foreign or (here and ("'" in mark or "/" in mark or mark in about)))
         ]
         if not found:
             if index and _KERNEL.match(line):
-                break  # a driver's line says nothing of what follows it
+                break  # a driver's line says nothing about the lines after it
             frame = index and _FRAME.match(line) and _PACKAGE.search(line)
             stranger = stranger or bool(frame and frame[1] not in sys.stdlib_module_names)
             continue
@@ -159,5 +160,5 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A regular expression of the tables, made once: ``re`` keeps too few of them."""
+    """A regular expression of the tables, compiled once: ``re`` caches too few of them."""
     return re.compile(pattern)
