@@ -1,6 +1,6 @@
-"""What this machine can do: the core's own checks, and the probes that backends offer. It installs and changes nothing.
+"""What this machine can do: the core's own checks, and the backends' probes. It installs and changes nothing.
 
-Everything a probe looks at comes from its ``Surroundings``, so that a test can hand it a machine of its own.
+A probe looks only at its ``Surroundings``, so that a test can replace the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _PACKAGES = ("onnx", "onnxruntime", "numpy", "click", "jinja2", "packaging")
 
 
 def examine(backends: Iterable[AnyBackend], surroundings: Surroundings | None = None) -> tuple[CheckLine, ...]:
-    """Run the core's checks and every backend's probes once; a probe that fails is a line, not an end."""
+    """Runs the core's checks and every backend's probes once; a failing
+    probe gives a line and does not stop the others.
+    """
     around = surroundings or Surroundings()
     lines = list(examine_core(around))
     seen = set[Probe]()
@@ -42,7 +44,7 @@ def examine(backends: Iterable[AnyBackend], surroundings: Surroundings | None = 
 
 
 def examine_core(around: Surroundings) -> Iterator[CheckLine]:
-    """Python, deploykit's own packages, the kind of machine, a C++ compiler, and room on the disk."""
+    """Checks Python, deploykit's packages, the kind of machine, a C++ compiler, and the room on the disk."""
     version, line = platform.python_version(), CheckLine.of
     yield line("python", True, f"Python {version}, {sys.executable}", "", version=version)
     yield _packages(around)
@@ -64,7 +66,7 @@ def examine_core(around: Surroundings) -> Iterator[CheckLine]:
 
 
 def _packages(around: Surroundings) -> CheckLine:
-    """Versions by their metadata, and one child process that really imports the heavy ones."""
+    """The versions of the packages by their metadata, and whether a child process can import the heavy ones."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions: dict[str, Any] = {}

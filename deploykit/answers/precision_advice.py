@@ -1,4 +1,4 @@
-"""What accuracies at several precisions say about a model, in words, with the evidence and the next step.
+"""Draws conclusions about a model from its accuracies at several precisions, with evidence and the next step.
 
 Source of the conclusions: AIMET's documentation, page "Quantization workflow" (base precision, mixed precision,
 advanced methods, training). It reads a table of numbers: no model, no device.
@@ -18,14 +18,14 @@ from deploykit.tables.reading import read_json, read_toml, structure
 __all__ = ["Advice", "Advised", "advise", "advise_on"]
 
 KNOWN = ("fp32", "fp16", "bf16", "w16a16", "w8a16", "w4a16", "w8a8", "w4a8", "vint8", "mixed")
-"""Precisions that conclusions speak of, the most precise first."""
+"""The precisions that conclusions are about, the most precise first."""
 
 _NESTED = (("w16a16", "w8a16"), ("w8a16", "w8a8"), ("w8a16", "w4a16"), ("w8a8", "w4a8"), ("w4a16", "w4a8"))
-"""(more bits, fewer bits) of the same things: the first can hold whatever the second holds."""
+"""(more bits, fewer bits) of the same tensors: the first can hold all that the second holds."""
 
 
 class Advised(Published, kw_only=False):
-    """One statement with what it rests on, and what to do next; ``command`` is an example, or empty."""
+    """One conclusion with its evidence, and what to do next; ``command`` is an example, or empty."""
 
     says: str
     because: tuple[str, ...]
@@ -34,7 +34,7 @@ class Advised(Published, kw_only=False):
 
 
 class Advice(Published):
-    """``met`` says of each precision whether it reaches the goal; ``best`` is the cheapest that does, or empty."""
+    """``met`` tells for each precision whether it reaches the goal; ``best`` is the cheapest that does, or empty."""
 
     goal: str
     reference: str
@@ -44,7 +44,7 @@ class Advice(Published):
     conclusions: tuple[Advised, ...]
 
     def as_published(self) -> Json:
-        """What ``deploykit accuracy ladder --json`` prints."""
+        """The JSON of ``deploykit accuracy ladder`` for given numbers."""
         candidates = [
             {"precision": name, "value": value, "meets_goal": self.met.get(name)} for name, value in self.values.items()
         ]
@@ -54,7 +54,7 @@ class Advice(Published):
 def advise(values: Mapping[str, Reached], goal: Goal) -> Advice:
     """Conclusions from what each precision reached; ``fp32``, else ``fp16``, is the reference of a metric.
 
-    Raises UsageError for precisions that are not known, and where nothing can be compared.
+    Raises UsageError for unknown precisions, and if nothing can be compared.
     """
     unknown = [name for name in values if name not in KNOWN]
     if unknown:
@@ -79,7 +79,7 @@ def advise(values: Mapping[str, Reached], goal: Goal) -> Advice:
 
 
 class AccuracyTable(Record):
-    """Accuracies that were measured elsewhere, as a file (TOML or JSON) holds them."""
+    """Accuracies measured elsewhere, as in a file (TOML or JSON)."""
 
     accuracy: Mapping[str, float] = {}
     goal: str | None = None
@@ -87,9 +87,9 @@ class AccuracyTable(Record):
 
 
 def advise_on(path: Path | None, accuracies: Mapping[str, float], *, goal: str | None, lower_is_better: bool) -> Advice:
-    """Conclusions from a file, from values given one by one, or from both; what is given one by one wins.
+    """Conclusions from a file, from single values, or from both; single values replace those of the file.
 
-    The goal is a drop of at most 1 % unless somebody says otherwise. Raises InputError for a file that is no table.
+    The default goal is a drop of at most 1 %. Raises InputError for a file that is no table.
     """
     table = AccuracyTable()
     if path is not None:
@@ -123,20 +123,20 @@ class _JudgedPrecisions:
         self.met = {name: met for name, met in judged.items() if met is not None}
 
     def good(self, name: str) -> bool:
-        """Measured, and reaches the goal."""
+        """True if the precision was measured and reaches the goal."""
         return self.met.get(name) is True
 
     def poor(self, name: str) -> bool:
-        """Measured, and misses it."""
+        """True if the precision was measured and misses the goal."""
         return self.met.get(name) is False
 
     def shown(self, name: str) -> float:
-        """The number that the goal is about."""
+        """The number that the goal is about: the metric, or the signal-to-noise ratio in dB."""
         found = self._values[name]
         return found.metric if self.goal.needs_metric else found.sqnr_db
 
     def evidence(self, *names: str) -> tuple[str, ...]:
-        """What was measured of some precisions, in words."""
+        """The measurements of some precisions in words."""
         told = []
         for name in (name for name in names if name in self._values):
             verdict = ", reaches the goal" if self.good(name) else ", misses the goal"
@@ -145,13 +145,13 @@ class _JudgedPrecisions:
         return tuple(told)
 
     def best(self) -> str:
-        """The last in the order of cost that reaches the goal."""
+        """The cheapest precision that reaches the goal, "" if there is none."""
         return next((name for name in reversed(self.order) if self.good(name)), "")
 
 
 def _conclusions(table: _JudgedPrecisions) -> Iterator[Advised]:
     good, poor = table.good, table.poor
-    # More bits that are worse: something else than the precision differs, and no cause can be named.
+    # If more bits are worse, something other than the precision differs, and no cause can be named.
     odd = [(more, fewer) for more, fewer in _NESTED if poor(more) and good(fewer)]
     for more, fewer in odd:
         yield Advised(
@@ -198,7 +198,7 @@ _PACKAGE = "deploykit package MODEL --precision {} --calibration DATA --target D
 
 
 def _of_integers(table: _JudgedPrecisions) -> Iterator[Advised]:
-    """Which of weights and activations is sensitive, or which measurement would tell."""
+    """Yields which of weights and activations is sensitive, or which measurement would tell."""
     good, poor, evidence = table.good, table.poor, table.evidence
     if good("w8a8"):
         yield Advised(
@@ -242,7 +242,7 @@ def _of_integers(table: _JudgedPrecisions) -> Iterator[Advised]:
 
 
 def _what_to_measure(table: _JudgedPrecisions) -> Iterator[Advised]:
-    """One of the precisions that tell weights and activations apart is missing."""
+    """Yields which missing precision would tell weights and activations apart."""
     rows = (
         (
             table.poor("w8a16"),

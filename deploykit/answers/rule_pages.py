@@ -1,7 +1,7 @@
-"""Collects every registered rule, finds one by its code or name, and renders the page of one.
+"""Collects every registered rule, finds one by its code or name, and renders a rule's page.
 
-The core's registries are handed in, for they stand in rooms above this one. It states nothing about a rule that the
-rule does not say itself.
+The core's registries are passed in, as they are in rooms above this one. A
+page states only what the rule itself states.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ __all__ = ["RuleEntry", "all_rules", "find_rule", "rule_page"]
 
 
 class RuleEntry(Published):
-    """A rule with who applies it: ``every backend`` for the core's own rules, else the ids of the backends."""
+    """A rule with the ids of the backends that apply it; empty for the core's own rules, which every backend
+    applies.
+    """
 
     rule: Rule[Any]
     backends: Names
 
     def as_published(self) -> Json:
-        """What ``deploykit explain`` prints."""
+        """The JSON of ``deploykit explain`` for a rule."""
         names = ("code", "slug", "severity", "scope", "what", "why", "fix", "sources")
         return {**{name: getattr(self.rule, name) for name in names}, "backends": self.backends}
 
 
 def all_rules(core: Iterable[Registry[Any]]) -> tuple[RuleEntry, ...]:
-    """Every rule of the core and of all installed backends, by code; a code or slug used twice is a defect."""
+    """Every rule of the core and of all installed backends, sorted by code; a repeated code or slug is a defect."""
     entries: dict[str, RuleEntry] = {}
     found: list[tuple[Rule[Any], tuple[str, ...]]] = [(rule, ()) for registry in core for rule in registry]
     for backend in load_backends():
@@ -51,7 +53,7 @@ def all_rules(core: Iterable[Registry[Any]]) -> tuple[RuleEntry, ...]:
 
 
 def reserved_codes() -> Mapping[str, str]:
-    """Codes that are no longer given out, each with the code of the rule that took it over."""
+    """Codes that are no longer used, each with the code of the rule that replaced it."""
     taken_over: dict[str, str] = {}
     for backend in load_backends():
         taken_over |= backend.reserved_codes()
@@ -59,7 +61,7 @@ def reserved_codes() -> Mapping[str, str]:
 
 
 def find_rule(name: str, entries: Iterable[RuleEntry]) -> RuleEntry:
-    """One rule by code, by slug, or by a code it took over; raises UsageError with the nearest names."""
+    """One rule by code, by slug, or by a code it replaced. Raises UsageError with the nearest names."""
     entries, wanted = tuple(entries), name.lower()
     wanted = reserved_codes().get(name.upper(), wanted).lower()
     for entry in entries:
@@ -75,7 +77,7 @@ def find_rule(name: str, entries: Iterable[RuleEntry]) -> RuleEntry:
 def rule_page(entry: RuleEntry) -> str:
     """The page of one rule, in Markdown."""
     rule, applied_by = entry.rule, ", ".join(entry.backends) or "every backend"
-    # Hints are written as they appear after 'next:'; a page has sentences.
+    # Hints are written as after 'next:'; a page has whole sentences.
     text = rule.fix[:1].upper() + rule.fix[1:].removesuffix(".")
     return "\n".join(
         [
@@ -111,7 +113,7 @@ _ANSWERERS = {
 
 
 def _trial(rule: Rule[Any]) -> tuple[str, ...]:
-    """Who can refute the rule by trying, where anybody can."""
+    """The section on who can refute the rule by trying; empty if nobody can."""
     if rule.claim is None:
         return ()
     seen = f", seen with {rule.claim.seen_with}" if rule.claim.seen_with else ""

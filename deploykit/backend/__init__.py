@@ -1,1 +1,1 @@
-"""What a backend must have, may offer, is given and returns."""
+"""The contract of a backend: what it must have and may offer, its inputs and its results."""

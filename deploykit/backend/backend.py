@@ -1,8 +1,8 @@
-"""The contract between the core and a backend: one base class, and the values that go from stage to stage.
+"""The contract between the core and a backend: one base class, and the values that pass from stage to stage.
 
-Stages, each a value that the next one takes: ``prepare`` may load weights, rewrite and look at calibration data;
-``plan`` decides from that value alone; ``render`` writes text; ``execute`` runs what can run here; ``verify`` judges
-what is on disk. An adapter package must be cheap to import: no onnx, no numpy at the top.
+Each stage gives a value to the next: ``prepare`` may load weights, rewrite and look at calibration data; ``plan``
+decides from that value only; ``render`` makes the files; ``execute`` runs what can run here; ``verify`` judges a
+package on disk. An adapter package must be cheap to import: no onnx, no numpy at the top.
 """
 
 from __future__ import annotations
@@ -74,23 +74,23 @@ class Situation(Record):
     encodings: EncodingSet | None
     target: Target
     rewritten: bool = False
-    """True when ``model`` is a rewritten form of the file that was asked for."""
+    """True if ``model`` is a rewritten form of the requested file."""
     sizes: tuple[PinnedInput, ...] = ()
-    """The inputs whose open dimensions were decided here, each with its reason."""
+    """The inputs whose open dimensions were fixed here, each with the reason."""
     choices: Mapping[str, int] = {}
-    """Inputs that only chose a branch, with the value that is built in; the packaged model does not have them."""
+    """Inputs that only chose a branch, with their fixed values; the packaged model does not have these inputs."""
     tail: bytes | None = None
-    """The serialized model that the host runs after the device, when the end was cut off."""
+    """The serialized model that the host runs after the device, if the end was cut off."""
     segments: tuple[Segment, ...] = ()
-    """The parts in the order in which they run, when ``model`` is to be cut."""
+    """The parts in the order in which they run, if ``model`` is to be cut."""
     quantized: QuantizedModel | None = None
-    """How the encodings came to be, where they were made here and not given."""
+    """The origin of encodings that were made here; None if they were given."""
     ladder: Json | None = None
-    """The candidates that the precision was chosen from, in the published shape; None where it was not chosen here."""
+    """The candidates for the precision, as published; None if the precision was not chosen here."""
     unturned: Situation | None = None
-    """The same before its inputs and outputs were turned to channels last; None where they were not."""
+    """The situation before its inputs and outputs were turned to channels last; None if they were not."""
     opinions: Opinions | None = None
-    """What a compiler said of findings about this situation, None where there was nothing to ask."""
+    """A compiler's opinions on findings about this situation, None if there was nothing to ask."""
 
 
 class TextFile(Record, kw_only=False):
@@ -109,14 +109,14 @@ class JsonFile(Record, kw_only=False):
 
 
 class BytesFile(Record, kw_only=False):
-    """A binary file of the package that was made in memory."""
+    """A binary file of the package, made in memory."""
 
     path: str
     data: bytes
 
 
 class CopiedFile(Record, kw_only=False):
-    """A file streamed into the package from where the user keeps it, hashed while copied."""
+    """A file that is copied into the package from the user's place, and hashed while copied."""
 
     path: str
     source: Path
@@ -126,7 +126,7 @@ PackageFile: TypeAlias = TextFile | JsonFile | BytesFile | CopiedFile
 
 
 class Check(Published, kw_only=False):
-    """One thing that was verified."""
+    """One verified property of a package."""
 
     id: str
     ok: bool
@@ -134,11 +134,11 @@ class Check(Published, kw_only=False):
 
 
 class Instead(Record):
-    """Another request for the same model, seen to get over what an execution failed at, and how in words.
+    """Another request for the same model, which avoids what an execution failed at, with the reason in words.
 
-    ``findings`` are what there is to say about it in the package that it leads to. ``right`` is what a trial showed of
-    its numbers, for a package whose own execution judges none. ``handles`` says how of single findings, by code and
-    name of the subject, whether they block or not.
+    ``findings`` are added to the package that it leads to. ``right`` is a trial's verdict, for a
+    package whose own execution judges none. ``handles`` gives the way out of single findings, by
+    code and subject name, whether they block or not.
     """
 
     request: Request
@@ -148,13 +148,13 @@ class Instead(Record):
     right: Correctness | None = None
 
     def over(self, findings: Iterable[Finding]) -> Findings:
-        """Of an execution's findings those that it gets over, as handled."""
+        """Those of an execution's findings that the request avoids, as handled."""
         told = ((finding, self.handles.get(finding.about)) for finding in findings)
         return tuple(finding.with_handled(how or self.how) for finding, how in told if how or finding.blocks)
 
 
 class Seen(Record, eq=False):
-    """A few samples and the outputs that ``by`` gave for each; names and shapes are the graph's own."""
+    """A few samples with the outputs of ``by`` for each; names and shapes are the graph's own."""
 
     by: str
     feeds: tuple[Arrays, ...]
@@ -162,12 +162,12 @@ class Seen(Record, eq=False):
 
 
 class Execution(Record):
-    """What really ran, with the files it left (package-relative), the facts to record, and what it found.
+    """The result of a run: its steps, the files it left (package-relative), the facts to record, and its findings.
 
-    ``right`` is None where nothing was run whose numbers could be judged. ``instead`` is what to start again with.
-    ``audit`` is of the package's kernels, where one was asked for. ``seen`` are a few outputs, for the page to show.
-    ``settled`` says of findings of the plan, by code and name of the subject, what was seen instead. ``estimate`` is
-    the compiler's own word about time, None where it has none.
+    ``right`` is None if nothing with judgeable numbers ran. ``instead`` is the request to start again with.
+    ``audit`` covers the package's kernels, if requested. ``seen`` are a few outputs, for the page to show.
+    ``settled`` holds, by code and subject name, what was seen instead of a plan's finding. ``estimate`` is the
+    compiler's own estimate of the time, None if it gives none.
     """
 
     executed: Names = ()
@@ -184,7 +184,7 @@ class Execution(Record):
 
 
 class Verification(Record):
-    """The adapter's judgement of a package: checks, intended against actual types, findings."""
+    """The adapter's verdict on a package: checks, intended and actual types, findings."""
 
     checks: tuple[Check, ...] = ()
     intended: Mapping[str, str] = {}
@@ -193,7 +193,7 @@ class Verification(Record):
 
 
 class Same:
-    """A key that equals only the very same object, which it keeps alive: a model is not compared by its bytes."""
+    """A key that equals only the same object, and keeps it alive: models are not compared by their bytes."""
 
     __slots__ = ("_of",)
 
@@ -208,20 +208,20 @@ class Same:
 
 
 SharedWork: TypeAlias = Kept
-"""What several targets of one run share: each thing is made once, under its key, and is gone with the run."""
+"""Work shared by several targets of one run: each value is made once, under its key, and dropped after the run."""
 
 
 class Aids(Record):
-    """What the core hands an adapter for ``execute``: where news go, and inputs to judge on.
+    """The core's help for ``execute``: where to tell news, and the inputs to judge on.
 
-    ``samples`` gathers on the call; it raises InputError for calibration data that does not fit the inputs. ``shared``
-    is what the targets of one run share.
+    ``samples`` gathers samples when called; it raises InputError for calibration data that does not fit the inputs.
+    ``shared`` is the work shared by the targets of one run.
     """
 
     progress: Tell
     samples: Callable[[], Samples]
     original: Callable[[], Original | None] = lambda: None
-    """The judge of the model as it was handed in, with what its encodings lose; None where it does not run here."""
+    """Gives the judge of the model as given, with the loss of its encodings; None if the model does not run here."""
     shared: SharedWork = field(default_factory=SharedWork)
 
 
@@ -232,18 +232,18 @@ D = TypeVar("D")
 class Backend(ABC, Generic[P, D]):
     """One backend; subclass it and register an object under the entry point group ``deploykit.backends``.
 
-    ``P`` is the adapter's own prepared value, ``D`` the decision data that its plans carry. What is abstract every
-    backend must have; everything else has a default that offers nothing. The module of a subclass must be cheap to
-    import: what needs onnx or numpy is imported when it is called.
+    ``P`` is the adapter's own prepared value, ``D`` the decision data in its plans. A backend must have the abstract
+    methods; all others have a default that offers nothing. The module of a subclass must be cheap to import: import
+    modules that need onnx or numpy inside the methods.
     """
 
     id: str
     """The entry point's name."""
     summary: str
     quantizer: str = ""
-    """Who quantizes while packaging, where the backend's own recipe does so; see ``quantized``."""
+    """The quantizer's id, if the backend's own recipe quantizes while packaging; see ``quantized``."""
 
-    # What every backend must have: its devices, its tables, and the stages in the order in which they are called.
+    # Required: the devices, the tables, and the stages in the order in which they are called.
 
     @abstractmethod
     def devices(self) -> tuple[Device, ...]:
@@ -251,49 +251,52 @@ class Backend(ABC, Generic[P, D]):
 
     @abstractmethod
     def resolve(self, device: Device, sdk: str | None) -> Target:
-        """The target for a device and a version as typed; raises UnknownTargetError."""
+        """The target for a device and a version as typed. Raises UnknownTargetError."""
 
     @abstractmethod
     def prepare(self, situation: Situation, shared: SharedWork) -> P:
-        """Everything the decision needs: may load weights, rewrite, look at calibration data. Writes nothing.
+        """Works out all that the plan needs. It may load weights, rewrite,
+        and look at calibration data. It writes nothing.
 
-        ``shared`` holds what requests of the same run share.
+        ``shared`` holds the work shared by requests of the same run.
         """
 
     @abstractmethod
     def plan(self, prepared: P) -> Plan[D]:
-        """Decide. Pure: reads the prepared value and the tables, opens nothing, runs nothing."""
+        """Decides, from the prepared value and the tables only. It opens nothing and runs nothing."""
 
     @abstractmethod
     def render(self, prepared: P, plan: Plan[D], templates: Path | None) -> Iterable[PackageFile]:
-        """Every file of the package that the core does not write itself; ``templates`` is a folder of the user's."""
+        """Gives every file of the package that the core does not write;
+        ``templates`` is a folder of the user's templates.
+        """
 
     def execute(self, package: Path, prepared: P, plan: Plan[D], aids: Aids) -> Execution:
-        """Run what can be run here, inside the not yet published package folder."""
+        """Runs what can run here, inside the unpublished package folder."""
         del package, prepared, plan, aids
         return Execution()
 
     def verify(self, package: Path, manifest: Json) -> Verification:
-        """Judge a package on disk."""
+        """Judges a package on disk."""
         del package, manifest
         return Verification()
 
     def device_job(self, package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
-        """What is pushed to a device and started there; None where nothing of this backend runs at such a place.
+        """The files and the command for a device; None if nothing of this backend can run at such a place.
 
-        Raises ToolError for what is missing there or here, or is of another release.
+        Raises ToolError if something is missing there or here, or is of another release.
         """
         del package, manifest, request
         return None
 
     def device_results(self, package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
-        """What the results of such a job say, which were pulled into ``folder``; ToolError for what cannot be read."""
+        """The results of such a job, read from ``folder``. Raises ToolError for files that cannot be read."""
         raise NotImplementedError
 
-    # What is asked without a model.
+    # Questions without a model.
 
     def options(self) -> tuple[OptionSpec, ...]:
-        """The options of this backend's own, for command line, API and docs; cheap, as help asks all backends."""
+        """The backend's own options, for command line, API and docs; this must be cheap, as help asks all backends."""
         return ()
 
     def registries(self) -> tuple[Registry[Any], ...]:
@@ -301,7 +304,7 @@ class Backend(ABC, Generic[P, D]):
         return ()
 
     def reserved_codes(self) -> Mapping[str, str]:
-        """Codes of rules that are no longer given out, each with the code of the rule to read instead."""
+        """Codes of rules that are no longer used, each with the code of the rule to read instead."""
         return {}
 
     def compat(self) -> Iterable[CompatRow]:
@@ -309,27 +312,29 @@ class Backend(ABC, Generic[P, D]):
         return ()
 
     def source_dates(self) -> Mapping[str, str]:
-        """By the beginning of a source the day it was compared ("2026-09-30"), under "" that of every other one."""
+        """The day on which a source was compared ("2026-09-30"), by the
+        beginning of its name; under "" that of all others.
+        """
         return {}
 
     def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
-        """Will a binary made by one release for one architecture load on another release and architecture?"""
+        """Rows on whether a binary for one release and architecture loads on another release and architecture."""
         del built_with, built_for, runtime, arch
         return ()
 
     def inspect(self, path: Path) -> Json:
-        """The metadata of a compiled file; InputError where it is none."""
+        """The metadata of a compiled file. Raises InputError for any other file."""
         raise InputError(f"{path}: {self.id} reads no compiled files")
 
     def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
-        """In words what a layer with block-quantized weights becomes under that version, with or without LPBQ."""
+        """Describes what a layer with block-quantized weights becomes under an SDK version, with or without LPBQ."""
         del op_type, lpbq, has_bias, sdk
         return "unknown"
 
     def device_of_id(self, name: str) -> Device | None:
-        """The device whose id this is, upper or lower case; None where no device has it.
+        """The device with this id, in upper or lower case; None if there is none.
 
-        A backend with many devices reads one file instead of all.
+        A backend with many devices overrides it to read one file instead of all.
         """
         return next((device for device in self.devices() if device.id == name.lower()), None)
 
@@ -340,7 +345,7 @@ class Backend(ABC, Generic[P, D]):
         return Catalog()
 
     def probes(self) -> Iterable[Probe]:
-        """What ``deploykit doctor`` looks for, each for one area."""
+        """The probes for ``deploykit doctor``, each for one area."""
         return ()
 
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
@@ -348,61 +353,65 @@ class Backend(ABC, Generic[P, D]):
         return ()
 
     def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
-        """What a target wants, each as ``deploykit toolchain install`` takes it, with the version where it counts."""
+        """The toolchains that a target needs, each as ``deploykit toolchain
+        install`` takes it, with a version if it matters.
+        """
         del target
         return ()
 
-    # What is asked while a model is decided on.
+    # Questions while a model is decided on.
 
     def rated(self, finding: Finding) -> Finding:
-        """A finding of the core with the severity it has on these devices, and with who says so."""
+        """The core's finding with its severity on these devices, and with the source for it."""
         return finding
 
     def mixed_support(self, target: Target, options: Json) -> MixedSupport | None:
-        """The kinds of ways to mix precisions that there are for this target, under checked options of its own.
+        """The kinds of ways to mix precisions for this target, given the backend's checked options.
 
-        Without this method no graph is rewritten for precision, and no way is chosen.
+        A backend without this method gets no rewrites for precision, and no choice of a way.
         """
         del target, options
         return None
 
     def quantizers(self, target: Target) -> tuple[Quantizer, ...]:
-        """Who makes encodings for a target, the best first; what the core has of its own is not among them.
+        """The quantizers that make encodings for a target, the best first; the core's own is not among them.
 
-        Without this method the backend takes no encodings.
+        A backend without this method takes no encodings.
         """
         del target
         return ()
 
     def calibrates_itself(self, situation: Situation) -> bool:
-        """Whether it was asked to leave the calibration to the backend's own tools."""
+        """True if the request leaves calibration to the backend's own tools."""
         del situation
         return False
 
     def quantized(self, package: Path, manifest: Json) -> Path | None:
-        """The quantized model in a package, where the backend's own recipe quantizes; None where it did not run."""
+        """The quantized model in a package, if the backend's own recipe quantizes; None if it did not run."""
         del package, manifest
         return None
 
-    # What is asked of a compiler that runs on this machine.
+    # Questions to a compiler that runs on this machine.
 
     def audit(self, prepared: P, *, level: str, progress: Tell, given: Situation | None = None) -> Audit:
-        """Each kernel of what ``prepare`` gave by itself: those under suspicion (``quick``), soon done (``auto``), all.
+        """Runs kernels of a prepared model one by one: suspects
+        (``quick``), as many as are soon done (``auto``), or all.
 
-        With ``given`` it says of kernels of the model as it was given, too, where they are wrong and were mended.
+        With ``given`` it also tells of kernels of the given model that were wrong and were mended.
         """
         raise NotImplementedError
 
     def compilers(self, device: Device, sdk: str) -> Sequence[Compiler]:
-        """Who can be asked here about findings, that of the release nearest to ``sdk`` first ("": the newest).
+        """The compilers that can be asked here about findings, that of the
+        release nearest to ``sdk`` ("": the newest) first.
 
-        The only one says what is missing where nobody can; () is a backend that has no compiler here.
+        If none can be asked, one entry says what is missing; empty means that the backend has no compiler.
         """
         del device, sdk
         return ()
 
     def releases_here(self) -> Sequence[str]:
-        """The releases whose compiler runs on this machine, by the names that ``--sdk`` takes, oldest first."""
+        """The releases whose compiler runs on this machine, by their names for ``--sdk``, oldest first."""
         return ()
 
     def settle(
@@ -415,32 +424,33 @@ class Backend(ABC, Generic[P, D]):
         seconds: float,
         progress: Tell,
     ) -> Sequence[Opinion]:
-        """One of ``compilers`` on what each finding claims, in their order, within about so many seconds.
+        """The opinions of one of ``compilers`` on each finding, in order, within about so many seconds.
 
-        What is not reached stays open.
+        Findings that are not reached stay open.
         """
         raise NotImplementedError
 
     def time_us(self, model: bytes, device: Device, progress: Tell) -> float | None:
-        """Microseconds of one run of a serialized model by its compiler's cost model, None where that has none of this
-        chip. Raises ToolError where no compiler runs here."""
+        """The microseconds of one run of a serialized model by the compiler's cost model; None without one for this
+        chip. Raises ToolError if no compiler runs here.
+        """
         raise NotImplementedError
 
     def offers(self, method: str) -> bool:
-        """Whether this backend has its own of a method that has a default here."""
+        """True if this backend overrides a method that has a default here."""
         return getattr(type(self), method) is not getattr(Backend, method)
 
 
 AnyBackend: TypeAlias = Backend[Any, Any]
-"""A backend as the entry points give it: what it prepares is its own business."""
+"""A backend as the entry points give it, with any type of prepared value."""
 
 
 class MixedSupport(Record):
-    """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``, ``direct``.
+    """The kinds of ways that a backend has for a target: ``integer``, ``fallback``, ``segments``, ``direct``.
 
-    ``safe`` says that its tools are known to mix float16 and integers well; ``without`` why a kind is missing;
-    ``confidence`` how sure it is that a kind works here, where that is not what the way itself says. ``needs`` are
-    options of the backend's own that a kind stands for: the request has them where a way of that kind wins.
+    ``safe`` is True if its tools are known to mix float16 and integers well. ``without`` says why a kind is missing.
+    ``confidence`` tells how surely a kind works here, if that differs from the way's own. ``needs`` are the backend's
+    options that a kind requires: they are set in the request if a way of that kind wins.
     """
 
     kinds: frozenset[str]
@@ -451,18 +461,18 @@ class MixedSupport(Record):
 
     @property
     def has_float16(self) -> bool:
-        """True where it mixes float16 with integers."""
+        """True if the backend mixes float16 with integers."""
         return self.kinds > {"integer"}
 
 
 def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
-    """The model as files of the package: the user's with its external data in place, or the rewritten one, and a tail.
+    """The model as files of the package: the user's file with its external data, or the rewritten model; and a tail.
 
-    The tail is called ``tail.onnx`` and lies beside the model. Raises InputError for external data of either's name.
+    The tail is ``tail.onnx`` beside the model. Raises InputError for external data with the name of either.
     """
     folder = path.rpartition("/")[0]
     tail = () if situation.tail is None else (BytesFile(f"{folder}/tail.onnx", situation.tail),)
-    # Two spellings of one place (``w.bin``, ``./w.bin``) are one file.
+    # Two spellings of one place (``w.bin``, ``./w.bin``) mean one file.
     external = {str(PurePosixPath(folder, file.location)): file.path for file in situation.model.external}
     for taken in {path, *(file.path for file in tail)} & external.keys():
         raise InputError(
@@ -474,7 +484,7 @@ def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
     if situation.rewritten:
         from deploykit.model.weights import unmapped
 
-        # One message; weights that were left in their files are found beside it.
+        # One message; weights left in their files are beside it.
         model = unmapped(situation.model.proto).SerializeToString(deterministic=True)
         return (BytesFile(path, bytes(model)), *copies, *tail)
     return (CopiedFile(path, situation.request.model), *copies, *tail)

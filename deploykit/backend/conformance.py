@@ -1,7 +1,7 @@
-"""What every backend must hold, as checks that a third party runs on its own: ``assert not backend_problems("mine")``.
+"""Checks that every backend must pass, for third parties to run: ``assert not backend_problems("mine")``.
 
-It judges a backend by ``deploykit.backend.backend`` and by what its packages are on disk. How a package
-is made and verified is handed to it: ``partial(deploykit.package, "model.onnx", target="mine")``, ``deploykit.verify``.
+They judge a backend by ``deploykit.backend.backend`` and by its packages on disk. The functions that make and verify a
+package are passed in: ``partial(deploykit.package, "model.onnx", target="mine")``, ``deploykit.verify``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEAVY = ("onnx", "onnxruntime", "numpy", "torch")
 
 
 def backend_problems(backend_id: str) -> tuple[str, ...]:
-    """What is wrong with a backend before it has seen a model; empty when nothing is."""
+    """The faults of a backend that show without a model; empty if there are none."""
     backend = load_backend(backend_id)
     found = [problem for check in (_itself, _devices, _options, _rules) for problem in check(backend)]
     wrong = () if backend.id == backend_id else (f"id {backend.id!r} is not the entry point's name",)
@@ -54,7 +54,7 @@ def _devices(backend: AnyBackend) -> Iterator[str]:
         for name, fact in device.facts.items():
             if not fact.source:
                 yield f"device {device.id}: {name} has no source"
-        # Who can be asked for a second opinion has a name and a release, or there is a reason why nobody can be.
+        # A compiler for second opinions has a name and a release, or a reason why it cannot be asked.
         compilers = backend.compilers(device, "") if backend.offers("compilers") else None
         if compilers is not None and not compilers:
             yield f"compilers for {device.id}: none, and not why"
@@ -93,7 +93,7 @@ def _twice(kind: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _import(backend_id: str) -> Iterator[str]:
-    """Importing the backend must stay cheap, because queries import all of them."""
+    """Yields a fault if importing the backend is not cheap: queries import all backends."""
     code = (
         "import sys; from deploykit.backend.plugins import load_backend\n"
         f"load_backend({backend_id!r}); print(*(name for name in {_HEAVY!r} if name in sys.modules))"
@@ -106,10 +106,10 @@ def _import(backend_id: str) -> Iterator[str]:
 
 
 def package_problems(make: Callable[..., Any], verify: Callable[[Path], Any], scratch: Path) -> tuple[str, ...]:
-    """What is wrong with the packages that ``make(out=folder, compile=False)`` writes; two are made in ``scratch``.
+    """The faults of the packages that ``make(out=folder, compile=False)`` writes; two are made in ``scratch``.
 
     ``make`` is ``deploykit.package`` with a model and a target, ``verify`` is ``deploykit.verify``; ``scratch`` is an
-    empty folder of the caller's.
+    empty folder.
     """
     first, second = (make(out=scratch / name, compile=False) for name in ("first", "second"))
     return tuple(_differences(first, second, verify))

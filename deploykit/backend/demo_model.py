@@ -1,7 +1,7 @@
 """The example that ``deploykit demo`` packages: a small box decoder with activations of huge range, mixed encodings.
 
 The model is built here with a fixed seed, and its encodings are measured by running it: nothing is stored that could
-grow stale. It imports onnx and onnxruntime on use only.
+become outdated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deploykit.model.nodes import copy_of
 __all__ = ["FLOAT_TENSORS", "write_demo"]
 
 FLOAT_TENSORS = frozenset({"anchored", "ratio", "logit", "anchors"})
-"""What the example keeps in float16: the tensors whose range no 16-bit grid can hold."""
+"""The tensors that the example keeps in float16: no 16-bit grid can hold their ranges."""
 
 _INVALID_ANCHOR = 1e30
 _BITS = 16
@@ -28,7 +28,7 @@ _ROWS = 16
 
 
 def write_demo(folder: Path) -> tuple[Path, Path]:
-    """Write the model and its encodings into a folder; returns both paths.
+    """Writes the model and its encodings into a folder, and returns both paths.
 
     The model is a linear layer, anchors of which some are invalid (1e30), an inverse sigmoid, boxes in pixels; opset
     17. The encodings are 0.6.1 by min-max over random inputs, 16-bit activations and 8-bit weights, float tensors left

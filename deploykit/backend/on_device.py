@@ -1,4 +1,4 @@
-"""What goes between the core and a backend about a run on a device: values only, nothing is started here."""
+"""The values exchanged between the core and a backend about a run on a device. Nothing is started here."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["LONGEST_RUN", "DeviceFile", "DeviceJob", "DeviceRequest", "DeviceRes
 __all__ += ["Measuring", "Place"]
 
 LONGEST_RUN = 1800.0
-"""Seconds after which a program on a device is ended."""
+"""The seconds after which a program on a device is ended."""
 
 
 class Place(Published):
-    """What a device says of itself. "" is what it does not say; ``serial`` is a hash.
+    """The properties of a device; "" if it does not state one. ``serial`` is a hash.
 
-    ``folder`` is the absolute path of this run's own folder there, ``temperature`` the highest that it reads, in °C.
+    ``folder`` is the absolute path of this run's own folder there, ``temperature`` the highest one it reads, in °C.
     """
 
     kind: str
@@ -34,14 +34,14 @@ class Place(Published):
 
     @property
     def name(self) -> str:
-        """In a few words."""
+        """The chip, system, release and machine in a few words."""
         return " ".join(filter(None, (self.soc, self.system, self.release, self.machine)))
 
 
 class Measuring(Record, eq=False):
     """How to measure: inference is repeated ``iterations`` times after ``warmup``, for at most ``seconds``.
 
-    ``profile`` asks for times of single operators, in a run of their own.
+    ``profile`` requests the times of single operators, in a separate run.
     """
 
     iterations: int = 100
@@ -51,9 +51,9 @@ class Measuring(Record, eq=False):
 
 
 class DeviceRequest(Measuring, eq=False):
-    """What is asked of a device: the samples to judge on, and how to measure.
+    """A request to a device: the samples to judge on, and how to measure.
 
-    ``power`` is burst, balanced, saver or "" for what the package says.
+    ``power`` is burst, balanced, saver, or "" for the package's own setting.
     """
 
     feeds: Sequence[Arrays]
@@ -62,7 +62,7 @@ class DeviceRequest(Measuring, eq=False):
 
 
 class DeviceFile(Record, kw_only=False):
-    """One file of the run's folder, by its path there; ``source`` is a file here, or the bytes."""
+    """One file in the run's folder, by its path there; ``source`` is a local file, or the bytes."""
 
     path: str
     source: Path | bytes
@@ -70,11 +70,11 @@ class DeviceFile(Record, kw_only=False):
 
 
 class DeviceJob(Record):
-    """What is pushed, started in the run's folder, and pulled: ``results`` must be there afterwards.
+    """The files to push, the command to start in the run's folder, and the ``results`` that must be there afterwards.
 
-    ``where`` says what the outputs come from: ``device``, ``emulator``, or ``simulated`` for a plain CPU. ``started``
-    says how the program runs, where that matters to its times. ``distributions`` of Python must be installed there in
-    these very versions.
+    ``where`` is the source of the outputs: ``device``, ``emulator``, or ``simulated`` for a plain CPU.
+    ``started`` describes how the program runs, if that affects its times. ``distributions`` of Python
+    must be installed there in these exact versions.
     """
 
     files: tuple[DeviceFile, ...]
@@ -89,9 +89,10 @@ class DeviceJob(Record):
 
 
 class MeasuredOperator(Published):
-    """One operator of a profile: the user's ``node`` ("" where it maps to none), and its ``raw`` name in the profile.
+    """One operator of a profile: the user's ``node`` ("" if there is none), and its ``raw`` name in the profile.
 
-    ``unit`` is cycles or us; cycles stay cycles, since operators run in parallel. ``on`` is NPU, GPU, CPU or "".
+    ``unit`` is cycles or us; cycles are not converted to times, since operators
+    run in parallel. ``on`` is NPU, GPU, CPU or "".
     """
 
     node: str
@@ -103,9 +104,9 @@ class MeasuredOperator(Published):
 
 
 class DeviceResults(Record, eq=False):
-    """What a device gave: the outputs of each sample, times in microseconds one by one, and what its profile says.
+    """The results of a device: the outputs of each sample, single times in microseconds, and the profile's operators.
 
-    ``libraries`` are build ids or versions of what ran.
+    ``libraries`` are the build ids or versions of the libraries that ran.
     """
 
     outputs: tuple[Arrays, ...]

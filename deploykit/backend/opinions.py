@@ -1,6 +1,7 @@
-"""What a compiler said of a model: opinions on findings that claim that something is not taken, and audits of kernels.
+"""A compiler's answers about a model: opinions on findings that claim that
+something is not taken, and audits of kernels.
 
-It asks nobody and runs nothing: the deciding room does, through ``Backend.settle`` and ``Backend.audit``.
+These are values only: the flow asks through ``Backend.settle`` and ``Backend.audit``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _EVIDENCE = "second_opinion"
 
 
 class OpinionState(StrEnum):
-    """What became of a claim: the compiler takes it after all, it does not, or it did not tell."""
+    """The state of a claim: the compiler takes the operator (refuted), does not (confirmed), or gave no
+    answer (open).
+    """
 
     REFUTED = "refuted"
     CONFIRMED = "confirmed"
@@ -26,9 +29,10 @@ class OpinionState(StrEnum):
 
 
 class Compiler(Record):
-    """A compiler that can be asked here, by its name for people; ``missing`` is why none can, and ``instead`` the cure.
+    """A compiler that can be asked here, with a name for people;
+    ``missing`` is why none can, ``instead`` how to get one.
 
-    ``release`` is the SDK release it belongs to, as the tables name it.
+    ``release`` is its SDK release, as the tables name it.
     """
 
     name: str = ""
@@ -38,10 +42,10 @@ class Compiler(Record):
 
 
 class Opinion(Published):
-    """The answer about one finding, which ``code`` and ``subject`` name.
+    """The answer about one finding, identified by ``code`` and ``subject``.
 
-    ``scope`` is what was compiled for it ("2 operators", "the model"), "" where nothing was. ``by`` is whose it is
-    where several were asked, None for the compiler of all.
+    ``scope`` is what was compiled for it ("2 operators", "the model"), "" for nothing. ``by`` is the compiler that
+    answered if several were asked, else None.
     """
 
     code: str
@@ -53,20 +57,20 @@ class Opinion(Published):
 
     @classmethod
     def on(cls, finding: Finding, state: OpinionState, why: str, scope: str = "") -> Opinion:
-        """The opinion on a finding."""
+        """Makes the opinion on a finding."""
         return cls(code=finding.code, subject=finding.subject.name, state=state, why=why, scope=scope)
 
     def as_published(self) -> Json:
-        """Whose it is where several were asked."""
+        """The published fields; ``by`` only if several compilers were asked."""
         by = {} if self.by is None else {"by": self.by.name}
         return {**published(self, without=("by",)), **by}
 
 
 class Opinions(Record):
-    """Every opinion on one situation, whose they are (``compiler``: the nearest), and for which SDK they do not speak.
+    """Every opinion on one situation, the nearest compiler that gave them, and the SDK they do not hold for.
 
-    ``unasked`` is the SDK of the package where the compiler is another release's, else "". Where ``compiler`` is
-    missing nothing was asked, and the opinions say for what there would have been a question.
+    ``unasked`` is the SDK of the package if the compiler is of another release, else "". If ``compiler`` is missing,
+    nothing was asked, and the opinions list the findings that would have been asked about.
     """
 
     compiler: Compiler
@@ -75,11 +79,11 @@ class Opinions(Record):
 
     @property
     def any_refuted(self) -> bool:
-        """True when some claim does not hold."""
+        """True if some claim is refuted."""
         return any(opinion.state is OpinionState.REFUTED for opinion in self.opinions)
 
     def applied(self, findings: Iterable[Finding]) -> Findings:
-        """The findings as they are with these opinions; what was not asked about stays, and twice does no harm."""
+        """The findings changed by these opinions; others stay, and applying twice changes nothing more."""
         by_subject = {(opinion.code, opinion.subject): opinion for opinion in self.opinions}
         return tuple(
             finding if (opinion := by_subject.get(finding.about)) is None else self._settled(finding, opinion)
@@ -110,12 +114,12 @@ class Opinions(Record):
 class AuditedKernel(Published):
     """One distinct kernel: an operator with its attributes, shapes, types, grids and constants.
 
-    ``node`` is the first node that it is of, ``count`` how many of the model are the same. ``place`` is ``alone``, or
+    ``node`` is the first node with this kernel, ``count`` the number of such nodes. ``place`` is ``alone``, or
     ``inside`` for the operators in ``operators`` together. ``verdict`` is right, narrowed, wrong, refused or not
-    judged, and ``why`` says why not right. ``measured`` are the numbers: deviations are in ``unit``. ``nodes`` are
-    all of the same kernel, where that is told. ``ways`` are those in which it was done and is right, the one to take
-    first, each with its name and, in words, what is done; None where none was tried. ``shown_by`` is what alone shows
-    that it is not right, "" where anything does.
+    judged, and ``why`` says why it is not right. ``measured`` are the numbers: deviations are in ``unit``.
+    ``nodes`` are all nodes with this kernel, if known. ``ways`` are the repair ways that are right, the
+    preferred one first, each with its name and a description; None if none was tried. ``shown_by`` is the only
+    kind of input that shows the fault, "" if all do.
     """
 
     WITHOUT = ("nodes",)
@@ -134,10 +138,10 @@ class AuditedKernel(Published):
 
 
 class Audit(Published):
-    """All kernels that were looked at, by whom (``by``), and what follows; ``level`` is quick, auto or full.
+    """All kernels that were run, the compiler (``by``), and the findings; ``level`` is quick, auto or full.
 
-    ``left_out`` are those that the level had no room for. ``settled`` says of findings of the plan, by code and name of
-    the subject, what was seen instead.
+    ``left_out`` is the number of kernels that the level had no room for. ``settled`` holds, by code and subject name,
+    what was seen instead of a plan's finding.
     """
 
     level: str
@@ -145,15 +149,15 @@ class Audit(Published):
     kernels: tuple[AuditedKernel, ...] = ()
     findings: Findings = ()
     known: int = 0
-    """How many of them had been measured before."""
+    """The number of kernels that had been measured before."""
     left_out: int = 0
     settled: Mapping[tuple[str, str], str] = {}
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many kernels have each verdict."""
+        """The number of kernels with each verdict."""
         return dict(sorted(Counter(kernel.verdict for kernel in self.kernels).items()))
 
     def as_published(self) -> Json:
-        """What was found, the same whether it was measured now or before."""
+        """The published audit, the same whether kernels were measured now or before."""
         return {**published(self, without=("known", "settled")), "summary": self.counts}

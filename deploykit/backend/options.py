@@ -1,6 +1,6 @@
-"""Options as data: what each is called, what it takes, what it is without being given, and whether a value is right.
+"""Options as data: name, type, default, and the check of a value.
 
-Command line, environment variables, the Python API and the docs are made of these; nothing here knows any of them.
+Command line, environment variables, the Python API and the docs are made from these; this module knows none of them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OptionKind: TypeAlias = Literal["flag", "switch", "integer", "number", "text", "
 """``flag``: off unless given. ``switch``: ``--x``, ``--no-x``, or its default. ``texts``: repeatable text."""
 
 OptionValue: TypeAlias = bool | int | float | str | Path | tuple[str, ...] | None
-"""A checked value; None where nothing was given and there is no default."""
+"""A checked value; None if nothing was given and there is no default."""
 
 OptionGiven: TypeAlias = bool | int | float | str | PathLike[str] | Iterable[str] | None
-"""What a caller may give; None means not given."""
+"""A value as a caller may give it; None means not given."""
 
 ConfigKeys: TypeAlias = Mapping[str, object] | Iterable[tuple[str, object]]
-"""Documented configuration keys with their values, as after ``--option``."""
+"""Documented configuration keys with their values, as for ``--option``."""
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -51,9 +51,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 class OptionSpec:
     """One option.
 
-    ``name`` is the keyword of the Python API; the command line has ``spelling`` instead where one is given, else the
-    name with dashes. ``low`` and ``high`` bound numbers, both included. ``since`` is the oldest SDK release that has
-    what the option sets, "" where that is not known; it informs and is not enforced here.
+    ``name`` is the keyword of the Python API; the command line uses ``spelling`` if given, else the name with dashes.
+    ``low`` and ``high`` are inclusive bounds of numbers. ``since`` is the oldest SDK release with what the option sets,
+    "" if unknown; it informs and is not enforced here.
     """
 
     name: str
@@ -70,31 +70,31 @@ class OptionSpec:
 
     @property
     def flag(self) -> str:
-        """As typed on a command line: ``--exclude-node``."""
+        """The option as typed on a command line: ``--exclude-node``."""
         return f"--{self.spelling or self.name.replace('_', '-')}"
 
     @property
     def envvar(self) -> str:
-        """The environment variable that stands in for it: ``DEPLOYKIT_EXCLUDE_NODE``."""
+        """The environment variable for the option: ``DEPLOYKIT_EXCLUDE_NODE``."""
         return f"DEPLOYKIT_{self.name.upper()}"
 
     @property
     def unset(self) -> OptionValue:
-        """The value when nothing is given: the default, else off, no texts, or None."""
+        """The value if nothing is given: the default, else False for a flag, () for texts, or None."""
         if self.default is not None:
             return self.default
         return False if self.kind == "flag" else () if self.kind == "texts" else None
 
     @property
     def default_text(self) -> str:
-        """The default as it is typed; "" without one."""
+        """The default as typed; "" without one."""
         if isinstance(self.default, bool):
             return "on" if self.default else "off"
         return "" if self.default is None else str(self.default).removesuffix(".0")
 
     @property
     def expects(self) -> str:
-        """What a right value is, in words."""
+        """Describes a valid value in words."""
         if self.kind == "choice":
             return f"one of {', '.join(self.choices)}"
         low, high = self.low, self.high
@@ -115,7 +115,7 @@ _EXPECTED: Mapping[OptionKind, str] = {
 }
 
 MAX_SEGMENTS = OptionSpec("max_segments", "integer", low=1, metavar="N", help="At most so many parts with segments.")
-"""For backends that package segments: the core cuts the graph and reads this one itself."""
+"""For backends that package segments: the core cuts the graph and reads this option itself."""
 
 KERNELS = OptionSpec(
     "kernels",
@@ -125,7 +125,7 @@ KERNELS = OptionSpec(
     help="Run kernels by themselves over their whole grids: none, those under suspicion (quick), where any is as many "
     "as are soon done (auto), all (full).",
 )
-"""For backends that run kernels by themselves: the core reads this one where a model is checked."""
+"""For backends that run single kernels: the core reads this option when a model is checked."""
 
 
 ESTIMATE = OptionSpec(
@@ -143,15 +143,15 @@ MAX_TIME = OptionSpec(
 
 
 def check_options(specs: Iterable[OptionSpec], given: Mapping[str, OptionGiven]) -> dict[str, OptionValue]:
-    """Every option with its checked value, the defaults filled in; names in ``given`` without a spec are left out."""
+    """Every option with its checked value or default; names in ``given`` without a spec are left out."""
     return {spec.name: check_value(spec, given.get(spec.name)) for spec in specs}
 
 
 def check_value(spec: OptionSpec, value: OptionGiven) -> OptionValue:
-    """A value in the option's own type; UsageError when it is of another one, out of range or not a choice."""
+    """The value in the option's type. Raises UsageError for another type, a value out of range, or no valid choice."""
     if value is None:
         return spec.unset
-    checked: OptionValue = None  # for another type; True and False are no numbers, whole numbers are
+    checked: OptionValue = None  # stays None for another type; booleans are no numbers, integers are
     match spec.kind, value:
         case (("flag" | "switch"), bool()):
             checked = value
@@ -179,7 +179,7 @@ def check_value(spec: OptionSpec, value: OptionGiven) -> OptionValue:
 
 
 def read_value(spec: OptionSpec, text: str) -> OptionValue:
-    """The value that a text on a command line or in an environment variable means; UsageError as ``check_value``."""
+    """The value of a text from a command line or an environment variable. Raises UsageError as ``check_value``."""
     value: OptionGiven = text
     if spec.kind in ("flag", "switch"):
         value = _WORDS.get(text.lower(), text)

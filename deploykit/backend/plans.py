@@ -1,6 +1,6 @@
 """The decision, as data: route, steps, configurations, precision, findings. It decides nothing itself.
 
-A plan is pure: no clock, no disk, no environment. Commands are argv tuples; they are quoted once, at render time.
+A plan depends on no clock, disk or environment. Commands are argv tuples; they are quoted once, when rendered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ D = TypeVar("D")
 
 
 class Route(Published):
-    """The way chosen through the vendor's tools, why, and how sure it is that it works."""
+    """The chosen way through the vendor's tools, the reason, and how surely it works."""
 
     id: str
     why: str
@@ -36,9 +36,9 @@ class Rejected(Published):
 
 
 class Alternative(Published):
-    """A route that was not reached, as a preferred one serves: what it is, and the codes that would stand against it.
+    """A route that was not tried, as a preferred one works, with the codes that would speak against it.
 
-    ``ask`` is how to insist on it.
+    ``ask`` is the option that insists on it.
     """
 
     id: str
@@ -61,9 +61,9 @@ class Step(Published, kw_only=False):
 
 
 class PlannedPrecision(Published):
-    """Per tensor, what the encodings intend and what the tool chain is expected to make of it.
+    """The intended type of each tensor by the encodings, and the type expected from the tool chain.
 
-    Types by their ONNX-like names (``uint8``, ``float16`` …). A tensor in neither map is not spoken about.
+    Types have ONNX-like names (``uint8``, ``float16`` …). A tensor in neither map has no stated type.
     """
 
     intended: Mapping[str, str] = {}
@@ -71,7 +71,7 @@ class PlannedPrecision(Published):
 
     @property
     def differences(self) -> dict[str, tuple[str, str]]:
-        """Tensors whose expected type is not the intended one, as (intended, expected)."""
+        """The tensors whose expected type is not the intended one, as (intended, expected)."""
         return {
             name: (wanted, self.expected[name])
             for name, wanted in self.intended.items()
@@ -79,7 +79,7 @@ class PlannedPrecision(Published):
         }
 
     def as_published(self) -> Json:
-        """Counts per type, and every difference by name."""
+        """The counts per type, and every difference by name."""
         return {
             "intended": _count(self.intended),
             "expected": _count(self.expected),
@@ -96,12 +96,12 @@ def _count(types: Mapping[str, str]) -> dict[str, int]:
 
 
 class Plan(Published, Generic[D]):
-    """What will be packaged for one target. ``route`` is None when every route was rejected: a precise no.
+    """What will be packaged for one target. ``route`` is None if every route was rejected: a precise no.
 
     ``target`` and ``sdk`` are JSON values that describe them; ``configs`` maps a package path to a JSON value.
-    ``right`` is what simulating the chosen way says, ``assumed`` the precision that nobody asked for, in words; ""
-    where somebody did. ``details`` is the adapter's own decision data, read by its ``render`` and ``execute``; it is
-    not published, and None where there is no route or the adapter needs none.
+    ``right`` is the verdict from simulating the chosen way. ``assumed`` describes a precision that was not requested,
+    "" if it was. ``details`` is the adapter's own decision data for its ``render`` and ``execute``; it is not
+    published, and None without a route or if the adapter needs none.
     """
 
     backend: str
@@ -121,11 +121,11 @@ class Plan(Published, Generic[D]):
 
     @property
     def feasible(self) -> bool:
-        """True when there is a route and no unhandled error."""
+        """True if there is a route and no unhandled error."""
         return self.route is not None and not any(finding.blocks for finding in self.findings)
 
     def as_published(self) -> Json:
-        """What ``deploykit check --plan --json`` prints."""
+        """The JSON of ``deploykit check --plan``."""
         return (
             {"schema": 1}
             | published(self, without=("details",))

@@ -1,4 +1,4 @@
-"""Finds the backends through the entry point group ``deploykit.backends``, and whose an option is.
+"""Finds the backends through the entry point group ``deploykit.backends``, and the owners of options.
 
 It knows no backend by name.
 """
@@ -55,7 +55,7 @@ def backend_ids() -> Names:
 
 @cache
 def load_backend(backend_id: str) -> AnyBackend:
-    """One backend by id; raises UnknownTargetError for an unknown id, ToolError for one that cannot be imported."""
+    """One backend by id. Raises UnknownTargetError for an unknown id, ToolError for one that cannot be imported."""
     point = _entry_points().get(backend_id)
     if point is None:
         near = nearest_names(backend_id, backend_ids())
@@ -77,7 +77,7 @@ def load_backend(backend_id: str) -> AnyBackend:
 
 @cache
 def load_backends() -> tuple[AnyBackend, ...]:
-    """The installed backends that can be imported; a broken one, which doctor shows, must not take the others down."""
+    """The installed backends that can be imported; a broken one, which doctor reports, must not disable the others."""
     backends: list[AnyBackend] = []
     for backend_id in backend_ids():
         with suppress(ToolError):
@@ -86,7 +86,7 @@ def load_backends() -> tuple[AnyBackend, ...]:
 
 
 def all_options() -> dict[OptionSpec, tuple[str, ...]]:
-    """The options of all backends, each once with the ids of those that have it, in the order of the backends."""
+    """The options of all backends, each once with the ids of its backends, in the order of the backends."""
     owners: dict[OptionSpec, Names] = {}
     for backend in load_backends():
         for spec in backend.options():
@@ -101,12 +101,14 @@ def all_devices() -> tuple[Device, ...]:
 
 
 def device_of_id(name: str, backends: Iterable[AnyBackend]) -> Device | None:
-    """The device of that id from the first of the backends that has it; None where none does."""
+    """The device of that id from the first backend that has it; None if none does."""
     return next((found for backend in backends if (found := backend.device_of_id(name)) is not None), None)
 
 
 def device_named(name: str, backend: AnyBackend | None = None) -> Device:
-    """One device of a backend, or of any, by id, alias, name or marketing name; UnknownTargetError with the nearest."""
+    """A device of one or any backend, by id, alias, name or marketing name. Raises UnknownTargetError with
+    near names.
+    """
     found = device_of_id(name, load_backends() if backend is None else (backend,)) or find_device(all_devices(), name)
     if backend is not None and backend.id not in found.backends:
         why = f"its backends: {', '.join(found.backends) or 'none'}"
@@ -117,7 +119,7 @@ def device_named(name: str, backend: AnyBackend | None = None) -> Device:
 
 
 def catalog_of(backends: Iterable[AnyBackend]) -> Catalog:
-    """What is known of failures in general, and what the backends that know their tools' failures know together."""
+    """The general known errors, merged with those of the backends."""
     from deploykit.tables.known_errors import general_errors, merge_catalogs
 
     return merge_catalogs([general_errors(), *(backend.known_errors() for backend in backends)])
@@ -126,8 +128,8 @@ def catalog_of(backends: Iterable[AnyBackend]) -> Catalog:
 def checked_request(request: Request, backend: AnyBackend) -> Request:
     """The request with the backend's own options checked and their defaults filled in.
 
-    Raises UsageError for a name that the backend does not have, a value that is not right, or a way to mix precisions
-    where the backend has none.
+    Raises UsageError for an unknown option, an invalid value, or a way to
+    mix precisions that the backend does not have.
     """
     asked = {"goal": request.goal, "metric": request.metric}
     named = [name for name, value in asked.items() if value is not None]
@@ -144,7 +146,7 @@ def checked_request(request: Request, backend: AnyBackend) -> Request:
 
 
 def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> Json:
-    """Every option of a backend with its checked value; UsageError for a name that it does not have."""
+    """Every option of a backend with its checked value. Raises UsageError for a name that it does not have."""
     specs = backend.options()
     known = {spec.name for spec in specs}
     for name in given:
@@ -154,7 +156,7 @@ def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> Json:
 
 
 def _refused(name: str, backend_id: str, known: Iterable[str]) -> UsageError:
-    """Whose option it is, or what is nearest to it."""
+    """The error for an unknown option: it names the option's owner, or the nearest names."""
     owners = {spec: ids for spec, ids in all_options().items() if backend_id not in ids}
     for spec, ids in owners.items():
         if spec.name == name:

@@ -1,6 +1,6 @@
-"""What a probe of ``deploykit doctor`` is given and returns; it looks at nothing itself.
+"""The inputs and results of a probe for ``deploykit doctor``. It looks at nothing itself.
 
-Programs are started through ``deploykit.system.processes`` only.
+Programs are started only through ``deploykit.system.processes``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _TIMEOUT = 120.0
 
 
 class CheckLine(Published, kw_only=False):
-    """One thing that was looked at. ``absent`` is not there and only matters to who wants it; ``next`` says how."""
+    """The result of one check. ``absent`` means missing, which matters only to
+    those who want it; ``next`` says how to get it.
+    """
 
     id: str
     state: State
@@ -35,12 +37,14 @@ class CheckLine(Published, kw_only=False):
 
     @classmethod
     def of(cls, name: str, good: bool, detail: str, cure: str, *, bad: State = "problem", **facts: Any) -> CheckLine:
-        """A line whose ``cure`` is told only where things are not good."""
+        """Makes a line; ``cure`` is shown only if the check is not good."""
         return cls(id=name, state="ok" if good else bad, detail=detail, next="" if good else cure, facts=facts)
 
 
 class Surroundings(Record):
-    """The machine as a probe sees it: environment, home, the file system's root, and how to find and start programs."""
+    """The machine as a probe sees it: environment, home, the file system's
+    root, and functions to find and start programs.
+    """
 
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     home: Path = field(default_factory=user_home)
@@ -56,7 +60,7 @@ Probe: TypeAlias = Callable[[Surroundings], Iterable[CheckLine]]
 def start(
     around: Surroundings, *argv: str, timeout: float = _TIMEOUT, env: Mapping[str, str] | None = None
 ) -> ProgramEnd:
-    """Start a program and wait for its end; one that cannot be started ends with 127 and the reason as its output."""
+    """Starts a program and waits for its end; one that cannot be started ends with 127 and the reason as output."""
     try:
         return around.run(argv, timeout=timeout, env={**ONLY_INSTALLED, **(env or {})})
     except ToolError as error:

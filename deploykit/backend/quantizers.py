@@ -1,7 +1,7 @@
-"""What a quantizer is: it says what it can make, and plans a job as data; the core runs the job in a child process.
+"""The contract of a quantizer: it states what it can make, and plans a job
+as data; the core runs it in a child process.
 
-A quantizer is found through ``Backend.quantizers``. Nothing here runs anything, and nothing here
-knows a quantizer by name.
+Quantizers are found through ``Backend.quantizers``. Nothing here runs anything or knows a quantizer by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class QuantizerAsked(Record):
-    """What a quantizer plans from. ``options`` are its own, checked, defaults filled in.
+    """The inputs of a quantizer's plan. ``options`` are its own, checked and with defaults.
 
     ``floats`` are tensors that no grid holds well.
     """
@@ -40,12 +40,12 @@ class QuantizerAsked(Record):
 
 
 class QuantizerJob(Record):
-    """A plan: which script runs, and what it is told.
+    """The plan of a quantizer's run: the script and its settings.
 
-    ``script`` is a file that stands by itself beside ``child.py`` of the core (``deploykit.flow.quantizing``), in
-    the interpreter of the quantizer's toolchain. It is given the model with the core's ``rewrites`` applied, and
-    ``settings``, which are JSON values. It leaves ``out/model.onnx`` with ``out/model.encodings``, or
-    ``out/model.qdq.onnx``, and what its own simulation gives for the samples that were held out.
+    ``script`` is a file that runs beside the core's ``child.py`` (``deploykit.flow.quantizing``), in the interpreter of
+    the quantizer's toolchain. It gets the model with the core's ``rewrites`` applied, and ``settings``, which are JSON
+    values. It leaves ``out/model.onnx`` with ``out/model.encodings``, or ``out/model.qdq.onnx``, and the outputs of its
+    own simulation on the held-out samples.
     """
 
     script: Path
@@ -54,16 +54,16 @@ class QuantizerJob(Record):
 
 
 class WeightMethod(Record):
-    """A way to better weights at the same precision: its name, and the quantizer's options that ask for it."""
+    """A method for better weights at the same precision: its name, and the quantizer's options that select it."""
 
     name: str
     options: Mapping[str, str]
 
 
 class Quantizer(ABC):
-    """One quantizer. ``toolchain`` is what ``deploykit toolchain install`` is given, "" where nothing is needed.
+    """One quantizer. ``toolchain`` is its name for ``deploykit toolchain install``, "" if it needs none.
 
-    ``whole_ranges`` is the option, with its value, by which a range goes from the least to the greatest value seen.
+    ``whole_ranges`` is the option, with its value, that makes ranges reach from the least to the greatest value seen.
     """
 
     id: str
@@ -73,27 +73,28 @@ class Quantizer(ABC):
 
     @abstractmethod
     def precisions(self, target: Target) -> tuple[str, ...]:
-        """The precisions it can make for a target, the one to take where none is asked for first."""
+        """The precisions that the quantizer can make for a target, the default first."""
 
     @abstractmethod
     def options(self) -> tuple[OptionSpec, ...]:
-        """What can be set with ``--option NAME=VALUE``."""
+        """The quantizer's options for ``--option NAME=VALUE``."""
 
     @abstractmethod
     def plan(self, asked: QuantizerAsked) -> QuantizerJob:
-        """The job. Pure: opens nothing, runs nothing. Raises UsageError for options that exclude each other."""
+        """Plans the job; opens and runs nothing. Raises UsageError for options that exclude each other."""
 
     def weight_methods(self, precision: str) -> tuple[WeightMethod, ...]:
-        """What it can do for weights beyond taking their range, the quickest first; ``--precision auto`` tries it."""
+        """The methods for better weights than by their range alone, the
+        quickest first; ``--precision auto`` tries them.
+        """
         del precision
         return ()
 
 
 class QuantizedModel(Record):
-    """That a situation's encodings were made here, and from what: the user's float model and calibration data.
+    """The origin of encodings that were made here: the user's float model and calibration data.
 
-    ``record`` is the published account of the run (``report.json`` of ``deploykit quantize``); ``findings`` are what
-    there is to say about it.
+    ``record`` is the published record of the run (``report.json`` of ``deploykit quantize``), with its ``findings``.
     """
 
     model: Path

@@ -1,6 +1,6 @@
-"""The options of the core itself, and a request made of them. It reads no file and knows no backend.
+"""The core's own options, and the request made from them. It reads no file and knows no backend.
 
-Whoever adds an option of the core adds it to ``RequestOptions``, ``Request`` and ``CORE_OPTIONS``, all in this file.
+To add an option to the core, add it to ``RequestOptions``, ``Request`` and ``CORE_OPTIONS``, all in this file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WIDTHS = re.compile(r"w(\d+)a(\d+)")
 
 
 def bits_of(precision: str) -> tuple[int, int] | None:
-    """The widths of weights and activations that a name like ``w8a16`` says; None for a name that says none."""
+    """The widths of weights and activations in a name like ``w8a16``; None for a name without widths."""
     found = _WIDTHS.fullmatch(precision)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -69,7 +69,7 @@ class RequestOptions(TypedDict, total=False):
 
 
 class Request(Record):
-    """What the user asked for, as typed; ``options`` are ``--option KEY=VALUE`` pairs in order."""
+    """The user's request as typed; ``options`` are ``--option KEY=VALUE`` pairs in order."""
 
     model: Path
     target: str
@@ -80,9 +80,9 @@ class Request(Record):
     precision: str | None = None
     calibration: Path | None = None
     quantizer: str | None = None
-    """Who makes the encodings of a float model; "none" leaves it to the target's own tools."""
+    """The quantizer for a float model; "none" leaves quantization to the target's own tools."""
     goal: str | None = None
-    """What a precision that is chosen here must reach; the next two say by which measure, where it is the user's."""
+    """The goal for a precision chosen here; the next two are the user's own measure and its references."""
     metric: str | None = None
     references: Path | None = None
     mixed: str = "auto"
@@ -90,16 +90,16 @@ class Request(Record):
     no_rewrite: Names = ()
     compile: bool | None = None
     second_opinion: bool = True
-    """Whether the compiler that is installed here is asked about a no that is not sure."""
+    """True if an installed compiler is asked about a refusal that is not certain."""
     inputs: Names = ()
-    """``NAME=VALUE``, ``NAME=LOW..HIGH`` or ``NAME=FILE.npy``: what inputs are fed with where numbers are judged."""
+    """``NAME=VALUE``, ``NAME=LOW..HIGH`` or ``NAME=FILE.npy``: the values of inputs when numbers are judged."""
     io: Names = ()
-    """``nhwc`` or ``NAME=nhwc``: inputs and outputs that the package has with the channels last."""
+    """``nhwc`` or ``NAME=nhwc``: inputs and outputs that have their channels last in the package."""
     keep_samples: bool = True
-    """Whether the samples that the numbers were judged on become part of the package."""
+    """True if the samples that numbers were judged on become part of the package."""
     options: tuple[tuple[str, str], ...] = ()
     adapter_options: Json = field(default_factory=dict)
-    """Options of the backend's own by name. In a situation they are checked, and the defaults are filled in."""
+    """The backend's own options by name. In a situation they are checked, with defaults filled in."""
 
 
 CORE_OPTIONS = (
@@ -177,24 +177,24 @@ CORE_OPTIONS = (
         help="A documented configuration key; repeatable.",
     ),
 )
-"""What every backend understands, by the keywords of the Python API."""
+"""The options that every backend understands, by the keywords of the Python API."""
 
 RESERVED_NAMES = frozenset(spec.name for spec in CORE_OPTIONS) | {
     *("model", "target", "targets", "out", "force", "templates", "sbom", "progress", "input", "option", "help", "json"),
     *("verbose", "quiet", "no_color", "format", "baseline", "write_baseline", "severity", "memory"),
 }
-"""Names that no backend's option may have, because a command or a function of the API has them already."""
+"""Names that a backend's option may not have, as a command or an API function uses them already."""
 
-# Precisions by the name of their element type.
+# Precisions by the names of their element types.
 _SPELLINGS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 FLOATS = frozenset(_SPELLINGS.values())
-"""The precisions that no integers belong to."""
+"""The precisions without integers."""
 
 
 def make_request(model: AnyPath, target: str, **given: Unpack[RequestOptions]) -> Request:
-    """A request of the core's options by name; every other keyword is a backend's own and is not checked here.
+    """Makes a request from the core's options by name; all other keywords are a backend's own and are not checked here.
 
-    Raises UsageError for a value of a core option that is of the wrong type or no choice.
+    Raises UsageError for a core option with a value of the wrong type or no valid choice.
     """
     own: dict[str, Any] = dict(given)
     pairs = own.pop("options", ())

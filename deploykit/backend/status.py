@@ -1,4 +1,4 @@
-"""The three facts about a package, never one word for all: is it intact, was it compiled, is it right? Values only."""
+"""The three facts about a package, never merged into one: is it intact, was it compiled, is it right? Values only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 class Compiled(StrEnum):
-    """Did a compiler take the model? ``NOT_RUN`` says nothing against it."""
+    """Whether a compiler took the model; ``NOT_RUN`` says nothing against it."""
 
     YES = "yes"
     REFUSED = "refused"
@@ -35,7 +35,7 @@ class Compiled(StrEnum):
 
 
 class Right(StrEnum):
-    """Do the numbers hold? ``NOT_JUDGED`` is no yes."""
+    """Whether the numbers are right; ``NOT_JUDGED`` is no yes."""
 
     YES = "yes"
     NO = "no"
@@ -43,7 +43,7 @@ class Right(StrEnum):
 
 
 class Compilation(Record):
-    """Whether, by what, and why not."""
+    """Whether a compiler took the model, which one, and why not."""
 
     state: Compiled = Compiled.NOT_RUN
     by: str = ""
@@ -56,11 +56,11 @@ class Compilation(Record):
 
 
 class Correctness(Published):
-    """The verdict on the numbers, on which samples it rests, against what, and every judged number as published.
+    """The verdict on the numbers, its samples, its reference, and every judged number as published.
 
-    ``label`` and ``count`` are those of the samples; ``against`` is float, quantized or device; ``where``
-    the outputs come from: simulated, emulator or device. ``broken`` says that
-    judging itself died or ran out of time, which is a no to the question whether one may go on.
+    ``label`` and ``count`` are those of the samples; ``against`` is float, quantized or device; ``where`` is
+    the source of the outputs: simulated, emulator or device. ``broken`` is True if judging itself crashed or
+    ran out of time, so that nobody should go on.
     """
 
     state: Right = Right.NOT_JUDGED
@@ -73,7 +73,7 @@ class Correctness(Published):
     numbers: tuple[Json, ...] = ()
 
     def as_published(self) -> Json:
-        """One word, and beside it on what that rests."""
+        """The verdict in one word, with what it is based on."""
         return {
             "right": self.state,
             "right_why": self.why,
@@ -92,7 +92,7 @@ class Correctness(Published):
 
 
 def correctness_of(verdict: Verdict, *, where: str, label: str = "", count: int = 0) -> Correctness:
-    """A verdict as the fact about a package: the loss in words, and what the encodings lose by themselves."""
+    """The fact about a package from a verdict: the loss in words, with the cost of the encodings themselves."""
     first = next(iter(verdict.numbers), None)
     right, reason = verdict.answer
     why = reason or (f"{verdict.words}; {verdict.cost}" if verdict.cost else verdict.words)
@@ -108,7 +108,7 @@ def correctness_of(verdict: Verdict, *, where: str, label: str = "", count: int 
 
 
 class PackageStatus(Published):
-    """``intact``: hashes and schemas hold. The defaults are what is known before anything ran."""
+    """The three facts; ``intact`` is True if hashes and schemas are valid. The defaults are those before any run."""
 
     intact: bool = True
     compiled: Compilation = Compilation()
@@ -121,17 +121,17 @@ class PackageStatus(Published):
         return self.intact and not refused and self.right.state is not Right.NO and not self.right.broken
 
     def damaged(self) -> PackageStatus:
-        """The same package with files that are not as recorded: what was judged then says nothing now."""
+        """The status of the package with changed files: earlier verdicts no longer count."""
         right = Correctness(why="its files are not those that were judged")
         return replace(self, intact=False, right=right)
 
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """The three facts for people: key and words."""
+        """The three facts for people, as (key, words)."""
         intact = "yes: every file has its recorded hash" if self.intact else "no"
         return (("intact", intact), ("compiled", str(self.compiled)), ("right", str(self.right)))
 
     def as_published(self) -> Json:
-        """One word per fact, and beside it on what the word rests."""
+        """One word per fact, with what it is based on."""
         return {
             "intact": "yes" if self.intact else "no",
             "compiled": self.compiled.state,
@@ -142,7 +142,7 @@ class PackageStatus(Published):
 
 
 def status_from_json(value: Json) -> PackageStatus:
-    """The facts as a manifest recorded them; what it does not hold is not run and not judged."""
+    """The facts recorded in a manifest; missing ones count as not run and not judged."""
     samples = value.get("samples")
     on = samples if isinstance(samples, Mapping) else {}
     numbers = value.get("numbers")
@@ -167,9 +167,9 @@ def status_from_json(value: Json) -> PackageStatus:
 
 
 def status_of(manifest: Json, content: str) -> PackageStatus:
-    """The facts about a package whose files are ``content``: what a device said of them outranks what is older.
+    """The facts about a package with the hash ``content``: a device's verdict on these files outranks the recorded one.
 
-    Of several runs on devices the last one counts; one that was not judged says nothing.
+    Of several runs on devices the last judged one counts.
     """
     recorded, runs = manifest.get("status"), manifest.get("runs") or ()
     status = status_from_json(recorded if isinstance(recorded, Mapping) else {})

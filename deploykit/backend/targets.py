@@ -1,6 +1,7 @@
-"""One resolved target: a device with the SDK table that speaks for the wanted version.
+"""A resolved target: a device with the SDK table for the requested version.
 
-Resolving an unknown name suggests the nearest one; a version between two tables takes the nearest lower and says so.
+An unknown name is answered with the nearest one; a version between two tables uses
+the nearest lower one, and a finding says so.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ __all__ = ["Target", "find_device", "nearest_names"]
 class Target(Record):
     """A device under one SDK version.
 
-    ``requested`` is the version as the user typed it ("" for the newest), ``sdk`` the table that answers for it,
-    None for a backend without SDK tables. ``findings`` say where the two differ.
+    ``requested`` is the version as typed ("" for the newest), ``sdk`` the table used for it, None for a backend without
+    SDK tables. ``findings`` tell how the two differ.
     """
 
     device: Device
@@ -31,7 +32,7 @@ class Target(Record):
     findings: Findings = ()
 
     def sdk_json(self) -> Json:
-        """The SDK in the published shape of a plan."""
+        """The SDK as published in a plan."""
         if self.sdk is None:
             return {"name": "", "version": self.requested, "requested": self.requested, "table": ""}
         exact = self.requested in ("", self.sdk.version) or self.requested in self.sdk.builds
@@ -45,7 +46,7 @@ class Target(Record):
 
 
 def find_device(devices: Iterable[Device], name: str) -> Device:
-    """The device with that id, alias, name or marketing name; the nearest names are suggested otherwise."""
+    """The device with that id, alias, name or marketing name. Raises UnknownTargetError with the nearest names."""
     known: dict[str, Device] = {}
     for device in devices:
         for spelling in (device.id, device.name, *device.aliases, device.marketing):
@@ -63,10 +64,10 @@ def find_device(devices: Iterable[Device], name: str) -> Device:
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
-    """Known names that look like ``name``, best first; of two that look alike, the one with the same letters, then the
-    one with the longer common start.
+    """Known names similar to ``name``, best first; of two equally similar ones that with the same
+    letters, then that with the longer common start.
     """
-    from difflib import SequenceMatcher, get_close_matches  # only a name that is unknown pays for it
+    from difflib import SequenceMatcher, get_close_matches  # imported only if a name is unknown
 
     close = get_close_matches(name, list(known), n=24, cutoff=0.5)
     likeness = {other: SequenceMatcher(None, other, name).ratio() for other in close}

@@ -1,4 +1,4 @@
-"""Reads the toolchain files of a backend; it looks at no environment on disk."""
+"""Reads the toolchain files of a backend. It looks at no environment on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ __all__ = ["load_toolchains"]
 
 
 def load_toolchains(folder: Path, *, backend: str, files: Path | None = None) -> tuple[ToolchainSpec, ...]:
-    """The toolchain files of one folder, in the order of name and version; ``files`` is what their stages may use."""
+    """The toolchains in the files of one folder, sorted by name and version;
+    ``files`` is a folder for use in their stages.
+    """
     filled = {"backend": backend, "files": "" if files is None else str(files)}
     tables = [{**read_toml(path), **filled} for path in sorted(folder.glob("*.toml"))]
     specs = (structure(ToolchainSpec, table, where=f"{folder.name}/{table.get('name')}") for table in tables)

@@ -12,11 +12,11 @@ from msgspec import Struct
 __all__ = ["CONTEXT_LINES", "Block", "blocks", "text_around"]
 
 CONTEXT_LINES = 16
-"""So many lines around a line are looked at together."""
+"""How many lines around a line are looked at together."""
 
 _CHUNK = 1 << 20
-_LONGEST_LINE = 1 << 18  # a longer one is a dump; it is cut, so that memory stays bounded
-_LINES_OF_SCREEN = 600  # characters of a line that are shown
+_LONGEST_LINE = 1 << 18  # a longer line is a dump; it is cut, so that memory stays bounded
+_LINES_OF_SCREEN = 600  # the most characters of a line that are shown
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _CURLY = re.compile(rb"\xe2\x80([\x98\x99\x9c\x9d])")
 _SYSTEM = """\
@@ -74,7 +74,7 @@ _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
 class Block(Struct, frozen=True, kw_only=True):
-    """Lines of a log; ``lines[start:stop]`` are new. ``first`` is the number of the first new one."""
+    """Lines of a log; ``lines[start:stop]`` are new. ``first`` is the line number of the first new one."""
 
     lines: list[bytes]
     start: int
@@ -83,11 +83,13 @@ class Block(Struct, frozen=True, kw_only=True):
     size: int
 
     def number(self, index: int) -> int:
-        """The number of a line in the log, from 1, counted in newline characters as editors do."""
+        """The number of a line in the log, counted from 1 by newline characters, as editors do."""
         return self.first + index - self.start
 
     def before(self, index: int) -> tuple[str, ...]:
-        """The texts of the lines above one; of a crash of Python, whose frames follow it, those below, nearest last."""
+        """The texts of the lines above one; for a crash of Python, whose
+        frames come after it, those below, nearest last.
+        """
         near = self.lines[max(0, index - CONTEXT_LINES) : index]
         if self.lines[index].startswith(b"Fatal Python error"):
             near = self.lines[index + 1 : index + CONTEXT_LINES][::-1]
@@ -95,7 +97,7 @@ class Block(Struct, frozen=True, kw_only=True):
 
 
 def text_around(line: bytes, position: int, *, limit: int = _LINES_OF_SCREEN) -> str:
-    """The part of a line to show or to read: a carriage return ends it too, and a long line is cut around a place."""
+    """The part of a line to show or to read, cut around a position; a carriage return counts as a line end."""
     begin = max(0, position - limit // 2)
     begin = max(begin, 1 + line.rfind(b"\r", begin, position))
     end = line.find(b"\r", position, position + limit)
@@ -103,13 +105,13 @@ def text_around(line: bytes, position: int, *, limit: int = _LINES_OF_SCREEN) ->
 
 
 def blocks(stream: IO[bytes]) -> Iterator[Block]:
-    """Read a stream to its end, as blocks whose new lines follow each other without gap.
+    """Reads a stream to its end, in blocks whose new lines follow each other without a gap.
 
-    Colours and NUL bytes are dropped, curly quotation marks become plain ones, what a system says in another language
-    becomes English, UTF-16 with a byte order mark is transcoded. The last lines of a block wait for the next one, so
-    that what follows a line is known.
+    Colours and NUL bytes are dropped, curly quotation marks become plain ones, system messages in other languages
+    become English, UTF-16 with a byte order mark is transcoded. The last lines of a block are held back for the next
+    one, so that the lines after each line are known.
     """
-    held: list[bytes] = []  # context before, then lines that wait
+    held: list[bytes] = []  # lines kept as context, then lines that are held back
     start, first, size = 0, 1, 0
     for data in _whole_lines(stream):
         fresh = data.replace(b"\r\n", b"\n").split(b"\n")
@@ -128,7 +130,7 @@ def blocks(stream: IO[bytes]) -> Iterator[Block]:
 
 
 def _whole_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Cleaned pieces that end with a line; a line that does not end is cut rather than kept for ever."""
+    """Yields cleaned pieces that end with a line; a line without an end is cut, so that memory stays bounded."""
     rest = b""
     for chunk in _bytes(stream):
         rest += chunk
@@ -155,7 +157,7 @@ def _clean(data: bytes) -> bytes:
         data = _ANSI.sub(b"", data)
     if b"\xe2\x80" in data:
         data = _CURLY.sub(lambda curly: b"'" if curly[1] in b"\x98\x99" else b'"', data)
-    if not data.isascii():  # as text: an expression over bytes takes ten times as long where many are not ASCII
+    if not data.isascii():  # as text: an expression over bytes takes ten times as long if many bytes are not ASCII
         text = _LOCAL.sub(lambda said: _ENGLISH[said[0]], data.decode("utf-8", "surrogateescape"))
         data = text.encode("utf-8", "surrogateescape")
     return data.replace(b"\x00", b"")

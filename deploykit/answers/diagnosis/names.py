@@ -1,4 +1,4 @@
-"""Maps the names converters write into logs back to the nodes and tensors of the ONNX model; it reads no model."""
+"""Maps the names that converters write into logs to the nodes and tensors of the ONNX model. It reads no model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_SUFFIXES = 8
 
 
 class MappedName(Published):
-    """A name of the log and what it stands for; ``exact`` is False when an added ending had to be cut off."""
+    """A name in the log and its ONNX names; ``exact`` is False if an added ending was cut off."""
 
     log: str
     onnx: tuple[str, ...]
@@ -26,9 +26,9 @@ class MappedName(Published):
 
 
 def mangle(name: str) -> str:
-    """A name as the C code that converters generate can hold it: other characters become underscores.
+    """The name as converters write it in C code: other characters become underscores.
 
-    A leading digit gets an underscore in front. Two ONNX names may become the same one.
+    A leading digit gets an underscore in front. Two ONNX names may become the same name.
     """
     plain = _FOREIGN.sub("_", name)
     return f"_{plain}" if plain[:1].isdigit() else plain
@@ -57,7 +57,7 @@ class Names:
         found: dict[str, MappedName] = {}
         for match in _WORD.finditer(line) if self._known else ():
             word = match[0].rstrip(".:-")
-            # Plain words (``Add``, ``weight``) are taken for names only between quotes: sentences are full of them.
+            # Plain words (``Add``, ``weight``) only count as names between quotes: sentences are full of them.
             quoted = line[: match.start()].endswith(("'", '"', "`"))
             mapped = self.look_up(word) if quoted or not word.isalpha() else None
             if mapped:
@@ -65,7 +65,9 @@ class Names:
         return list(found.values())
 
     def look_up(self, word: str) -> MappedName | None:
-        """What one word stands for, endings that converters add (``_fc``, ``.nchw``, ``_0``) cut off if need be."""
+        """The nodes or tensors that one word names, if need be without endings
+        that converters add (``_fc``, ``.nchw``, ``_0``).
+        """
         stem, exact = word, True
         for _ in range(_MOST_SUFFIXES):
             known = self._known.get(stem) or self._known.get(mangle(stem))

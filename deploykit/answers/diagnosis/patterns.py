@@ -1,4 +1,4 @@
-"""The patterns of known errors, and the search for thousands of them at once; it knows no cause."""
+"""The patterns of known errors, and the search for thousands of them at once. It knows no cause."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 __all__ = ["AnchorSearch", "Spelled", "anchor_of", "further_pieces", "match_pattern", "shape_of"]
 
-_WIDTHS = (8, 4)  # bytes of a gram, of long anchors and of short ones
+_WIDTHS = (8, 4)  # bytes of a gram, for long and for short anchors
 _TABLE_BITS = 20  # some thousand anchors fill less than a hundredth of it, and it stays in the cache
 _TABLE = 1 << _TABLE_BITS
 _Numbers: TypeAlias = npt.NDArray[np.int64]
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: its product spreads in the upper bits; overflow is meant
-_REACH = 4096  # so many bytes of a long line are looked at on either side of an anchor
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: its product spreads in the upper bits; overflow is intended
+_REACH = 4096  # the most bytes of a long line that are looked at on either side of an anchor
 _FIELD = re.compile(r"\{(\w+)(:n)?\}|…")
 _NUMBER = re.compile(r"\d")
 _ENDS_IN_NUMBER = re.compile(r"(?:0x[0-9a-f]+|\d+)$")
@@ -26,16 +26,17 @@ _SHAPE = bytes(48 if 48 <= byte <= 57 else byte for byte in _FOLD)
 
 
 def fold(data: bytes) -> bytes:
-    """Text without its case, of the same length; letters beyond ASCII stay as they are.
+    """Text in small letters, of the same length; letters beyond ASCII do not change.
 
-    >>> fold(b"Failed to LOAD skel")
-    b'failed to load skel'
+    >>> fold(b"Failed to LOAD skel") b'failed to load skel'
     """
     return data.translate(_FOLD)
 
 
 def shape_of(data: bytes) -> bytes:
-    """Text without its case and with each digit as 0, of the same length: lines that differ in numbers are one."""
+    """Text in small letters and with each digit as 0, of the same length: equal for lines that differ only in
+    numbers.
+    """
     return data.translate(_SHAPE)
 
 
@@ -51,7 +52,7 @@ def _literals(text: str) -> list[str]:
 
 
 class Spelled(NamedTuple):
-    """Bytes of a log, as they are and in small letters: an expression that minds no case is ten times as slow."""
+    """Bytes of a log, unchanged and in small letters: an expression that ignores case is ten times as slow."""
 
     plain: bytes
     small: bytes
@@ -63,9 +64,9 @@ class Spelled(NamedTuple):
 
 
 def match_pattern(text: str, line: Spelled, position: int, context: Spelled) -> dict[str, str] | None:
-    """What a pattern keeps of a line that holds its anchor at a position; None where it does not match.
+    """The fields that a pattern captures from a line with its anchor at a position; None if it does not match.
 
-    ``context`` are the lines around, which further parts (``&&``) may stand in.
+    ``context`` are the surrounding lines, in which further parts (``&&``) may be found.
     """
     first, *others = text.split(" && ")
     if position < 0:
@@ -85,12 +86,12 @@ def match_pattern(text: str, line: Spelled, position: int, context: Spelled) -> 
 
 @cache
 def _is_its_anchor(text: str) -> bool:
-    """Whether a line that holds the anchor of a pattern matches it without a further look."""
+    """True if any line with the anchor of a pattern matches the pattern."""
     return _FIELD.search(text) is None and not _NUMBER.search(text)
 
 
 def _fields(text: str, part: Spelled) -> dict[str, str] | None:
-    # Most lack a piece, and an expression with gaps would try every way to bridge them.
+    # Most lines lack a piece, and an expression with gaps would try every way to bridge them.
     found = all(piece in part.small for piece in _pieces(text)) and _compiled(text).search(part.small)
     if not found:
         return None
@@ -105,13 +106,13 @@ def _pieces(text: str) -> tuple[bytes, ...]:
 
 @cache
 def further_pieces(text: str) -> tuple[bytes, ...]:
-    """The other literal pieces of a pattern beside its anchor, as shapes: a line that lacks one cannot match."""
+    """The literal pieces of a pattern besides its anchor, as shapes: a line that lacks one cannot match."""
     return tuple(piece for piece in map(shape_of, _pieces(text)) if piece != anchor_of(text))
 
 
 @cache
 def _compiled(text: str) -> re.Pattern[bytes]:
-    """The expression of one part; a pattern that begins or ends with a number does not match a part of a longer one."""
+    """The expression for one part; a pattern that begins or ends with a number does not match within a longer number."""
     text = fold(text.encode()).decode()
     source, end = "", 0
     for gap in _FIELD.finditer(text):
@@ -126,7 +127,7 @@ def _compiled(text: str) -> re.Pattern[bytes]:
 
 
 class _Grams:
-    """Where some anchors may stand, by one gram of each."""
+    """Finds possible places of some anchors by one gram of each."""
 
     def __init__(self, width: int, anchors: Mapping[int, bytes]) -> None:
         self._width = width
@@ -135,7 +136,7 @@ class _Grams:
         for phase in range(width):
             hashes[phase::width] = _hashes(joined, width, phase)
         _, kinds, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        # The rarest gram of each anchor: the least count, with its place in the lower digits, among the anchor's own.
+        # The rarest gram of each anchor: the least count with its place in the lower digits, among the anchor's own.
         lengths = np.array([len(anchor) for anchor in anchors.values()], np.int64)
         starts = np.cumsum(lengths + 1) - lengths - 1
         scores = np.append(counts[kinds] * len(hashes) + np.arange(len(hashes)), np.iinfo(np.int64).max)
@@ -147,15 +148,15 @@ class _Grams:
         known, self._first, self._many = np.unique(keys[order], return_index=True, return_counts=True)
         self._known = np.zeros(_TABLE, np.bool_)
         self._known[known] = True
-        self._key = np.zeros(_TABLE, np.int16)  # of the few that are known: which they are
+        self._key = np.zeros(_TABLE, np.int16)  # for a known gram, its index
         self._key[known] = np.arange(len(known))
 
     def find(self, data: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The numbers of anchors, and the places where each would begin; in no order."""
+        """The numbers of anchors, and the places where each would begin, in any order."""
         found, keys = [], []
-        for phase in range(self._width):  # aligned words, and what they need, stay in the cache
+        for phase in range(self._width):  # aligned words, and the memory for them, stay in the cache
             hashes = _hashes(data, self._width, phase)
-            at = np.flatnonzero(self._known.take(hashes, mode="wrap"))  # none is beyond: it saves the check
+            at = np.flatnonzero(self._known.take(hashes, mode="wrap"))  # none is beyond: saves a check
             keys.append(self._key[hashes[at]])
             found.append(at * self._width + phase)
         places, key = np.concatenate(found), np.concatenate(keys)
@@ -167,8 +168,8 @@ class _Grams:
 class AnchorSearch:
     """Finds which of many anchors the lines of a block hold.
 
-    Each anchor is known by one of its grams (eight bytes, or four of a short one): the gram that fewest anchors share.
-    Every position of the block is hashed once and looked up in a table of these; only where the table says so are
+    Each anchor is represented by one of its grams (eight bytes, or four for a short one): the gram that fewest anchors
+    share. Every position of the block is hashed once and looked up in a table of these grams; only at matches are
     anchors compared, all at once. The work per byte does not grow with the number of anchors.
     """
 
@@ -188,9 +189,9 @@ class AnchorSearch:
         ]
 
     def find(self, data: bytes) -> tuple[_Numbers, _Numbers, _Numbers]:
-        """Where each line of a block of shapes begins, and pairs of a line and an anchor in it, in the order of lines.
+        """The start of each line in a block of shapes, and pairs of a line and an anchor in it, in the order of lines.
 
-        No anchor goes beyond a line, for none has a line break.
+        No anchor crosses a line, as none has a line break.
         """
         candidates = [grams.find(data) for grams in self._grams]
         anchors, places = self._compared(data, *(np.concatenate(values) for values in zip(*candidates, strict=True)))
@@ -202,9 +203,9 @@ class AnchorSearch:
         return starts, lines, anchors
 
     def _compared(self, data: bytes, anchors: _Numbers, places: _Numbers) -> tuple[_Numbers, _Numbers]:
-        """Those candidates that are there: compared word by word, each as long as its anchor is."""
+        """The candidates that really occur, compared word by word up to the length of each anchor."""
         anchors, places = anchors[places >= 0], places[places >= 0]
-        # Eight bytes at any place: the view overlaps itself, so that a compare reads no more than it needs.
+        # Eight bytes at any position: the view overlaps itself, so that a comparison reads no more than it needs.
         padded = data + bytes(self._bytes.shape[1] * 8)
         grams = np.ndarray((len(padded) - 7,), "<u8", padded, 0, (1,))
         same = []
@@ -219,7 +220,7 @@ class AnchorSearch:
 
 
 def _hashes(data: bytes, width: int, phase: int) -> _Numbers:
-    """For every ``width``-th position from ``phase`` on: one number for its bytes, below the size of the table."""
+    """A number below the table's size for the bytes at every ``width``-th position from ``phase`` on."""
     words = np.frombuffer(data, f"<u{width}", max(0, len(data) - phase) // width, min(phase, len(data)))
     hashes = (words.astype(np.uint64, copy=False) * _FACTOR) >> np.uint64(64 - _TABLE_BITS)
     return hashes.view(np.int64)

@@ -1,4 +1,4 @@
-"""Answers a failure that has no row from who speaks and how it fails; it reads no log and outranks no row."""
+"""Explains a failure without a row, by which tool failed and how. It reads no log and outranks no row."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ _NO_REASON = re.compile(r"[\s:]~[A-Z]\w+[\]:(]|: Error while finding module spec
 
 
 def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Collection[str]) -> Cause | None:
-    """What the first line says whose kind of failure is known, and whose speaker is, where the kind needs one.
+    """The cause by the first line with a known kind of failure, and a known tool if the kind needs one.
 
     A kind that says why comes before one that only says that something failed, a line of a failure before one of a
-    doubt; a warning is asked only where nothing else says anything. A failure of a tool beside the chain is named as
-    its own. ``wrote`` are the tools that left a mark in the log. None when there is nothing to say.
+    doubt; warnings are used only if nothing else gives an answer. A failure of a tool outside the chain is named as its
+    own. ``wrote`` are the tools that left a mark in the log. None when there is nothing to say.
     """
     pairs = [(line, event_of(line, catalog)) for line in lines]
     severe = [pair for pair in pairs if pair[1].level in ("error", "")]
-    # What a frame of a Python stack shows is code: it says what might be raised, not what was.
+    # A frame of a Python stack shows code: it says what might be raised, not what was.
     telling = [pair for pair in severe if "".join(pair[0].before[-1:])[:6] != 'File "' or _RAISED.match(pair[0].text)]
     severe = [pair for pair in telling if not _NO_REASON.search(pair[0].text)] or telling or severe
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*wrote, *(event.tool for _, event in pairs)} - {""} <= beside
     if nobody:
-        # A framework that drives many chips, and nothing in the log speaks of this one: the failure is its own.
+        # If nothing in the log is about this chip, a failure of a framework for many chips is the framework's own.
         catalog = replace(catalog, tools=tuple(replace(tool, foreign=tool.id in beside) for tool in catalog.tools))
     vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
-    # What the reporter tells in a sentence of their own is asked where the log itself has no answer.
+    # The reporter's own sentences are used only if the log itself has no answer.
     for asked in ([pair for pair in severe if not TOLD.search(pair[0].text)], severe):
         answer = _by_kind(asked, catalog, nobody=nobody)
         if answer is None or answer.error.id in vague:
@@ -76,10 +76,10 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
 
 
 def end_of_first_step(lines: Collection[ErrorLine]) -> int:
-    """The line of those in order with which the first process ended that failed, beyond any for none: a Python stack or
-    a crash.
+    """The line number at which the first failed process ended, by a Python
+    stack or a crash; ``sys.maxsize`` if none did.
 
-    An exception of which another one came is no end.
+    An exception that led to another one is no end.
     """
     chained = {line.line for line in lines if _CHAINED.match(line.text)}
     for line in lines:
@@ -94,9 +94,9 @@ def end_of_first_step(lines: Collection[ErrorLine]) -> int:
 def _by_kind(
     pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, nobody: bool, mild: bool = False
 ) -> Cause | None:
-    """The first answer among lines of one level; of a warning only what says why by itself, as a warning.
+    """The first answer among lines of one level; from warnings only causes that need no tool, as a warning.
 
-    What may follow from a step that failed before counts up to the end of the first one only.
+    A failure that may follow from an earlier failed step counts only up to the end of the first process.
     """
     kinds = sorted(catalog.kinds, key=lambda kind: (not kind.speakers, not kind.chain))
     if mild:
@@ -112,7 +112,7 @@ def _by_kind(
     tools = {tool.id: tool for tool in catalog.tools}
     rows = {row.id: row for row in catalog.errors}
     for kind, line, event, names in found:
-        known = rows.get(kind.row)  # which others' words around it refute
+        known = rows.get(kind.row)  # words around it may refute the row
         around = (line.text, *line.before) if known and kind.chain else ()
         if refuted := [text for text in around if known and any(word in text for word in known.unless)]:
             if other := speaker(refuted, [tool for tool in catalog.tools if tool.foreign]):
@@ -149,7 +149,7 @@ def _by_kind(
 def _kinds(text: str, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKind, dict[str, str]]]:
     for kind in kinds:
         matches = [match for pattern in kind.patterns if (match := compiled(pattern).search(text))]
-        if matches:  # the first that names something says more
+        if matches:  # the first match that names something says more
             match = next((match for match in matches if match.groupdict().get("name")), matches[0])
             given = ((key, (value or "").strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict().items())
             name = kind.unnamed or text[match.start() :].strip()[:_LONGEST_NAME]
@@ -157,11 +157,13 @@ def _kinds(text: str, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKin
 
 
 def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
-    """The same words, a number (or the system's words for one) in the group ``code`` with what the tables say of it."""
+    """The words with a number in the group ``code`` (or the system's text
+    for one) followed by its meaning in the tables.
+    """
     spelling = names.get("code", "")
     if _NUMBER.fullmatch(spelling):
         number = int(spelling, 16 if "x" in spelling else 10)
-        # A driver gives the system's numbers with or without their sign.
+        # A driver gives the system's numbers with or without a sign.
         meaning = catalog.code(number) or catalog.code(-number)
     else:
         meaning = next((row for row in catalog.codes if spelling and row.words == spelling), None)
@@ -169,8 +171,8 @@ def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
 
 
 def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, nobody: bool) -> Cause | None:
-    """Names the tool beside the chain that speaks in the first line of a failure, or, where none of the chain wrote the
-    log, above it.
+    """The tool outside the chain that wrote the first line of a failure, or a line above it if no tool of the chain
+    wrote the log; None if there is none.
     """
     tools = {tool.id: tool for tool in catalog.tools if tool.foreign}
     # A run that goes on after a doubt, or long after a failure, was not stopped by it.
@@ -201,7 +203,7 @@ def _named(own: re.Match[str] | None) -> Tool | None:
 
 
 def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()) -> Cause:
-    """What is said of a failure of a tool beside the chain; its kind, where it is known, says the way out."""
+    """The cause that names a failure of a tool outside the chain, with its way out if its kind is known."""
     first = f"its first error is {line.text[:_LONGEST_NAME]!r}" + (f"; {detail}" if detail else "")
     scope = "and nothing here speaks of the NPU" if tool.drives_others else "not of the way of a model onto the NPU"
     row = KnownError(

@@ -1,7 +1,7 @@
-"""Tells from its words whether a line of a log looks like trouble; it knows no tool and no cause.
+"""Tells by its words whether a line of a log looks like trouble. It knows no tool and no cause.
 
-A line that is passed over here may end in a false all-clear, one that is taken too easily only in an honest "not
-understood". So the words are many, and only what plainly says that nothing went wrong is let go.
+A line that is missed here may lead to a false all-clear, one that is taken wrongly only to an honest "not understood".
+So there are many words, and only lines that clearly state that nothing went wrong are passed over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 __all__ = ["DOUBTS", "FAILURES", "LEVELS", "SOURCE", "TOLD", "Trouble", "trouble_of"]
 
 Trouble = Literal["failure", "doubt"]
-"""``failure``: a step, a load or a process failed. ``doubt``: a warning that a finished tool may well have printed."""
+"""``failure``: a step, a load or a process failed. ``doubt``: a warning that a successful tool may print as well."""
 
 FAILURES = (
     *("rror", "fail", "xception", "raceback", "atal", "anic", "bort", "dumped", " fault", "faulting", "illed"),
@@ -25,7 +25,7 @@ FAILURES = (
     *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
     *("sigbus", "o implementation found", "ssr ", "oops:", "bug: ", "rip: 0010:", "pc : ", "null pointer"),
 )
-"""What a line that says of a failure holds, in small letters, unless a letter at its start says it (``LEVELS``)."""
+"""Parts of lines about a failure, in small letters; other such lines have a level at their start (``LEVELS``)."""
 
 DOUBTS = (
     *("warn", "nvalid", "upported", "issing", "ismatch", "is-match", "alling back", "allback", "alls back"),
@@ -36,7 +36,7 @@ DOUBTS = (
     *("nder development", "ot executable", "only support", "not support", "dynamic shape", "devices found"),
     "nused arg",
 )
-"""What a line that says of no more than a doubt holds, in small letters."""
+"""Parts of lines about a doubt only, in small letters."""
 
 LEVELS = re.compile(
     rb"^(?:[EF]\d{4,8} \d\d:\d\d"  # glog
@@ -48,7 +48,7 @@ LEVELS = re.compile(
     rb"|(?:(?:\d{4}-\d\d-\d\dT|[A-Z]\w\w +\d\d? )[\d:.+-]{8,24} [\w.-]{1,60} kernel: )?"
     rb"(?:\[ *\d+\.\d+\](?:\[ *\w\d+\])?)? *(?:\? )?[\w.]+\+0x[\da-f]+/0x)"
 )
-"""Lines that say by a letter or a number at their start that they report an error."""
+"""Lines that report an error by a letter or a number at their start."""
 
 SOURCE = re.compile(
     r"""^\s*(?:(?:std::)?(?:f?printf?|println|echo|puts|log(?:ger|ging)?\.\w+|console\.\w+)\ *[("']
@@ -58,7 +58,7 @@ SOURCE = re.compile(
     |\#\ .*[{\\]\s*$|\w+\.add_\w+\(|--?\w[\w-]*(?:[ ,=]\S+)*\s{2,}\S|\s{20}(?!\S+_ERROR_|Failed)[A-Za-z(<"])""",
     re.VERBOSE,
 )
-"""A line of a program, a script or a list of options: what it might say, and nobody said."""
+"""A line of a program, a script or a list of options: text that might be printed, and was not."""
 
 TOLD = re.compile(
     r"""(?:^|[\s,.;(])(?:I'(?:m|ve)|(?:I|[Ww]e)\ (?:also|alway|am|are|believe|built|can|could|did|do|don't|follow|g[eo]t
@@ -66,8 +66,8 @@ TOLD = re.compile(
     |\*\*\*\ .*\ Error\ \d+$|(?:completed\ with|failed:)\ exit\ code\ 1\b|\bELIFECYCLE|^FATAL\ EXC|\ start\ activity""",
     re.VERBOSE,
 )
-"""What the reporter tells in a sentence of their own, or a program passes on that started another: other lines say more
-surely what happened.
+"""A sentence in the reporter's own words, or a message passed on by a program that started
+another: other lines tell more surely what happened.
 """
 
 _HARMLESS = re.compile(
@@ -127,16 +127,14 @@ _DOUBT = re.compile(
 
 
 def trouble_of(line: str) -> Trouble | None:
-    """What one line says, None when it says nothing bad.
+    """Whether one line reports a failure or a doubt; None if it reports neither.
 
-    >>> trouble_of("E0101 12:00:00.1 7 main.cc:3] nothing to add")
-    'failure'
-    >>> trouble_of("conversion ended with 0 errors") is None
-    True
+    >>> trouble_of("E0101 12:00:00.1 7 main.cc:3] nothing to add") 'failure' >>>
+    trouble_of("conversion ended with 0 errors") is None True
     """
     if LEVELS.search(line.encode()):
         return "failure"
-    # The expressions take a tenth of a millisecond: only what holds one of their fragments is worth it.
+    # The expressions take a tenth of a millisecond, so only lines with one of their fragments are searched.
     folded = line.lower()
     for pattern, fragments, trouble in _TROUBLES:
         said = any(fragment in folded for fragment in fragments) and pattern.search(line)

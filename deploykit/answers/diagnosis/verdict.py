@@ -1,4 +1,4 @@
-"""The result of a diagnosis as values: causes, what follows from them, what stays unknown; it decides nothing."""
+"""The result of a diagnosis as values: causes, their consequences, and what stays unknown. It decides nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Cause", "CodeSeen", "Diagnosis"]
 
 Certainty = Literal["likely", "possible"]
 Conclusion = Literal["failed", "finished", "not-understood"]
-"""``finished``: a tool says that it did its job, began nothing later, and no line looks like a failure."""
+"""``finished``: a tool says that it is done, none began later, and no line looks like a failure."""
 
 
 class CodeSeen(Record):
-    """A numeric code of the log, read in decimal or hexadecimal; ``meaning`` is None when no table has it."""
+    """A numeric code in the log, read as decimal or hexadecimal; ``meaning`` is None if no table has it."""
 
     code: int
     spelling: str
@@ -41,9 +41,9 @@ class CodeSeen(Record):
 
 
 class Cause(Record):
-    """One root cause: how often and where it shows, which names it concerns, and what follows from it.
+    """One root cause: how often and where it shows, the names it concerns, and its consequences.
 
-    ``certainty`` is ``possible`` when only a general wording points to the row. ``hits`` are the first ones.
+    ``certainty`` is ``possible`` if only a general wording points to the row. ``hits`` are the first ones.
     """
 
     error: KnownError
@@ -58,16 +58,16 @@ class Cause(Record):
 
     @property
     def first_line(self) -> int:
-        """The first line of the log that shows it."""
+        """The first line of the log that shows the cause."""
         return self.hits[0].line
 
     @property
     def words(self) -> int:
-        """How many letters of the first line its wording speaks of: of two causes on a line the longer says more."""
+        """The length of the pattern that matched the first line: of two causes on a line the longer one says more."""
         return self.hits[0].words
 
     def to_json(self) -> Json:
-        """The published shape: the row, then what the log says about it."""
+        """The published shape: the row, then the data from the log."""
         return {
             **self.error.to_json(),
             "certainty": self.certainty,
@@ -86,13 +86,13 @@ class Cause(Record):
 
 
 class Diagnosis(Record):
-    """What a log says: causes by likelihood, errors before warnings before information.
+    """The diagnosis of a log: causes by likelihood, errors before warnings before information.
 
-    ``numbers`` are what the tools counted, by observation id. ``finished`` are the lines by which tools say that they
-    did their job. ``unknown`` are lines that look like a failure and that no row explains, ``doubts`` those that look
-    like a warning; both are shown when no cause of a failure was found. ``unfinished`` names tools that began after the
-    last such line, ``overlooked`` says that there were too many lines to look at each. ``collect`` is what to gather.
-    ``recognised``: a tool on the way of a model onto the NPU wrote something of the log.
+    ``numbers`` are the tools' counts, by observation id. ``finished`` are the lines in which tools say that they are
+    done. ``unknown`` are lines that look like a failure and that no row explains, ``doubts`` those that look like a
+    warning; both are shown if no cause of a failure was found. ``unfinished`` names tools that began after the last
+    such line, ``overlooked`` is True if there were too many lines to read each. ``collect`` lists what to gather for a
+    report. ``recognised`` is True if a tool of the chain from a model to the NPU wrote some of the log.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -118,10 +118,10 @@ class Diagnosis(Record):
 
     @property
     def understood(self) -> bool:
-        """True when a cause was found, or when a tool says that it finished and nothing speaks against it.
+        """True if a cause was found, or if a tool says that it finished and nothing contradicts.
 
-        False when there are only messages that follow from a cause which the log does not show, or only warnings
-        beside lines that no row explains.
+        False if there are only consequences of a cause that the log does not show, or
+        only warnings beside lines that no row explains.
         """
         if self.conclusion == "finished" or any(cause.error.root != "follow-up" for cause in self.errors):
             return True
@@ -130,7 +130,7 @@ class Diagnosis(Record):
 
     @property
     def conclusion(self) -> Conclusion:
-        """What the log as a whole says; an all-clear needs a line of the tool that it did its job."""
+        """The result for the whole log; an all-clear needs a line in which a tool says that it is done."""
         if self.errors:
             return "failed"
         against = self.unknown or self.unfinished or self.overlooked
@@ -138,7 +138,7 @@ class Diagnosis(Record):
 
     @property
     def exit_status(self) -> int:
-        """0 only for a log whose tool says that it finished, and that shows no failure; else 1."""
+        """0 only for a log in which a tool says that it finished, without any failure; else 1."""
         return int(self.conclusion != "finished")
 
     def to_json(self) -> Json:
