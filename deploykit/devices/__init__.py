@@ -1,1 +1,1 @@
-"""A package on a real device: connections, a run, what it measures, and the record of it."""
+"""Runs a package on a real device: connections, the run, the measurements and their record."""

@@ -1,7 +1,8 @@
-"""Ways to a device: this machine, ssh, adb. Each is only how a script for the device's shell becomes a program here.
+"""Connects to a device: this machine, ssh or adb. A connection defines only how to start a shell on the device.
 
-Everything else is one for all: the far side is a POSIX shell, files travel as one archive, the end of every script is
-told by a line of its own. Where that line is missing, the connection was cut. A program there ends with its connection.
+Everything else is shared: the remote side is a POSIX shell, files travel as one archive, and
+every script ends by printing a line with its status. If that line is missing, the connection was
+cut. A remote program ends with its connection.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from deploykit.system.processes import run
 __all__ = ["Connection", "connection_to"]
 
 _ADB_FOLDER = "/data/local/tmp/deploykit"
-_SSH_FOLDER = ".deploykit"  # below the user's home, where a script starts
+_SSH_FOLDER = ".deploykit"  # below the user's home, the working folder of a new shell
 _SSH_ADDRESS = re.compile(r"ssh://(?:[A-Za-z0-9_][\w.+-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _SERIAL = re.compile(r"[A-Za-z0-9][\w.:-]*")
-# Keys and jumps are as people have set them; what is set here keeps a run from asking, hanging or trusting by itself.
+# Keys and jump hosts come from the user's configuration; these options only prevent prompts, hangs and unasked trust.
 _SSH_OPTIONS = (
     *("BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=15", "ServerAliveInterval=5"),
     *("ServerAliveCountMax=3", "LogLevel=ERROR", "ClearAllForwardings=yes", "ForwardAgent=no", "RemoteCommand=none"),
 )
 _QUESTION_SECONDS = 120.0
 _TRANSFER_SECONDS = 3600.0
-_LATE = 15.0  # seconds after which this side ends what the far side should have ended
+_LATE = 15.0  # seconds of grace before this side ends a script whose own time limit failed
 _MOST_LINES = 20_000
 _LONGEST = 4096
 _LAST_WORDS = 4
-# Output and error output travel apart and may overtake each other: the end would be told in the middle of a line.
+# Standard output and standard error travel separately, so the end line could land in the middle of another line.
 _ONE_STREAM = "exec >&2"
-# What the clients say before they have reached a device, what that means, and what to do.
+# What the clients print when they could not reach a device, what that means, and what to do.
 _CLIENT_SAYS = (
     ("adb", "no devices/emulators found", "no device is attached", "adb devices lists them; adb connect HOST adds one"),
     ("adb", "device '", "no such device is attached", "adb devices lists those that are"),
@@ -51,7 +52,9 @@ _CLIENT_SAYS = (
 
 
 class Connection(Record):
-    """One way to a device. ``words`` start a shell there; ``folder`` is the one folder there that is deploykit's."""
+    """One connection to a device. ``words`` is the command that starts a shell
+    there; ``folder`` is deploykit's folder there.
+    """
 
     kind: str
     where: str
@@ -59,7 +62,9 @@ class Connection(Record):
     folder: str
 
     def ask(self, script: str, *, timeout: float = _QUESTION_SECONDS) -> list[str]:
-        """The lines that a short script prints; ToolError where it fails, the connection is cut, or it never stops."""
+        """Return the lines that a short script prints. Raises ToolError if it
+        fails, runs too long or the connection is cut.
+        """
         lines: list[str] = []
 
         def keep(line: str) -> None:
@@ -73,9 +78,10 @@ class Connection(Record):
         return told
 
     def push(self, files: Mapping[str, Path], folder: str, archive: Path, then: str) -> list[str]:
-        """Files by their names into a folder there, as one archive that is made at ``archive``; then a script.
+        """Copy files, by name, to a folder on the device, packed into one archive
+        at ``archive``, then run the script ``then``.
 
-        The lines that the script prints.
+        Returns the lines that the script prints. Raises ToolError if the files cannot be stored or the script fails.
         """
         with tarfile.open(archive, "w") as packed:
             for name, path in files.items():
@@ -91,9 +97,9 @@ class Connection(Record):
         return told
 
     def pull(self, names: Sequence[str], folder: str, target: Path, archive: Path, also: str) -> list[str]:
-        """Of these files of a folder there those that exist, and no others, to below ``target``.
+        """Copy those of the files ``names`` that exist in a remote folder, and no others, below ``target``.
 
-        The lines that the script ``also`` prints.
+        Returns the lines that the script ``also`` prints. Raises ToolError for a failure or an unreadable archive.
         """
         asked = "".join(f'[ -f {quote(name)} ] && set -- "$@" {quote(name)}\n' for name in names)
         script = f'cd {quote(folder)} || exit 1\n{{ {also}\n}} >&2\nset --\n{asked}[ $# = 0 ] || tar -cf - "$@"'
@@ -104,8 +110,8 @@ class Connection(Record):
             try:
                 with tarfile.open(archive) as packed:
                     for entry in packed:
-                        # Only what was asked for, by its name, as a plain file: a device may send anything. By hand,
-                        # since Python 3.11.2, which Debian 12 has, knows no filters of archives.
+                        # Extract only what was asked for, by name, as a
+                        # plain file: a device may send anything. Done by
                         stream = packed.extractfile(entry) if entry.isreg() and entry.name in names else None
                         if stream is not None:
                             with with_folder(target / entry.name).open("wb") as sink:
@@ -117,9 +123,9 @@ class Connection(Record):
     def run(
         self, argv: Iterable[str], *, folder: str, environment: Mapping[str, str], timeout: float, log: Path
     ) -> int:
-        """Run a program in a folder there to its end; its exit status, what it said in ``log``. ToolError where cut.
+        """Run a program in a remote folder to its end and return its exit status; its output is written to ``log``.
 
-        It ends with the connection, and after ``timeout`` seconds.
+        The program ends with the connection, or after ``timeout`` seconds. Raises ToolError if the connection is cut.
         """
         exports = "".join(f"export {name}={quote(value)}\n" for name, value in environment.items())
         script = f"{_ONE_STREAM}; cd {quote(folder)} || exit 1\n{exports}{' '.join(map(quote, argv))}"
@@ -130,18 +136,18 @@ class Connection(Record):
     def _call(
         self, script: str, limit: float, *, lines: Sequence[str] = (), given: Path | None = None, **how: Any
     ) -> tuple[int, list[str]]:
-        """The status of a script there and what it said; ToolError where it did not come to its end.
+        """Return a remote script's status and output. Raises ToolError if the script did not reach its end.
 
-        Its processes end with the connection and after so many seconds, except where its input is ``given``. A shell
-        that is started without a terminal leads a group of its own. One guard waits for the end of its input, which is
-        open as long as the connection is; the other for the time. Either kills the whole group.
+        Unless its input is ``given``, its processes end with the connection and after ``limit`` seconds. A shell
+        started without a terminal leads its own process group. One guard process waits for the end of its input, which
+        stays open as long as the connection does; another waits for the time limit. Either kills the whole group.
         """
         token, kill = f"deploykit-end-{secrets.token_hex(8)}", "kill -s KILL 0"
-        # Told on standard error, which stays apart from an archive that is sent.
+        # Printed on standard error, so that it stays separate from an archive on standard output.
         whole = f"( {script}\n)\nprintf '\\n{token} %s\\n' \"$?\" >&2\n"
         if given is None:
             whole = (
-                "exec 3<&0 </dev/null\n"  # a shell takes the input away from what it starts beside itself
+                "exec 3<&0 </dev/null\n"  # a shell takes the input away from its background processes
                 f"{{ cat <&3; {kill}; }} >/dev/null 2>&1 &\n"
                 f"{{ exec 3<&-; sleep {limit:.0f}; {kill}; }} >/dev/null 2>&1 &\n"
                 f"exec 3<&-\n{whole}{kill}"
@@ -154,7 +160,7 @@ class Connection(Record):
             if word == token and status.isdigit():
                 return int(status), [line for line in lines[:number] if line]
         said = _last(lines)
-        # The adb client ends with status 0 when the cable is pulled (seen with 29.0.6).
+        # The adb client exits with status 0 when the cable is pulled (seen with 29.0.6).
         if end.timed_out or (end.returncode == 0 and self.kind != "adb"):
             why = said or "its shell gave no answer that can be read"
             raise ToolError(f"{self.where}: took too long, or answers garbage", why=why)
@@ -170,9 +176,9 @@ class Connection(Record):
 
 
 def connection_to(where: str, *, folder: str) -> Connection:
-    """What ``--on`` names: ``local``, ``ssh://[user@]host[:port]``, ``adb`` or ``adb:SERIAL``. UsageError otherwise.
+    """Return the connection for ``--on``: ``local``, ``ssh://[user@]host[:port]``, ``adb`` or ``adb:SERIAL``.
 
-    ``folder`` replaces the usual one there; this machine has none.
+    ``folder`` replaces the default remote folder; "" keeps it. Raises UsageError for anything else.
     """
     folder = os.environ.get("DEPLOYKIT_DEVICE_FOLDER", folder) if where != "local" else folder
     if where == "local":

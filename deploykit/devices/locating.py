@@ -1,7 +1,7 @@
-"""Finds the operator at which a device parts from the same file on the CPU, by showing tensors inside of the model.
+"""Finds the operator where a device first differs from the CPU on the same model, by exposing intermediate tensors.
 
-Each round packages the model with some more outputs and runs that on the device. A compiler may fuse it otherwise than
-the package: what agrees in pieces and not as a whole is told as no operator.
+Each round packages the model with additional outputs and runs that on the device. A compiler may fuse this model
+differently from the original; if the pieces agree but the whole does not, no operator is reported.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from deploykit.system.folders import scratch
 __all__ = ["locate_on"]
 
 Make = Callable[[Path, Json, Path], None]
-_SAMPLES = 2  # as many as a search between two files takes: a kernel is wrong on each
-_SESSIONS = 16  # of both sides; each of the device is a compilation
+_SAMPLES = 2  # as in a search between two files: a wrong kernel is wrong on every sample
+_SESSIONS = 16  # on both sides together; each one on the device needs a compilation
 
 
 def locate_on(
     package: Path, row: DeviceRow, make: Make, tell: Tell, *, threshold_db: float, samples: int | None
 ) -> Located:
-    """The first operator whose output the device computes otherwise than the CPU does, although what it reads agrees.
+    """Find the first operator whose output differs between device and CPU although its inputs agree.
 
-    ``make`` packages a model as a manifest says, into a folder. Raises DeploykitError, UsageError for a package of
-    several models.
+    ``make`` packages a model, as its manifest describes, into a folder. ``samples`` of None means two. Raises
+    DeploykitError; UsageError for a package of several models.
     """
     manifest = read_manifest(package)
     paths = sorted((package / "model").glob("*.onnx"))
@@ -60,7 +60,7 @@ def locate_on(
     feeds = [dict(feed) for feed in judge.feeds[: samples or _SAMPLES]]
     found = locate(facts, *sides, feeds, threshold_db=threshold_db, per_round=32, sessions=_SESSIONS)
     first = found.first
-    # The pair behind an operator shows what it computes.
+    # The quantize/dequantize pair after an operator carries the operator's output.
     node = None if first is None else facts.producer_of(first.output.name)
     for kind in ("DequantizeLinear", "QuantizeLinear"):
         node = facts.producer_of(node.inputs[0]) if node is not None and node.op_type == kind else node
@@ -70,7 +70,10 @@ def locate_on(
 
 
 class _DeviceProbe(ModelProbe):
-    """A model as a device computes it. Of one with pairs the values behind a pair are shown: fusing leaves those."""
+    """Runs a model on a device. If the model has quantize/dequantize pairs, only values after a pair are exposed.
+
+    These values exist on the device even after fusing.
+    """
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class _DeviceProbe(ModelProbe):
         self.tensors = frozenset((behind or set(known)) | set(facts.outputs))
 
     def show_all(self, names: Sequence[str], feeds: Sequence[Arrays]) -> Sequence[Arrays]:
-        """The values of some tensors for each sample, from one compilation and one run there."""
+        """Return the values of the named tensors for each sample, using one compilation and one run on the device."""
         whole = whole_model(self._model)
         have = {value.name for value in whole.graph.output}
         for name in (name for name in names if name not in have):
@@ -100,7 +103,9 @@ class _DeviceProbe(ModelProbe):
 
 
 def _outputs_on(package: Path, row: DeviceRow, feeds: Sequence[Arrays], tell: Tell) -> tuple[Arrays, ...]:
-    """The outputs of a package on a device, neither judged nor recorded."""
+    """Return the outputs of a package on a device, without judging or
+    recording them. Raises ToolError if the run fails.
+    """
     with scratch() as folder:
         run = run_there(package, row, RunOptions(iterations=0, warmup=0, profile=False), feeds, folder, tell)
         if run.results is None:

@@ -1,6 +1,6 @@
-"""What the raw times of a run say, and whether one run is really faster than another; it starts nothing.
+"""Computes statistics of measured times and decides whether one run is really faster than another. It runs nothing.
 
-Every number can be computed again from the raw samples of a record, with the methods that stand in its ``method``.
+Every number can be recomputed from the raw samples of a record with the methods named in its ``method``.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ TEST = (
     "(numpy default_rng(0).integers(0, n, n) for each of the first sample, then for each of the second)"
 )
 _RESAMPLES = 2000
-_AT_ONCE = 1 << 21  # values that are drawn at once: 16 MB, whatever the number of samples is
-# Two starts of one program on one device differ: medians of published cells between releases lie 0.5 to 1.3 % apart.
+_AT_ONCE = 1 << 21  # values drawn at once: 16 MB, for any number of samples
+# Two starts of one program on one device differ: published medians of
+# one release and the next are 0.5 to 1.3 % apart.
 _SAME = 0.02
-_SURE = 0.01  # largest p value that is called a difference
-_FEWEST = 8  # below, the normal approximation of U is no longer near the exact distribution
-# A chip that throttles is slower for good after a while; a single late sample must not look like it.
+_SURE = 0.01  # largest p value that counts as a difference
+_FEWEST = 8  # with fewer samples the normal approximation of U is too far from the exact distribution
+# A chip that throttles stays slower for a while; a single late sample must not count as throttling.
 _THROTTLED = 1.05
 _CLOCK = "its clock was set meanwhile: run again"
 
 
 class Comparison(Published):
-    """One sample of times against another: ``ratio`` is the median of the second over that of the first.
+    """Compares two samples of times: ``ratio`` is the median of the second divided by that of the first.
 
-    Above 1 the first is faster. ``low`` and ``high`` bound it in 95 of 100 resamples, ``p`` is the test's; both are
-    None where a sample is too small to be tested.
+    Above 1 the first is faster. ``low`` and ``high`` bound the ratio in 95 % of the resamples; ``p`` is the p value of
+    the test. All three are None if a sample is too small to be tested.
     """
 
     ALSO = ("words",)
@@ -54,7 +55,7 @@ class Comparison(Published):
 
     @property
     def words(self) -> str:
-        """One sentence for people; A is the first sample and B the second."""
+        """One sentence for people, in which A is the first sample and B the second."""
         if self.verdict == "not judged":
             return f"too few samples to compare ({self.counts[0]} and {self.counts[1]}; {_FEWEST} are needed)"
         band = f"(95 %: {self.low:.3g} to {self.high:.3g}, p = {self.p:.2g})"
@@ -64,7 +65,10 @@ class Comparison(Published):
 
 
 class Trend(Published):
-    """The last third of the samples beside the first: ``ratio`` of their medians, above 1 where it got slower."""
+    """Compares the last third of the samples with the first third: ``ratio`` of the medians, above 1 if it got slower.
+
+    ``p`` is None if there are too few samples. ``words`` is "" without a significant change.
+    """
 
     ratio: float
     p: float | None
@@ -72,9 +76,9 @@ class Trend(Published):
 
 
 class Latency(Published):
-    """The times of one run in microseconds, of single inferences one after another.
+    """The times of one run in microseconds, for single inferences run one after another.
 
-    ``samples_us`` are all of them in the order of measuring; the warm-up before counts for nothing.
+    ``samples_us`` holds all of them in measured order, without the warm-up.
     """
 
     count: int
@@ -92,7 +96,7 @@ class Latency(Published):
 
     @property
     def described(self) -> str:
-        """One line for people."""
+        """One line that describes the times for people."""
         rate = f"{self.per_second:,.0f}" if self.per_second >= 100 else f"{self.per_second:.3g}"
         line = f"{in_time(self.median_us)} (median of {self.count:,}; fastest {in_time(self.min_us)}, "
         line += f"p90 {in_time(self.p90_us)}, p99 {in_time(self.p99_us)}), {rate} per second"
@@ -100,7 +104,8 @@ class Latency(Published):
 
 
 def summarize(samples_us: Sequence[float], *, within_s: float | None = None) -> Latency:
-    """The statistics of one run. ``within_s`` is how long all of it took by another clock.
+    """Compute the statistics of one run. ``within_s`` is the duration of the
+    whole run by another clock; None skips the check.
 
     Raises ToolError for samples that no clock can have measured.
     """
@@ -140,7 +145,7 @@ def _times(values: Sequence[float], refusal: type[DeploykitError] = InputError) 
 
 
 def _trend(samples: Numbers) -> Trend:
-    """Whether the device got slower while it was measured."""
+    """Decide whether the device got slower or faster during the measurement."""
     third = samples.size // 3
     if third < _FEWEST:
         return Trend(ratio=1.0, p=None, words="")
@@ -155,10 +160,10 @@ def _trend(samples: Numbers) -> Trend:
 
 
 def faster(first_us: Sequence[float], second_us: Sequence[float]) -> Comparison:
-    """Whether the first sample of times is really shorter than the second: a test on the samples, not on two medians.
+    """Decide whether the first sample of times is really shorter than the second, by a test on all samples.
 
-    A difference counts where the test is sure of it, the interval leaves 1 out, and the medians are further apart than
-    two starts of one program are. Raises InputError for what are no times.
+    A difference counts if the test is significant, the interval excludes 1, and the medians differ by more than two
+    starts of one program do. Raises InputError for values that are not times.
     """
     first, second = _times(first_us), _times(second_us)
     counts = (first.size, second.size)
@@ -183,7 +188,7 @@ def faster(first_us: Sequence[float], second_us: Sequence[float]) -> Comparison:
 
 
 def _mann_whitney(first: Numbers, second: Numbers) -> tuple[float, float]:
-    """U of the first sample and the two-sided p value; equal values share the mean of their ranks."""
+    """Return U of the first sample and the two-sided p value; equal values share their mean rank."""
     _, place, ties = np.unique(np.concatenate([first, second]), return_inverse=True, return_counts=True)
     ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
     n, m = first.size, second.size

@@ -1,4 +1,4 @@
-"""Devices by names: the tables [devices.NAME] of deploykit.toml, each where it is and what is held against a run."""
+"""Reads the devices that deploykit.toml names in [devices.NAME]: how to reach each one and the limits for its runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ __all__ = ["DeviceRow", "device_at", "devices_in", "draft_device"]
 
 
 class DeviceRow(Record):
-    """One device: ``at`` is what ``--on`` takes; ``python`` and ``folder`` are its own, where they are not the usual.
+    """One device. ``at`` is a value of ``--on``; ``python`` and ``folder`` replace the default paths there if not "".
 
-    ``max_p90`` (``5ms``) is what a run may take, the rest what its outputs are held to instead of the usual limits.
-    ``target`` is that of a matrix whose packages it runs, "" for the one of its own name.
+    ``max_p90`` (for example ``5ms``) limits the time of a run; the ``min_`` and ``max_`` values
+    after it replace the usual limits for its outputs. ``target`` is the target of the matrix whose
+    packages it runs; "" means the one with its own name.
     """
 
     at: str
@@ -38,18 +39,18 @@ class DeviceRow(Record):
 
     @property
     def budget_us(self) -> float | None:
-        """``max_p90`` in microseconds; UsageError for what is no time."""
+        """``max_p90`` in microseconds, None if it is not set. Raises UsageError if it is not a time."""
         return read_time(self.max_p90, "max_p90") or None
 
     @property
     def thresholds(self) -> Thresholds:
-        """As the judge takes them."""
+        """The limits of this row, in the form that the judge takes."""
         names = ("min_sqnr", "min_cosine", "min_agreement", "max_box_error")
         return Thresholds(**{name: getattr(self, name) for name in names})
 
 
 def devices_in(file: Path) -> Mapping[str, DeviceRow]:
-    """The devices of a file, none where there is no file; InputError names what is wrong in it."""
+    """Return the devices of a file, or none if the file does not exist. Raises InputError that names what is wrong."""
     if not file.is_file():
         return {}
     rows = read_toml(file).get("devices", {})
@@ -59,7 +60,7 @@ def devices_in(file: Path) -> Mapping[str, DeviceRow]:
 
 
 def device_at(where: str, file: Path) -> DeviceRow:
-    """What ``--on`` means: a name of the file, or the place itself."""
+    """Return the device for a value of ``--on``: a name in the file, or an address. Raises UsageError if unknown."""
     if where == "local" or where.startswith(("adb:", "ssh://")) or where == "adb":
         return DeviceRow(at=where)
     rows = devices_in(file)
@@ -72,9 +73,9 @@ def device_at(where: str, file: Path) -> DeviceRow:
 
 
 def draft_device(place: Place, backend: AnyBackend, target: str) -> str:
-    """The file of a chip that no table has, of what it says of itself and what is known of the one it was taken for.
+    """Draft a device file for an unknown chip, from what the device reports and the facts of the target it ran as.
 
-    "" for a chip that is known, and for a device that does not say which it has.
+    Returns "" for a known chip and for a device that does not report its chip.
     """
     named = place.soc.lower()
     devices = {device.id: device for device in backend.devices()}

@@ -1,7 +1,7 @@
-"""What a profiler says that single operators took, by the names that the user knows them by; it runs nothing.
+"""Reads how long a profiler says single operators took, under the names that the user knows. It runs nothing.
 
-Read here is ONNX Runtime's own profile; a vendor's is read by its adapter, with the names from here. Cycles stay
-cycles: operators run in parallel, so that they add up to no time.
+This module reads ONNX Runtime's own profile; an adapter reads its vendor's profile and uses the names from here. Cycles
+are not converted to time: operators run in parallel, so their cycles do not add up to a duration.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from deploykit.tables.reading import read_json
 __all__ = ["EstimateRow", "Origins", "beside_estimate", "origins_of", "read_session_profile", "units_of"]
 
 _GRAPH_ENDS = {"input": "graph input", "output": "graph output"}
-# What ONNX Runtime and providers append to a name that they use again or fuse, and put before one that they fuse.
+# What ONNX Runtime and providers append to reused or fused names. The prefix of a fused name is removed in ``node``.
 _SUFFIX = re.compile(r"_token_\d+$|_\d+$|/duplicated$|\.nchw$|\.nhwc$|/\w+Fusion/?$|_new_reshape$")
 _KERNEL = re.compile(r"(.*)_kernel_time$", re.DOTALL)
 _LARGEST, _LONGEST_LINE = 1 << 30, 1 << 20
 
 
 class Origins(Record, dict=True):
-    """The operators of the packaged model by name, each with its type, to which names in a profile lead back.
+    """Maps names in a profile back to the operators of the packaged model. ``nodes`` maps names to operator types.
 
-    ``layouts`` are transposes that a compiler puts in, each with the name of what it is for.
+    ``layouts`` maps the transposes that a compiler inserts to the names of what they are inserted for.
     """
 
     nodes: Mapping[str, str]
@@ -44,12 +44,16 @@ class Origins(Record, dict=True):
 
     @cached_property
     def _spelled(self) -> dict[str, str]:
-        """Each name as it is and as converters write it; where two become one, the first in the model is told."""
+        """Maps each name, and its spelling by converters, to the name; if two
+        share a spelling, the first in the model wins.
+        """
         spelled = {mangle(name): name for name in reversed(list(self.nodes))}
         return spelled | {name: name for name in self.nodes}
 
     def node(self, raw: str) -> str:
-        """The user's operator, the end of the graph or the layout that a name stands for; the name where it is none."""
+        """Return the user's operator, graph end or layout that a raw name
+        stands for, or the name itself if there is none.
+        """
         shorter = raw.removeprefix("fused ")
         if raw in self.layouts:
             return self.layouts[raw]
@@ -63,7 +67,7 @@ class Origins(Record, dict=True):
     def measured(
         self, rows: Mapping[str, Iterable[float]], *, unit: str = "cycles", on: Callable[[str], str] = lambda _: "NPU"
     ) -> tuple[MeasuredOperator, ...]:
-        """One operator for each raw name, with the median over its runs; the dearest first."""
+        """Return one operator per raw name, with the median over its runs; the most expensive first."""
         found = []
         for raw, values in rows.items():
             node, where = self.node(raw), on(raw)
@@ -73,7 +77,7 @@ class Origins(Record, dict=True):
 
 
 def origins_of(model: Path) -> Origins:
-    """The operators of one ONNX file; what has no name goes by its first output, as ONNX Runtime tells of it."""
+    """Return the operators of one ONNX file. An operator without a name uses its first output, as in ONNX Runtime."""
     import onnx
 
     graph = onnx.load(model, load_external_data=False).graph
@@ -81,9 +85,9 @@ def origins_of(model: Path) -> Origins:
 
 
 def units_of(operators: Iterable[MeasuredOperator]) -> dict[str, int]:
-    """How many operators of the model ran on which unit; one whose parts are on two counts for the first.
+    """Count how many operators of the model ran on each unit; one with parts on several units counts for the first.
 
-    Conversions between types belong to the operators beside them and are not counted.
+    The order of units is NPU, GPU, CPU. Conversions between types are not counted.
     """
     where: dict[str, str] = {}
     for unit in ("NPU", "GPU", "CPU"):
@@ -94,10 +98,10 @@ def units_of(operators: Iterable[MeasuredOperator]) -> dict[str, int]:
 
 
 def read_session_profile(path: Path, origins: Origins, units: Mapping[str, str]) -> tuple[MeasuredOperator, ...]:
-    """Microseconds of each kernel, from the file that ``enable_profiling`` of ONNX Runtime leaves; the dearest first.
+    """Read the microseconds of each kernel from a profile that ONNX Runtime wrote; the most expensive first.
 
-    ``units`` says what each provider stands for (``NPU``). A file that is cut off is read as far as it goes. Raises
-    InputError where it holds no run.
+    ``units`` maps each provider to its unit (``NPU``). A truncated file is read up to its
+    end. Raises InputError if it contains no run.
     """
     times: dict[str, list[float]] = defaultdict(list)
     where: dict[str, str] = {}
@@ -121,7 +125,7 @@ def read_session_profile(path: Path, origins: Origins, units: Mapping[str, str])
 
 
 def _events(path: Path) -> Iterator[Json]:
-    """The events one by one: ONNX Runtime writes each in a line of its own, so the last one may lack."""
+    """Yield the events. ONNX Runtime writes one per line, so in a truncated file only the last one is missing."""
     with open_regular(path, limit=_LARGEST) as stream:
         while line := stream.readline(_LONGEST_LINE):
             if event := json_object(line.strip().rstrip(b",")):
@@ -129,9 +133,9 @@ def _events(path: Path) -> Iterator[Json]:
 
 
 class EstimateRow(Published):
-    """One operator on the device beside the compiler's estimate, in cycles and as part of all operators of its side.
+    """Compares one operator on the device with the compiler's estimate, in cycles and as a share of all operators.
 
-    None where one of both does not know it: an operator that is fused into another has no cost of its own there.
+    A value is None if that side does not know the operator: a fused operator has no cost of its own.
     """
 
     node: str
@@ -142,9 +146,10 @@ class EstimateRow(Published):
 
 
 def beside_estimate(package: Path, manifest: Json, operators: Iterable[MeasuredOperator]) -> tuple[EstimateRow, ...]:
-    """Measured cycles beside the estimate of a package, the dearest on the device first; () where it has none.
+    """Compare measured cycles with the estimate of a package, the most expensive on the device first.
 
-    Single operators are known by the trace that the package holds. Raises InputError for one of another shape.
+    Returns () if the package has no estimate. The operators come from the trace in the package.
+    Raises InputError if that has another format.
     """
     estimate = manifest.get("estimate") or {}
     measured: dict[str, float] = defaultdict(float)
@@ -171,7 +176,7 @@ def beside_estimate(package: Path, manifest: Json, operators: Iterable[MeasuredO
 
 
 def _trace(timeline: Json) -> Iterator[TraceEvent]:
-    """The kernels of a trace that a package keeps, in microseconds."""
+    """Yield the kernels of a trace in a package, in microseconds."""
     for row in timeline["traceEvents"]:
         if row["ph"] == "X":
             start, took = float(row["ts"]), float(row["dur"])

@@ -1,4 +1,4 @@
-"""The record of one run on a device: values, their JSON, and how it is kept in the package. It runs nothing."""
+"""The record of one run on a device: its values, their JSON, and how a package stores it. It runs nothing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from deploykit.tables.reading import read_json
 __all__ = ["OutputBeside", "RunRecord", "keep_record", "last_samples"]
 
 _WAIT_SECONDS, _ASKED_EVERY = 60.0, 0.1
-_PARTS_DB = 3.0  # twice the noise: more than what an emulator rounds otherwise than its device
+_PARTS_DB = 3.0  # twice the noise: more than the difference in rounding between an emulator and its device
 
 
 class OutputBeside(Published):
-    """One output in decibels: the device and the emulator each beside the reference, and beside each other."""
+    """One output in decibels: device and emulator, each compared with the reference and with each other.
+
+    A value is None if it was not compared or is not finite.
+    """
 
     output: str
     device_db: float | None
@@ -35,17 +38,17 @@ class OutputBeside(Published):
 
     @property
     def parts(self) -> bool:
-        """Whether the device loses clearly more than the emulator does."""
+        """Whether the device loses clearly more than the emulator."""
         pair = self.device_db, self.emulator_db
         return None not in pair and float(pair[1] or 0) - float(pair[0] or 0) > _PARTS_DB
 
 
 class RunRecord(Published):
-    """One run: on what, how, whether its outputs are right, how long it took; times in microseconds.
+    """One run: the device, how it was run, whether the outputs are right, and how long it took in microseconds.
 
-    ``where`` is what the outputs come from: device, emulator or simulated. ``emulator`` is the emulator's own verdict
-    on the same samples. ``libraries`` are versions or build ids of what ran there. ``budget`` says what was asked of
-    the 90th percentile, and whether that was ``held``.
+    ``where`` says what computed the outputs: device, emulator or simulated. ``emulator`` is the verdict on the
+    emulator's outputs for the same samples. ``libraries`` maps what ran there to versions or build ids. ``budget``
+    holds the limit for the 90th percentile and whether it was ``held``. None means not measured or not requested.
     """
 
     package: str
@@ -71,17 +74,17 @@ class RunRecord(Published):
 
     @property
     def exit_status(self) -> int:
-        """1 for outputs that are wrong and for a budget that is missed."""
+        """1 if the outputs are wrong or the budget is exceeded, else 0."""
         missed = self.budget is not None and not self.budget["held"]
         return int(self.right.state is Right.NO or self.right.broken or missed)
 
     @property
     def times_mean_something(self) -> bool:
-        """An emulator's times, and those of this machine's processor, say nothing about any device."""
+        """Whether the times describe a device; those of an emulator or of this machine's processor do not."""
         return self.where == "device"
 
     def as_published(self) -> Json:
-        """What a path or a name of a machine would say of its owner is left out."""
+        """The published JSON, without paths and names that would identify the owner of the machine."""
         place = published(self.device, without=("folder", "python", "free_bytes", "temperature"))
         told = published(self, without=("device", "temperature_after"))
         temperature = {"before": self.device.temperature, "after": self.temperature_after}
@@ -90,10 +93,10 @@ class RunRecord(Published):
 
 
 def keep_record(package: Path, content: str, record: RunRecord) -> str:
-    """Keep a record in the package it is about, and tell it in the package's report; its path there.
+    """Store a record in the package it is about, add it to the package's report, and return its path in the package.
 
-    ``content`` is what was run: PackageError where the package holds another by now. Runs that end at the same time
-    wait for each other; each is kept.
+    ``content`` identifies what was run. Runs that end at the same time wait for each other and all are kept. Raises
+    PackageError if the package has changed since, or stays in use for a minute.
     """
     until = time.monotonic() + _WAIT_SECONDS
     with ExitStack() as held:
@@ -127,7 +130,7 @@ def keep_record(package: Path, content: str, record: RunRecord) -> str:
 
 
 def last_samples(place: Path) -> tuple[float, ...]:
-    """The raw times of a record, or of the last run that a package keeps; InputError where there are none."""
+    """Return the raw times of a record file, or of the last run in a package. Raises InputError if there are none."""
     file = place
     if place.is_dir():
         runs = read_manifest(place).get("runs") or []

@@ -1,6 +1,6 @@
-"""A package on a device: looked at, pushed, run, judged by the one judge, measured, recorded. Diagnosed where it fails.
+"""Runs a package on a device: looks at the device, pushes, runs, judges, measures and records, or diagnoses a failure.
 
-What runs there is the backend's business, how one gets there the connection's.
+The backend decides what runs there; the connection decides how it gets there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ __all__ = ["RunOptions", "RunReport", "run_package", "run_there"]
 
 
 class RunOptions(Measuring, eq=False):
-    """How to run on any device: on which samples, how to measure, held against which earlier times."""
+    """How to run on any device: the samples, how to measure, and the earlier times to compare with.
+
+    ``data`` of None uses the samples of the package; ``against`` of None compares with
+    nothing. ``keep`` keeps the folder on the device.
+    """
 
     data: Path | None = None
     against: Path | None = None
@@ -48,7 +52,10 @@ class RunOptions(Measuring, eq=False):
 
 
 class RunReport(Published):
-    """How a run ended: its record and where that is kept, or what the program's log says of the failure."""
+    """The result of a run: its record and the path of that, or what the program's log says about the failure.
+
+    ``record`` is None if the program failed; ``diagnosis`` is None if it succeeded.
+    """
 
     record: RunRecord | None
     path: str = ""
@@ -58,18 +65,18 @@ class RunReport(Published):
 
     @property
     def exit_status(self) -> int:
-        """0 right and within its budget; 1 not; 5 the program on the device failed."""
+        """0 if right and within its budget, 1 if not, 5 if the program on the device failed."""
         return 5 if self.record is None else self.record.exit_status
 
     def as_published(self) -> Json:
-        """What ``deploykit run --json`` prints."""
+        """The JSON that ``deploykit run --json`` prints."""
         if self.record is not None:
             return {"ok": self.exit_status == 0, "record": self.path, **self.record.to_json()}
         return {"schema": 1, "ok": False, "status": self.status, "log": self.said, "diagnosis": self.diagnosis}
 
 
 class _Run(NamedTuple):
-    """What happened there; ``results`` is None where the program failed."""
+    """What happened on the device; ``results`` is None if the program failed."""
 
     place: Place
     job: DeviceJob
@@ -78,9 +85,9 @@ class _Run(NamedTuple):
 
 
 def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Tell) -> RunReport:
-    """Run a package on a device, and keep the record in it. Raises DeploykitError.
+    """Run a package on a device and store the record in the package. Raises DeploykitError.
 
-    Nothing is kept of a run that did not come to its end.
+    Nothing is stored for a run that did not end.
     """
     budget_us = row.budget_us
     manifest = read_manifest(package)
@@ -92,7 +99,7 @@ def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Tell) 
     judge = judge_of(package, manifest.get("status") or {}, row.thresholds, data=options.data)
     with scratch() as folder:
         run = run_there(package, row, options, judge.feeds, folder, tell, otherwise=judge)
-        if run.results is None:  # what its log says, in the words of the catalogue of known failures
+        if run.results is None:  # explain the failure with the catalogue of known failures
             log = run.end.log
             said = tuple(log.read_text("utf-8", "replace").splitlines())
             return RunReport(record=None, status=run.end.status, said=said, diagnosis=diagnosis_of(log, package))
@@ -103,9 +110,9 @@ def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Tell) 
         raise ToolError(f"{row.at}: did not compute {', '.join(missing)}")
     verdict = judge.judged(outputs)
     beside = None if judge.emulated is None or where != "device" else judge.judged(judge.emulated)
-    # Of a device whose clock was set meanwhile the times add up to more than its whole run took by this clock.
+    # If the device's clock was set during the run, the times add up to more than the whole run took by this clock.
     latency = summarize(results.latencies_us, within_s=run.end.took_s) if results.latencies_us else None
-    if latency is not None and where != "device":  # that an emulator gets slower says nothing about a chip
+    if latency is not None and where != "device":  # a slower emulator says nothing about a chip
         latency = replace(latency, trend=replace(latency.trend, words=""))
     budget = None
     if budget_us is not None and latency is not None:
@@ -145,10 +152,11 @@ def run_there(
     *,
     otherwise: PackageJudge | None = None,
 ) -> _Run:
-    """Run a package on some samples, neither judged nor recorded. ToolError where the device or the way to it fails.
+    """Run a package on the given samples, without judging or recording.
+    Raises ToolError if the device or connection fails.
 
-    What comes back lies in ``folder``. Where the backend runs nothing on this machine, the processor runs the model
-    of ``otherwise``.
+    The results are written to ``folder``. If the backend runs nothing on this machine, its processor runs the model of
+    ``otherwise``; None raises UsageError instead.
     """
     manifest = read_manifest(package)
     backend = load_backend(str(manifest["backend"]))
@@ -169,13 +177,13 @@ def run_there(
                 results = session_results(request, end.pulled)
             elif end.status == 0:
                 results = backend.device_results(package, request, end.pulled)
-        except InputError as error:  # of a profile or an output: the device's fault, not the user's file
+        except InputError as error:  # in a profile or an output: the device's fault, not the user's file
             raise ToolError(f"{row.at}: sent what cannot be read", why=error.what) from None
     return _Run(visit.place, job, end, results)
 
 
 def _check_chip(place: Place, manifest: Json, backend: AnyBackend) -> None:
-    """ToolError where a device says that it is another chip than the package was made for, of another architecture."""
+    """Raise ToolError if the device reports a chip of another architecture than the package was made for."""
     target = manifest.get("target") or {}
     found = backend.device_of_id(place.soc) if place.soc else None
     if found is None or found.id == target.get("id"):
@@ -190,7 +198,10 @@ def _check_chip(place: Place, manifest: Json, backend: AnyBackend) -> None:
 
 
 def _check_distributions(visit: Visit, job: DeviceJob) -> None:
-    """ToolError where the device's Python has no runtime, or one of another release; nothing was pushed by then."""
+    """Raise ToolError if the device's Python lacks the runtime or has another release of it.
+
+    This is checked before anything is pushed.
+    """
     for name, wanted in job.distributions.items():
         asked = f"print(m.version({name!r}))"
         code = f"import importlib.metadata as m\ntry: {asked}\nexcept m.PackageNotFoundError: print()"
@@ -206,14 +217,14 @@ def _check_distributions(visit: Visit, job: DeviceJob) -> None:
 
 
 def _on_cpu(package: Path, judge: PackageJudge, request: DeviceRequest) -> DeviceJob:
-    """The packaged model on this machine's processor, its encodings put in where they lie beside it."""
+    """Make a job that runs the packaged model on this machine's processor, with encodings from beside it inserted."""
     if len(judge.pieces) > 1:
         raise ToolError(f"{package}: is run in pieces", why="on this machine one model is run, not a chain of them")
     model = whole_model(judge.whole)
     if judge.alone is not None:
         model = insert_qdq(model, judge.alone, bias="float").model
     file = DeviceFile("model.onnx", model.SerializeToString())
-    # What single operators take on a processor says nothing about the device.
+    # The times of single operators on a processor say nothing about the device.
     return session_job(replace(request, profile=False), {"model": file.path}, [file], where="simulated")
 
 

@@ -1,6 +1,6 @@
-"""Runs a model on the machine it was pushed to, on given samples, and measures: job.json in, result.json out.
+"""Runs a model on given samples on the machine it was pushed to, and measures: reads job.json, writes result.json.
 
-It stands alone, for a Python with numpy and ONNX Runtime: it imports nothing of deploykit and knows no provider.
+It is self-contained, for a Python with numpy and ONNX Runtime: it imports nothing of deploykit and knows no provider.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _PROFILED_RUNS = 2
 
 
 def open_session(job: Mapping[str, Any], *, profile: str = "") -> Any:
-    """A session on the provider of the job, and on no other; ``profile`` is the beginning of a profile's name."""
+    """Open a session on the provider of the job and on no other; ``profile`` is the file name prefix of a profile.
+
+    Exits the process if the provider is not used. "" measures no profile.
+    """
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
     if profile:
@@ -35,7 +38,7 @@ def open_session(job: Mapping[str, Any], *, profile: str = "") -> Any:
     options = {**job.get("options", {}), **(job.get("profile_options", {}) if profile else {})}
     providers: list[Any] | None = [(wanted, options)] if wanted else ["CPUExecutionProvider"]
     if plugin is not None and module is not None:
-        with suppress(Exception):  # a second session of one process finds it registered
+        with suppress(Exception):  # already registered by an earlier session of this process
             ort.register_execution_provider_library(wanted, getattr(module, plugin["library"])())
         devices = [device for device in ort.get_ep_devices() if device.ep_name == wanted][:1]
         if not devices:
@@ -53,16 +56,16 @@ def open_session(job: Mapping[str, Any], *, profile: str = "") -> Any:
 
 
 def plugin_module(job: Mapping[str, Any]) -> Any:
-    """The module that brings the provider; None where none is named, or it is built in."""
+    """Return the module that brings the provider; None if none is named or the provider is built in."""
     with suppress(ImportError, LookupError):
         return importlib.import_module(job["plugin"]["module"])
     return None
 
 
 def measured(session: Any, feed: Mapping[str, Any], job: Mapping[str, Any]) -> list[float]:
-    """Microseconds of each inference after the warm-up: at most so many, and for at most so many seconds.
+    """Return the microseconds of each inference after the warm-up, within the job's limits of count and seconds.
 
-    The clock is one that nobody sets.
+    The clock is monotonic, so setting the system clock does not affect it.
     """
     until = time.monotonic() + job["seconds"]
     for _ in range(job["warmup"]):
@@ -78,7 +81,7 @@ def measured(session: Any, feed: Mapping[str, Any], job: Mapping[str, Any]) -> l
 
 
 def peak_mb() -> float | None:
-    """The largest resident set of this process, in MiB, where the system tells."""
+    """The peak resident set size of this process in MiB, None if the system does not report it."""
     try:
         import resource
     except ImportError:
@@ -87,7 +90,7 @@ def peak_mb() -> float | None:
 
 
 def main() -> None:
-    """Run the samples, measure one of them again and again, and profile in a session of its own."""
+    """Run the samples, measure repeated inferences of the first, and profile in a separate session."""
     job = json.loads(Path("job.json").read_text("utf-8"))
     versions = {"onnxruntime": ort.__version__, "python": sys.version.split()[0]}
     if (module := plugin_module(job)) is not None:
@@ -110,7 +113,7 @@ def main() -> None:
         "peak_mb": peak_mb(),
         "versions": versions,
     }
-    # Last, and in one step: who finds it finds all the rest.
+    # Written last and atomically: whoever finds it also finds all other files.
     part = Path("result.json.part")
     part.write_text(json.dumps(result), "utf-8")
     part.replace("result.json")

@@ -1,4 +1,4 @@
-"""A run by ONNX Runtime on the far side, for every backend whose provider has a Python there, and for the plain CPU."""
+"""Runs ONNX Runtime on the remote side, for every backend whose provider works with Python, and for the plain CPU."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def session_job(
     distributions: Mapping[str, str] | None = None,
     where: str = "device",
 ) -> DeviceJob:
-    """Run a model, one of ``files``, by the runner in the device's Python. ToolError where the device has none.
+    """Make a job that runs a model, one of ``files``, with the runner in the device's Python.
 
-    ``asked`` names the ``model`` and, unless the CPU is to run it, the ``provider`` with its ``options``, ``entries``
-    of the session, ``profile_options`` for the run that is profiled, and the ``plugin`` that brings the provider: a
-    module, its function that gives the ``library``, by option those that give ``paths``, and where these lie in an
-    ONNX Runtime that has the provider ``built_in``. ``distributions`` must be installed there in these very versions.
+    ``asked`` names the ``model`` and, unless the CPU runs it, the ``provider`` with its ``options``, session
+    ``entries``, ``profile_options`` for the profiled run, and the ``plugin`` that brings the provider. A plugin has a
+    module, the name of its function that returns the ``library``, the functions that return the ``paths`` of options,
+    and those paths for an ONNX Runtime with the provider ``built_in``. ``distributions`` must be installed there in
+    exactly these versions. Raises ToolError if the device has no Python.
     """
     place = request.place
     if not place.python:
@@ -70,9 +71,10 @@ def session_job(
 def session_results(
     request: DeviceRequest, folder: Path, origins: Origins | None = None, *, npu: str = ""
 ) -> DeviceResults:
-    """What the runner left; ToolError for what is not of its shape.
+    """Read what the runner wrote. Raises ToolError if it has another format.
 
-    With ``origins`` also the kernels by the session's own profile, where ``npu`` is the provider that stands for it.
+    With ``origins`` the kernels are also read from the session's profile, where ``npu`` is the
+    provider that counts as the NPU. None skips them.
     """
     outputs = [dict[str, Numbers]() for _ in request.feeds]
     profile = folder / _PROFILE

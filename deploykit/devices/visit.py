@@ -1,6 +1,7 @@
-"""One visit to a device: what it says of itself, what is pushed by hash, the run in a folder of its own, cleaning up.
+"""One visit to a device: query it, push files by their hash, run in a separate folder, clean up.
 
-It knows no backend and judges nothing. A folder there holds ``files/<sha256>``, kept between runs, and ``runs/<name>``.
+It knows no backend and judges nothing. The remote folder holds
+``files/<sha256>``, kept between runs, and ``runs/<name>``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from deploykit.packages.manifests import hash_file
 
 __all__ = ["Visit", "VisitEnd", "visiting"]
 
-_ROOM = 64 << 20  # bytes beside what is pushed: outputs, profiles, logs
+_ROOM = 64 << 20  # bytes for outputs, profiles and logs, in addition to the pushed files
 _KEPT_DAYS = 30
 _HOTTEST = "cat /sys/class/thermal/thermal_zone*/temp 2>/dev/null | sort -n | tail -n 1"
 _LOOK = """
@@ -57,7 +58,10 @@ say end yes
 
 
 class VisitEnd(NamedTuple):
-    """How the program on the device ended, what it said and left, and how long this side waited for it."""
+    """How the program on the device ended: its log, its files, and how long this side waited for it.
+
+    ``temperature`` is in degrees Celsius, None if unknown.
+    """
 
     status: int
     log: Path
@@ -67,7 +71,7 @@ class VisitEnd(NamedTuple):
 
 
 class Visit(Record):
-    """An open way to a device, what it is, and which contents it holds already."""
+    """An open connection to a device, a description of the device, and the hashes of the files it already holds."""
 
     connection: Connection
     place: Place
@@ -75,7 +79,9 @@ class Visit(Record):
     tell: Tell
 
     def run(self, job: DeviceJob, scratch: Path) -> VisitEnd:
-        """Push what is missing, run, pull the results. ToolError where the connection or the device fails."""
+        """Push the missing files, run the job and pull the results. Raises
+        ToolError if the connection or the device fails.
+        """
         digests, missing = dict[str, str](), dict[str, Path]()
         for file in job.files:
             if isinstance(file.source, Path):
@@ -123,14 +129,14 @@ class Visit(Record):
         return VisitEnd(status=status, log=log, pulled=pulled, took_s=took_s, temperature=temperature)
 
     def _assembling(self, job: DeviceJob, digests: Mapping[str, str]) -> str:
-        """A script that fills the run's folder, of what is held and what was pushed, and tells what is in each file."""
+        """Return a script that fills the run's folder from stored and pushed files and prints the hash of each file."""
         folder = quote(self.place.folder)
         lines = [f"mkdir -p {folder} && cd {folder} || exit 1"]
         lines.append("for f in .pushed/*; do [ -f $f ] && mv $f ../../files/; done")
         lines += [f"mkdir -p {quote(parent)}" for parent in sorted({str(Path(f.path).parent) for f in job.files})]
         for file in job.files:
             stored, name = f"../../files/{digests[file.path]}", quote(file.path)
-            # Some systems allow no second name for a file; a library must be a real file in any case.
+            # Some systems allow no hard links; a library must be a real file in any case.
             lines.append(f"ln {stored} {name} 2>/dev/null || cp {stored} {name} || exit 1; touch -c {stored}")
             lines += [f"chmod 700 {name}"] if file.executable else []
         return "\n".join([*lines, *(f"sha256sum {quote(file.path)}" for file in job.files)])
@@ -138,10 +144,10 @@ class Visit(Record):
 
 @contextmanager
 def visiting(row: DeviceRow, scratch: Path, *, keep: bool = False, tell: Tell) -> Iterator[Visit]:
-    """Look at a device, and open a folder for one run; at the end it is removed, unless it is to be kept.
+    """Query a device and open a folder for one run, which is removed at the end unless ``keep`` is set.
 
-    What runs of this machine left there that were killed is removed with it. This machine is given a folder in
-    ``scratch``. ToolError for a device that cannot be reached or answers garbage.
+    Folders that killed runs of this machine left there are also removed. With ``local`` the folder is in ``scratch``.
+    Raises ToolError for a device that cannot be reached or gives unreadable answers.
     """
     here = row.at == "local"
     connection = connection_to(row.at, folder=str(scratch / "device") if here else row.folder)
@@ -160,7 +166,7 @@ def visiting(row: DeviceRow, scratch: Path, *, keep: bool = False, tell: Tell) -
         )
     mine = f"{hashlib.sha256(f'{socket.gethostname()}:{os.getuid()}'.encode()).hexdigest()[:8]}-"
     dead = [name for name in told.get("run", []) if _is_dead(name.removeprefix("runs/"), mine)]
-    # What is kept goes by another name: the next run takes it for nobody's.
+    # A folder to keep has another prefix, so that later runs do not remove it.
     folder = f"{root}/runs/{'kept-' if keep else mine}{os.getpid()}-{secrets.token_hex(4)}"
     free = said.get("free", "").split()
     names = ("system", "machine", "abi", "soc", "release", "python")
@@ -181,23 +187,23 @@ def visiting(row: DeviceRow, scratch: Path, *, keep: bool = False, tell: Tell) -
         if keep:
             tell(f"kept on the device: {folder}")
         if gone:
-            with suppress(DeploykitError):  # a device that is gone is cleaned up by the next run
+            with suppress(DeploykitError):  # if the device is gone, the next run cleans up
                 connection.ask(f"rm -rf {' '.join(map(quote, gone))}", timeout=30.0)
 
 
 def _is_dead(name: str, mine: str) -> bool:
-    """Whether a run's folder was left by a process of this machine that is no more."""
+    """Whether a run's folder was left by a process of this machine that no longer exists."""
     number = name.removeprefix(mine).partition("-")[0]
     try:
         if name.startswith(mine) and number.isdigit():
             os.kill(int(number), 0)
-    except (OSError, OverflowError) as error:  # of another user's process, or no number of one, nothing is known
+    except (OSError, OverflowError) as error:  # not a process number, or the process of another user
         return isinstance(error, ProcessLookupError)
     return False
 
 
 def _words(lines: list[str]) -> dict[str, list[str]]:
-    """What a script of ours said, by key; every other line is somebody else's."""
+    """Return the values that our script printed, by key; all other lines are ignored."""
     said: dict[str, list[str]] = {}
     for line in lines:
         key, equals, value = line.removeprefix("deploykit-").partition("=")
@@ -207,6 +213,6 @@ def _words(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _celsius(told: Mapping[str, list[str]]) -> float | None:
-    """The system tells thousandths."""
+    """The reported temperature in degrees Celsius, None if unknown; the system reports thousandths."""
     word = (told.get("temperature") or [""])[-1].strip()
     return int(word) / 1000 if word.isdigit() else None

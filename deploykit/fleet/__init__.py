@@ -1,3 +1,3 @@
-"""Many models times many targets: the file that names them, the runs, the page, and what other engines are given."""
+"""Packages many models for many targets: the file that names them, the runs, the pages, and files for other engines."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""Cells: one model for one target each, expanded from ``deploykit.toml``, with the request and the key of their inputs.
+"""Expands ``deploykit.toml`` into cells: one model for one target each, with the request and a key of its inputs.
 
-A result with the same key need not be made again: it stands for the request, the bytes of every input and the versions
-that read them. Nothing is packaged here.
+A result with the same key need not be made again: the key covers the request, the bytes of every input and the versions
+of the tools. Nothing is packaged here.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ __all__ = [
 
 _PATHS = ("encodings", "float_tensors", "calibration", "references")
 _MOST_FILES = 100_000
-# A line of the file adds as many cells as it has targets or models.
+# One line of the file can add as many cells as there are targets or models.
 _MOST_CELLS = 10_000
 
 Row = TypeVar("Row", bound=Shared)
 
 
 class Cell(Record):
-    """One package to be made. ``id`` is a path of two parts, model and target, and the folder of its results."""
+    """One package to be made. ``id`` is a path of two parts, model and
+    target; its results are in the folder of that name.
+    """
 
     id: str
     model: str
@@ -60,12 +62,15 @@ class Cell(Record):
     request: Request
 
     def to_json(self) -> Json:
-        """What a process that makes it is told."""
+        """The JSON that a process needs to make this cell."""
         return {"id": self.id, "request": request_to_json(self.request)}
 
 
 def cells_of(described: Described, folder: Path) -> tuple[Cell, ...]:
-    """Every cell of the file that lies in ``folder``, model by model. UsageError where nothing is left."""
+    """Return every cell of the file in ``folder``, ordered by model.
+
+    Raises UsageError if no cell is left, InputError for too many cells or two with the same id.
+    """
     made, matrix = [], described.matrix
     models = matrix.models or tuple(described.models)
     rows = [(target, described.targets[target]) for target in matrix.targets or described.targets]
@@ -90,7 +95,7 @@ def cells_of(described: Described, folder: Path) -> tuple[Cell, ...]:
         raise UsageError("the file leaves no model for any target", next="look at matrix.exclude")
     seen = set[str]()
     for cell in made:
-        if cell.id.casefold() in seen:  # some disks do not tell letters apart
+        if cell.id.casefold() in seen:  # some file systems ignore case
             raise InputError(f"two cells are called {cell.id}", next="give matrix.include entries names of their own")
         seen.add(cell.id.casefold())
     order = {name: position for position, name in enumerate(described.models)}
@@ -98,7 +103,10 @@ def cells_of(described: Described, folder: Path) -> tuple[Cell, ...]:
 
 
 def chosen_cells(cells: Iterable[Cell], only: Iterable[str]) -> tuple[Cell, ...]:
-    """The cells whose id matches one of the patterns, a model or a target alone included; all without patterns."""
+    """Return the cells that match one of the patterns by id, model or target; all cells if there are no patterns.
+
+    Raises UsageError if none matches.
+    """
     known, patterns = tuple(cells), tuple(only)
     found = tuple(
         cell
@@ -122,7 +130,10 @@ def _cell(
     folder: Path,
     more: Included | None = None,
 ) -> Cell:
-    """The nearest word wins, of the cell, the target, the model, the file; ``options`` and ``own`` key by key."""
+    """Make one cell. The most specific setting wins, in the order cell, target, model, file.
+
+    ``options`` and ``own`` are merged key by key. Raises UsageError for settings that are not valid.
+    """
     row = described.targets[target]
     everywhere = tuple(name for one in described.targets.values() for name in one.backends)
     shared = [
@@ -139,7 +150,7 @@ def _cell(
         own |= one.own
         named = {item.name: getattr(one, item.name) for item in fields(Shared)}
         core |= {name: value for name, value in named.items() if value is not None and name not in ("options", "own")}
-    # What an empty text is set to is not set.
+    # An empty text removes a setting.
     core = {name: value for name, value in core.items() if value != ""}
     paths = {spec.name for spec in all_options() if spec.kind == "path"}
     own = {name: Path(value) if name in paths and isinstance(value, str) else value for name, value in own.items()}
@@ -156,7 +167,7 @@ def _cell(
 
 
 def _without_others(row: Row, backend: str | None, among: Collection[str]) -> Row:
-    """What is said for cells of several backends, without the options that this one lacks and another of them has."""
+    """Return a row without options that belong only to other backends in ``among`` and not to this one."""
     if backend is None or not row.own:
         return row
     owners: dict[str, set[str]] = {}
@@ -171,7 +182,7 @@ def _without_others(row: Row, backend: str | None, among: Collection[str]) -> Ro
 
 
 def moved(request: Request, place: Callable[[Path], Path]) -> Request:
-    """The same request with every path that it names put through ``place``."""
+    """Return the same request with ``place`` applied to every path in it."""
     paths = {name: place(value) for name in _PATHS if (value := getattr(request, name)) is not None}
     own = {name: place(value) if isinstance(value, Path) else value for name, value in request.adapter_options.items()}
     inputs = tuple(_moved_input(text, place) for text in request.inputs)
@@ -184,18 +195,18 @@ def _moved_input(text: str, place: Callable[[Path], Path]) -> str:
 
 
 def request_to_json(request: Request) -> Json:
-    """Every field of a request that is set, as JSON has it."""
-    made: Json = to_builtins(request, enc_hook=str)  # a path is its text
+    """Return the fields of a request that are set, as JSON."""
+    made: Json = to_builtins(request, enc_hook=str)  # paths become text
     return {name: value for name, value in made.items() if value is not None}
 
 
 def request_from_json(value: Json) -> Request:
-    """The request that ``request_to_json`` wrote."""
+    """Return the request that ``request_to_json`` wrote."""
     return convert(value, Request, dec_hook=lambda kind, text: kind(text))
 
 
 class Keys:
-    """Makes keys; each file is hashed once, and each model read once, however many cells it belongs to."""
+    """Makes keys of cells; each file is hashed once and each model read once, for any number of cells."""
 
     def __init__(self) -> None:
         self._digest = cache(lambda path: hash_file(path)[1])
@@ -203,7 +214,9 @@ class Keys:
         self._tools = tool_versions()
 
     def key(self, cell: Cell) -> str:
-        """The key of one cell; InputError where an input cannot be read. Where files lie is no part of it."""
+        """Return the key of one cell, which does not depend on where files
+        are. Raises InputError for an unreadable input.
+        """
         roles = dict(_by_role(cell.request, self._external(cell.request.model)))
         facts = {
             "request": request_to_json(moved(cell.request, lambda _: Path())),
@@ -215,16 +228,16 @@ class Keys:
 
 
 def input_files(request: Request) -> Iterator[Path]:
-    """Every file that a request names or reads, external data and the files of folders included."""
+    """Yield every file that a request names or reads, including external data and the files in folders."""
     for _, paths in _by_role(request, _external(request.model)):
         yield from paths
 
 
 def tool_versions() -> dict[str, str]:
-    """The versions of deploykit, of the packages of backends, and of what these require; "" where it is missing."""
+    """Return the versions of deploykit, backend packages and their requirements; "" for one that is not installed."""
     owners = {entry.dist.name for entry in entry_points(group="deploykit.backends") if entry.dist is not None}
     needed = [Requirement(text) for owner in owners for text in requires(owner) or ()]
-    # Packages of the extras for tests change no verdict.
+    # Packages for tests do not affect any verdict.
     only_tests = ('extra == "test"', 'extra == "dev"')
     names = owners | {row.name for row in needed if not any(extra in str(row.marker) for extra in only_tests)}
     found: dict[str, str] = {}
@@ -254,13 +267,13 @@ def _by_role(request: Request, external: tuple[Path, ...]) -> Iterator[tuple[str
 
 
 def _file_of(declared: str) -> Path | None:
-    """The file of an ``--input NAME=FILE.npy``; None where a value is declared."""
+    """Return the file of an ``--input NAME=FILE.npy``, None if it declares no file."""
     _, _, value = declared.partition("=")
     return Path(value) if value.lower().endswith((".npy", ".npz")) else None
 
 
 def _files_at(path: Path) -> Iterator[Path]:
-    """A file, or those of a folder in the order of their names."""
+    """Yield the file itself, or the files of a folder sorted by name. Raises InputError for too many files."""
     if not path.is_dir():
         regular_size(path)
         yield path

@@ -1,6 +1,7 @@
-"""Runs cells on other machines through Dask's scheduler: inputs sent once to each worker, packages sent back.
+"""Runs cells on other machines through Dask's scheduler: each worker receives inputs once and returns packages.
 
-Scheduling, retries and moving data are Dask's; a worker makes its cells as this machine would, in processes of its own.
+Dask handles scheduling, retries and data transfer; a worker makes its
+cells as this machine would, in its own processes.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ __all__ = ["address_of", "run_on_cluster"]
 
 _DASK = "dask://"
 _TOPIC = "deploykit-news"
-_RETRIES = 2  # how often a batch whose worker died is begun again elsewhere
-_MOST_SENT = 1 << 30  # bytes of one input beyond which it is not sent through the scheduler's network
-# Memory that a worker is asked for: this much, and that many times the bytes of the inputs.
+_RETRIES = 2  # how often a batch is restarted elsewhere after its worker died
+_MOST_SENT = 1 << 30  # bytes; larger inputs are not sent through the scheduler's network
+# Memory requested on a worker: this many bytes, plus this many times the bytes of the inputs.
 _ROOM, _PER_BYTE = 1 << 30, 6
 _CONNECT_SECONDS = 20
-_AHEAD = 2  # tasks per thread of a worker: one that runs, one whose inputs are on their way
+_AHEAD = 2  # tasks per worker thread: one that runs and one whose inputs are being sent
 
 
 def address_of(executor: str) -> str | None:
-    """The scheduler's address that an ``--executor`` names, None for this machine; UsageError for what is neither."""
+    """Return the scheduler's address that ``--executor`` names, None for this
+    machine. Raises UsageError for anything else.
+    """
     if executor == "local":
         return None
     if not executor.startswith(_DASK) or executor == _DASK:
@@ -51,9 +54,10 @@ def address_of(executor: str) -> str | None:
 def run_on_cluster(
     address: str, batches: Sequence[Batch], folder: Path, *, limit: float, fail_fast: bool, tell: Tell
 ) -> Iterator[CellResult]:
-    """Make batches on the workers of a scheduler; every cell has a result, which lies in ``folder``.
+    """Make batches on the workers of a scheduler; every cell gets a result, which is also written below ``folder``.
 
-    Raises UsageError without ``distributed``, ToolError where no scheduler answers or no worker has the same versions.
+    ``limit`` is in seconds per cell. Raises UsageError without ``distributed``, ToolError if no
+    scheduler answers or no worker has the same versions.
     """
     if not batches:
         return
@@ -64,7 +68,7 @@ def run_on_cluster(
         waiting: dict[Any, tuple[Batch, int]] = {}
 
         def begin(batch: Batch, tries: int) -> Iterator[CellResult]:
-            """Send a batch; where it cannot be sent that is its result."""
+            """Send a batch; if it cannot be sent, yield that error as the result of its cells."""
             try:
                 waiting[future := cluster.submit(batch)] = (batch, tries)
                 ended.add(future)
@@ -74,7 +78,7 @@ def run_on_cluster(
         left = deque(batches)
 
         def fill() -> Iterator[CellResult]:
-            """Send no more than keeps the workers busy: what waits here may go to a worker that comes later."""
+            """Send only enough to keep the workers busy: what remains may go to a worker that joins later."""
             while left and len(waiting) < cluster.room():
                 yield from begin(left.popleft(), 1)
 
@@ -84,7 +88,7 @@ def run_on_cluster(
             bad = False
             try:
                 results = _received(dict(future.result()), batch, folder)
-            except Exception as error:  # its worker died, or the inputs that died with it, among other things
+            except Exception as error:  # for example its worker died, or the inputs that it held
                 why = f"{type(error).__name__}: {str(error)[:300]}"
                 failed = _failed(batch, ToolError("the cluster did not make it", why=why), folder)
                 results = begin(batch, tries + 1) if tries <= _RETRIES else failed
@@ -120,7 +124,10 @@ def _distributed() -> Any:
 
 
 def _alike(client: Client, tell: Tell) -> dict[str, int]:
-    """The workers with the versions of this machine, each with its memory in bytes, 0 for no limit."""
+    """Return the workers with the same versions as this machine, each with its memory in bytes, 0 for no limit.
+
+    Raises ToolError if there are none.
+    """
     mine = tool_versions()
     known = client.run(tool_versions, on_error="return")
     limits = {name: int(facts["memory_limit"] or 0) for name, facts in client.scheduler_info(-1)["workers"].items()}
@@ -149,7 +156,7 @@ def _difference(mine: Mapping[str, str], theirs: object) -> str:
 
 
 class _Cluster(Record):
-    """Turns batches into tasks; ``sent`` are the inputs that lie on the workers already, by their digests."""
+    """Turns batches into tasks; ``sent`` maps the digests of inputs to their copies on the workers."""
 
     client: Client
     limit: float
@@ -158,23 +165,26 @@ class _Cluster(Record):
     sent: dict[str, Future[bytes]] = field(default_factory=dict)
 
     def room(self) -> int:
-        """How many tasks keep the workers that are there now busy, one of each thread's waiting; at least one."""
+        """Return how many tasks keep the current workers busy, with one waiting per running one; at least one."""
         workers = self.client.scheduler_info(-1)["workers"]
         return max(1, _AHEAD * sum(int(facts["nthreads"]) for facts in workers.values()))
 
     def submit(self, batch: Batch) -> Future[Any]:
-        """One task for a batch, for the workers that are there now and have the memory."""
+        """Submit one task for a batch to those current workers that have enough memory.
+
+        Raises DeploykitError for unreadable inputs or if no worker is suitable.
+        """
         paths = sorted({path.absolute() for cell, _ in batch for path in input_files(cell.request)})
         root = Path(commonpath([path.parent for path in paths]))
         sizes = [path.stat().st_size for path in paths]
         fitting = _fitting(_alike(self.client, self.tell), _ROOM + _PER_BYTE * sum(sizes), sizes)
         digests = [hash_file(path)[1] for path in paths]
         for path, digest in zip(paths, digests, strict=True):
-            if digest not in self.sent or self.sent[digest].status != "finished":  # lost with the workers that held it
+            if digest not in self.sent or self.sent[digest].status != "finished":  # lost with its workers
                 data = read_regular(path)
                 self.sent[digest] = self.client.scatter(data, hash=False, workers=fitting, broadcast=True, direct=False)
 
-        # Paths below the root are relative, as a worker places them.
+        # Paths are relative to the root, and a worker recreates them below its own.
         def near(path: Path) -> Path:
             return path.absolute().relative_to(root)
 
@@ -211,7 +221,7 @@ def _fitting(workers: Mapping[str, int], needed: int, sizes: Sequence[int]) -> l
 def make_on_worker(
     told: Sequence[Json], names: Sequence[str], contents: Sequence[bytes], limit: float, fail_fast: bool
 ) -> list[tuple[str, bytes]]:
-    """On a worker: place the inputs by their names, make the cells, and return the folder of each as an archive."""
+    """Run on a worker: store the inputs by name, make the cells, and return the folder of each as an archive."""
     with scratch() as folder:
         root = folder / "inputs"
         for name, content in zip(names, contents, strict=True):
@@ -232,7 +242,7 @@ def _tell(cell: str, line: str) -> None:
 
 
 def _received(made: Mapping[str, bytes], batch: Batch, folder: Path) -> Iterator[CellResult]:
-    """The results of a batch that ended, put in their places."""
+    """Unpack the results of a batch that ended into the result folder and yield them."""
     for cell, key in batch:
         if cell.id not in made:
             continue
@@ -250,7 +260,7 @@ def _failed(batch: Batch, error: DeploykitError, folder: Path) -> Iterator[CellR
 
 
 def packed(folder: Path, cell: str) -> bytes:
-    """The result and the package of one cell; names in the archive are relative to its folder."""
+    """Pack the result and the package of one cell into an archive, with names relative to the cell's folder."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         archive.add(folder / CELLS / cell, arcname=".")
@@ -258,20 +268,22 @@ def packed(folder: Path, cell: str) -> bytes:
 
 
 def unpack(data: bytes, folder: Path, cell: str) -> CellResult:
-    """Put what ``packed`` made in its place in a result folder; InputError for anything else, PackageError where it
-    cannot replace what stands there."""
+    """Unpack an archive made by ``packed`` into a result folder.
+
+    Raises InputError for any other data, PackageError if it cannot replace the existing package.
+    """
     place = with_folder(folder / CELLS / cell / PACKAGE)
     with workspace(place.parent, PACKAGE) as room:
         unpacked = room / CELLS / cell
         unpacked.mkdir(parents=True)
         try:
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-                # No links, no devices, nothing above the folder; "data" asks for that and more.
+                # Reject links, devices and paths outside the folder; the filter "data" checks that and more.
                 for member in archive:
                     path = PurePosixPath(member.name)
                     if not (member.isfile() or member.isdir()) or path.is_absolute() or ".." in path.parts:
                         raise InputError(f"{cell}: what the worker sent is no package")
-                # Python 3.11.2 has no such filter yet; names and kinds were looked at above.
+                # Python 3.11.2 lacks this filter; names and kinds were checked above.
                 archive.extraction_filter = getattr(tarfile, "data_filter", None)
                 archive.extractall(unpacked)
         except (tarfile.TarError, OSError, EOFError) as error:

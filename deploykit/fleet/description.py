@@ -1,6 +1,6 @@
-"""``deploykit.toml`` as values: models, targets, what is packaged for what. It reads the file and expands nothing.
+"""Reads ``deploykit.toml`` into values: models, targets and what is packaged for which. It does not expand cells.
 
-Paths in the file are relative to the file.
+Paths in the file are relative to it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["FILE_NAME", "Described", "Included", "Shared", "read_file", "schema"
 
 FILE_NAME = "deploykit.toml"
 
-# What becomes a folder and a word on a command line.
+# These names become folder names and command line arguments.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Shared(Record):
-    """What ``deploykit package`` takes, for all, for one model, for one target or for one cell; the nearest wins.
+    """Settings of ``deploykit package`` for the whole file, a model, a target or a cell; the most specific wins.
 
-    ``options`` are documented configuration keys, ``own`` the options of a backend by their names; of both only what
-    is named here is set, the rest stays as the less near one says.
+    ``options`` are documented configuration keys, ``own`` the options of a backend by name; both are merged key by key
+    with less specific ones. None means not set.
     """
 
     encodings: str | None = None
@@ -51,13 +51,13 @@ class Shared(Record):
 
 
 class ModelRow(Shared):
-    """One model: an ONNX file, and what goes with it."""
+    """One model: an ONNX file and the settings for it."""
 
     path: str
 
 
 class TargetRow(Shared):
-    """One device, under each of ``backends`` and ``sdks``; none named: the device's first, the newest."""
+    """One device, with each of ``backends`` and ``sdks``; the defaults are its first backend and the newest SDK."""
 
     device: str
     backends: Names = ()
@@ -65,7 +65,7 @@ class TargetRow(Shared):
 
 
 class Excluded(Record):
-    """Cells that are left out; each word may hold ``*``."""
+    """Cells that are excluded; each pattern may contain ``*``."""
 
     model: str = "*"
     target: str = "*"
@@ -74,7 +74,7 @@ class Excluded(Record):
 
 
 class Included(Shared):
-    """One cell more, with options of its own; ``name`` is the last part of its id."""
+    """One additional cell with its own settings; ``name`` is the last part of its id."""
 
     model: str
     target: str
@@ -84,7 +84,7 @@ class Included(Shared):
 
 
 class Matrix(Record):
-    """Which models meet which targets; empty: all."""
+    """Which models are combined with which targets; empty means all."""
 
     models: Names = ()
     targets: Names = ()
@@ -93,7 +93,9 @@ class Matrix(Record):
 
 
 class Described(Record):
-    """The whole file of a fleet: models, targets, and what is packaged for what; ``devices`` are those of ``--on``."""
+    """The whole file of a fleet: models, targets and what is packaged for
+    which; ``devices`` are the names for ``--on``.
+    """
 
     models: Mapping[str, ModelRow]
     targets: Mapping[str, TargetRow]
@@ -103,7 +105,7 @@ class Described(Record):
 
 
 def read_file(path: Path) -> Described:
-    """The file, checked: InputError names the place of what is unknown, missing, or no name for a folder."""
+    """Read and check the file. Raises InputError that names what is unknown, missing or unusable as a name."""
     described = structure(Described, read_toml(path), where=f"{path}:")
     for kind, rows in (("models", described.models), ("targets", described.targets)):
         if not rows:
@@ -120,7 +122,7 @@ def read_file(path: Path) -> Described:
 
 
 def schema() -> Json:
-    """The JSON Schema of the file, for editors."""
+    """Return the JSON Schema of the file, for editors."""
     return schema_of(Described)
 
 

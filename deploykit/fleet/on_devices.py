@@ -1,4 +1,4 @@
-"""The packages of a matrix on the devices of its file: one run at a time on each device, all devices at once."""
+"""Runs the packages of a matrix on the devices of its file: one run at a time per device, all devices in parallel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["DeviceRun", "device_targets", "run_on_devices"]
 
 
 class DeviceRun(Published):
-    """One cell on one device: what ``deploykit run --json`` prints, or the error that it ended in."""
+    """One cell on one device: the JSON of ``deploykit run --json``, or the error that ended the run."""
 
     cell: str
     device: str
@@ -33,7 +33,7 @@ class DeviceRun(Published):
 
     @property
     def words(self) -> str:
-        """In one line: right, and how long it takes."""
+        """One line: whether the outputs are right and how long it takes."""
         if self.error:
             return self.error.splitlines()[0]
         right, latency = self.outcome.get("right") or {}, self.outcome.get("latency") or {}
@@ -42,7 +42,7 @@ class DeviceRun(Published):
 
     @property
     def case(self) -> JUnitCase:
-        """As a continuous integration server shows it."""
+        """The run as a test case for a continuous integration server."""
         seconds = (self.outcome.get("latency") or {}).get("median_us")
         took = None if seconds is None else seconds / 1e6
         kinds: tuple[Literal["", "failure", "error"], ...] = ("", "failure", "error")
@@ -51,9 +51,9 @@ class DeviceRun(Published):
 
 
 def device_targets(rows: Mapping[str, DeviceRow], targets: Collection[str]) -> dict[str, str]:
-    """The target of each device: the one that its row names, else that of its own name.
+    """Return the target of each device: the one its row names, else the one with its own name.
 
-    Raises UsageError for a device that belongs to none, and where there is no device.
+    Raises UsageError if there is no device, or for a device without a target.
     """
     if not rows:
         raise UsageError("--run: the file names no device", next='[devices.phone] with at = "adb" and target = "…"')
@@ -70,7 +70,7 @@ def run_on_devices(
 ) -> tuple[DeviceRun, ...]:
     """Run every package on each device of its target, and write ``runs.json`` and ``junit.xml``.
 
-    A run that fails is a result. Raises UsageError as ``device_targets`` does.
+    A failed run is also a result. Raises UsageError as ``device_targets`` does.
     """
     targets = device_targets(rows, results.targets)
     there = [cell for cell in results.cells if cell.outcome.get("package")]
@@ -82,7 +82,7 @@ def run_on_devices(
     with ThreadPoolExecutor(max_workers=len(rows)) as pool:
         runs = tuple(run for found in pool.map(visit, rows) for run in found)
     for cell in there:
-        # The record lies in the package, so its digest is another; the next matrix need not make it again.
+        # The stored record changes the package's digest; update it, so that the next matrix keeps the package.
         digest = read_manifest(out / CELLS / cell.cell / PACKAGE)["digest"]
         if digest != cell.outcome.get("digest"):
             write_result(out, replace(cell, outcome={**cell.outcome, "digest": digest}))

@@ -1,4 +1,4 @@
-"""Results as pages: ``matrix.html`` for people, JUnit XML for continuous integration servers. It judges nothing."""
+"""Writes results as pages: ``matrix.html`` for people, JUnit XML for continuous integration servers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["junit_of", "render_matrix", "size_text"]
 
 _CLASSES = {"yes": "good", "no": "bad", "failed": "bad", "not judged": "open"}
 _STEP = 1024.0
-# Between a number and its unit: a narrow cell breaks between facts.
+# Between a number and its unit, so that a narrow table cell breaks only between facts.
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def render_matrix(results: Results, name: str) -> str:
-    """The page; links are relative to the result folder."""
+    """Render the page; its links are relative to the result folder."""
     blank = {"words": "not run", "kind": "open", "details": "", "why": "", "page": ""}
     squares = dict.fromkeys(results.not_run, blank)
     for cell in results.cells:
@@ -36,7 +36,7 @@ def render_matrix(results: Results, name: str) -> str:
         }
     rows = [(model, [squares.get(f"{model}/{target}") for target in results.targets]) for model in results.models]
     bad = [cell for cell in results.cells if squares[cell.cell]["kind"] == "bad"]
-    # The colour of the whole is that of its worst cell: green only where every cell is right.
+    # The whole has the colour of its worst cell: green only if every cell is right.
     yes = sum(square["kind"] == "good" for square in squares.values())
     state = "bad" if bad else "good" if yes == len(squares) else "open"
     values = {
@@ -53,7 +53,7 @@ def render_matrix(results: Results, name: str) -> str:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes for people."""
     for unit in ("bytes", "KiB", "MiB"):
         if size < _STEP:
             return f"{size:.0f} {unit}"
@@ -62,9 +62,10 @@ def size_text(size: float) -> str:
 
 
 def junit_of(results: Results, name: str, also: Mapping[str, Sequence[JUnitCase]] | None = None) -> str:
-    """One suite per model, one row per target. A no is a failure, no answer an error, what did not run is skipped.
+    """Write JUnit XML with one suite per model and one case per target.
 
-    ``also`` are suites of runs on devices.
+    A "no" is a failure, a missing answer an error, a cell that did not run is
+    skipped. ``also`` adds suites of runs on devices.
     """
     suites: dict[str, list[JUnitCase]] = {model: [] for model in results.models}
     for cell in results.cells:

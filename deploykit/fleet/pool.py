@@ -1,9 +1,10 @@
-"""Cells are made in processes of this machine: those that share work in one process, failures kept apart.
+"""Makes cells in processes of this machine: cells that share work use one process, and failures do not spread.
 
-A process that dies or hangs costs the cell it was at; a new one goes on with the rest. The process is this module:
-``python -m deploykit.fleet.pool FOLDER LIMIT [first]`` reads a JSON list of ``{"id", "key", "request"}``, writes each
-result below FOLDER when it is there, and says on standard output, in lines of JSON, what is going on. A cell that takes
-longer than LIMIT seconds ends it with status 124; with ``first`` it ends after the first cell that is not good.
+A process that dies or hangs loses only the cell it was making; a new process continues with the rest. The
+process runs this module: ``python -m deploykit.fleet.pool FOLDER LIMIT [first]`` reads a JSON list of ``{"id",
+"key", "request"}``, writes each result below FOLDER as soon as it is made, and reports progress on standard
+output in lines of JSON. If a cell takes longer than LIMIT seconds, the process ends with status 124; with
+``first`` it ends after the first cell that is not good.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Tell", "batches_of", "default_processes", "run_batch", "run_batches"]
 
 Tell: TypeAlias = Callable[[str, str], None]
-"""Called with a cell's id and one line of news."""
+"""Takes a cell's id and one line of progress."""
 
 Batch: TypeAlias = tuple[tuple[Cell, str], ...]
 """Cells that share work, each with its key."""
 
-_TOO_LONG = 124  # as ``timeout`` of the shell has it
-_GRACE = 60.0  # seconds beyond the limits of its cells before a process is ended from outside
+_TOO_LONG = 124  # the status that ``timeout`` of the shell uses
+_GRACE = 60.0  # seconds beyond the limits of its cells after which a process is killed from outside
 
 
 def default_processes() -> int:
-    """As many as there are processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def batches_of(cells: Iterable[tuple[Cell, str]]) -> tuple[Batch, ...]:
-    """Cells whose requests differ in device, backend and SDK only, together; the order is kept."""
+    """Group cells whose requests differ only in device, backend and SDK; the order is kept."""
     alike = ((replace(cell.request, target="", backend=None, sdk=None), cell, key) for cell, key in cells)
     found = grouped((json.dumps(request_to_json(same), sort_keys=True), (cell, key)) for same, cell, key in alike)
     return tuple(map(tuple, found.values()))
@@ -57,9 +58,10 @@ def batches_of(cells: Iterable[tuple[Cell, str]]) -> tuple[Batch, ...]:
 def run_batches(
     batches: Sequence[Batch], folder: Path, *, processes: int, limit: float, fail_fast: bool, tell: Tell
 ) -> Iterator[CellResult]:
-    """Run all, ``processes`` at a time, and give each result when it is there; the cells' results lie in ``folder``.
+    """Run all batches, ``processes`` at a time, and yield each result when it is ready.
 
-    With ``fail_fast`` nothing new is begun after a cell that failed or is a no.
+    ``limit`` is in seconds per cell. The results are also written below ``folder``. With ``fail_fast`` nothing new is
+    started after a cell that failed or is a "no".
     """
     stop = threading.Event()
 
@@ -88,7 +90,7 @@ def run_batch(
     fail_fast: bool = False,
     stop: threading.Event | None = None,
 ) -> Iterator[CellResult]:
-    """Run one batch to its end, in a new process after each that died; every cell that was begun has a result."""
+    """Run one batch to its end, in a new process after each one that died; every cell that was started has a result."""
     left = list(batch)
     while left and not (stop is not None and stop.is_set()):
         made = set[str]()
@@ -128,7 +130,7 @@ def run_batch(
 
 
 def _said(text: str) -> Json:
-    """One line of the process as a value; empty for what is not about a cell."""
+    """Parse one line of the process; {} if the line is not about a cell."""
     return json_object(text) if text.startswith('{"cell"') else {}
 
 
@@ -140,17 +142,17 @@ def work(
     fail_fast: bool = False,
     tell: Callable[[Json], None],
 ) -> None:
-    """Make every cell, in this process; they are of one model and differ in device, backend and SDK only."""
+    """Make every cell in this process; all are of one model and differ only in device, backend and SDK."""
     makers = _makers(cells, folder, tell)
     for cell in cells:
         name = str(cell["id"])
         tell({"cell": name, "state": "started"})
-        # Two runs with one folder do not make a cell at the same time; the second finds it made.
+        # Two runs with the same folder do not make a cell at the same time; the second finds it made.
         news = {"cell": name, "news": "another run makes it: waiting"}
         with waiting_for(folder / CELLS / name, waiting=partial(tell, news)):
             result = finished(folder, name, cell["key"])
             if result is None:
-                # What hangs may be native code that nothing else can end.
+                # A hang may be in native code, which can be ended only by ending the process.
                 timer = threading.Timer(limit, os._exit, [_TOO_LONG])
                 timer.daemon = True
                 timer.start()
@@ -163,7 +165,7 @@ def work(
 
 
 def _makers(cells: Sequence[Json], folder: Path, tell: Callable[[Json], None]) -> Mapping[str, Callable[[], Packaged]]:
-    """What makes each cell's package. Where they cannot be opened together, each is opened by itself and says why."""
+    """Return the function that makes each package. If they cannot be opened together, each one is opened separately."""
     from deploykit.flow.pipeline import PackageJob, read_jobs
 
     def read(some: Sequence[Json]) -> tuple[PackageJob, ...]:
@@ -192,10 +194,10 @@ def _made(name: str, key: str, make: Callable[[], Packaged]) -> CellResult:
         packaged = make()
     except DeploykitError as error:
         return error_result(name, key, error, seconds=time.monotonic() - started)
-    except Exception as error:  # a defect ends one cell, not the fleet
+    except Exception as error:  # a defect ends one cell, not the whole fleet
         defect = DefectError(f"a defect of deploykit: {type(error).__name__}: {error}")
         return error_result(name, key, defect, seconds=time.monotonic() - started)
-    # No paths of this machine: the package is beside the result.
+    # Store no paths of this machine: the package is beside the result.
     outcome, size = packaged.to_json(), 0
     if packaged.package is not None:
         manifest = packaged.manifest.name if packaged.manifest else ""
@@ -214,7 +216,7 @@ def _made(name: str, key: str, make: Callable[[], Packaged]) -> CellResult:
 
 
 def _processor_seconds() -> float:
-    return sum(os.times()[:4])  # its own and that of children that ended, user and system
+    return sum(os.times()[:4])  # of this process and its ended children, user and system
 
 
 if __name__ == "__main__":

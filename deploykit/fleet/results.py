@@ -1,6 +1,7 @@
-"""What came of each cell, as it lies in the result folder: read, written, summed up and compared. It makes no package.
+"""Reads, writes, summarizes and compares the results of cells in the result folder. It makes no package.
 
-``cells/MODEL/TARGET/result.json`` is one result, ``package/`` beside it the package; ``matrix.json`` holds all.
+``cells/MODEL/TARGET/result.json`` is one result and ``package/`` beside it
+its package; ``matrix.json`` holds all results.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ CELLS = "cells"
 RESULT = "result.json"
 PACKAGE = "package"
 _LARGEST = 64 << 20
-# What a file that is no result of ours may raise while it is read.
+# What may be raised while reading a file that is not one of our results.
 _UNREADABLE = (ValueError, ValidationError, KeyError, TypeError, AttributeError, RecursionError)
-_MOST_DB = 0.1  # decibels by which a number may differ between two runs without being told
+_MOST_DB = 0.1  # decibels; a smaller difference between two runs is not reported
 _MOST_SIZE = 0.01
-_MOST_TIME = 0.02  # the share by which an estimate may grow before it is told, and worse
+_MOST_TIME = 0.02  # the share by which an estimate may grow before it is reported as worse
 
 
 class CellVerdict(StrEnum):
-    """The word of one cell: what ``package`` answers, and ``FAILED`` where it gave no answer."""
+    """The verdict on one cell: the answer of ``package``, or ``FAILED`` if it gave no answer."""
 
     YES = "yes"
     NO = "no"
@@ -57,9 +58,10 @@ class CellVerdict(StrEnum):
 
 
 class CellResult(Published):
-    """One cell's answer. ``outcome`` is what ``package --json`` prints; ``error`` what it says where it ends in one.
+    """One cell's result. ``outcome`` is the JSON of ``package --json``; ``error`` is the error that ended it, if any.
 
-    ``seconds`` is wall time, ``processor_seconds`` that of the process and its children; ``bytes`` the package's size.
+    ``seconds`` is wall time, ``processor_seconds`` the processor time of the process and its
+    children; ``bytes`` is the size of the package.
     """
 
     cell: str
@@ -77,7 +79,7 @@ class CellResult(Published):
 
     @property
     def verdict(self) -> CellVerdict:
-        """``YES`` only where the numbers were judged and hold."""
+        """``YES`` only if the numbers were judged and are within limits."""
         if self.error or self.exit_status not in (0, 1):
             return CellVerdict.FAILED
         if self.exit_status == 1:
@@ -87,26 +89,28 @@ class CellResult(Published):
 
     @property
     def compiled(self) -> str:
-        """``yes``, ``refused``, ``not run``, or nothing where there is no answer."""
+        """``yes``, ``refused``, ``not run``, or "" if there is no answer."""
         return str(self._status.get("compiled", ""))
 
     @property
     def worst_db(self) -> float | None:
-        """The signal-to-noise ratio of the worst output, over all samples; None where none was judged by it."""
+        """The signal-to-noise ratio of the worst output over all samples in dB; None if no output was judged by it."""
         numbers = self._status.get("numbers", [])
         values = [row.get("value") for row in numbers if row.get("measure") == "sqnr"]
         return min((value for value in values if isinstance(value, int | float)), default=None)
 
     @property
     def time_us(self) -> float | None:
-        """What it takes by its compiler's own cost model of this very chip; None where there is no such estimate."""
+        """The estimate by the compiler's cost model for exactly this chip
+        in microseconds; None without such an estimate.
+        """
         estimate = self.outcome.get("estimate") or {}
         time = None if estimate.get("instead_of") else estimate.get("time_us")
         return time if isinstance(time, int | float) else None
 
     @property
     def why(self) -> str:
-        """One line on what stands in the way, or what it could not be judged for."""
+        """One line on the first problem, or on why it could not be judged; "" if there is none."""
         if self.error:
             return str(self.error.get("what", ""))
         open_errors = [
@@ -118,16 +122,17 @@ class CellResult(Published):
         return str(next(filter(None, told), ""))
 
     def as_published(self) -> Json:
-        """With the verdict."""
+        """The published JSON, with the verdict."""
         shown = {"outcome": self.outcome or None, "error": self.error or None}
         seconds = {name: round(getattr(self, name), 3) for name in ("seconds", "processor_seconds")}
         return {"schema": 1, **published(self, also=("verdict",)), **seconds, **shown}
 
 
 class Results(Published):
-    """All cells of one run in the order of the file. ``kept`` are those that an earlier run had made.
+    """All cells of one run in the order of the file. ``kept`` names those that an earlier run made.
 
-    ``max_time_us`` is what each may take by its compiler's estimate, 0 for no limit; a cell without one is not held.
+    ``max_time_us`` limits the estimated time of each cell in microseconds, 0
+    for no limit; a cell without an estimate passes.
     """
 
     models: Names
@@ -139,18 +144,18 @@ class Results(Published):
 
     @property
     def too_slow(self) -> tuple[str, ...]:
-        """The cells that are estimated to take longer than they may."""
+        """The cells whose estimated time exceeds the limit."""
         return tuple(cell.cell for cell in self.cells if 0 < self.max_time_us < (cell.time_us or 0.0))
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cells have which verdict."""
+        """The number of cells with each verdict."""
         found = Counter(str(cell.verdict) for cell in self.cells)
         return {str(verdict): found[str(verdict)] for verdict in CellVerdict}
 
     @property
     def exit_status(self) -> int:
-        """1 where a cell is a no, failed, did not run, or takes longer than it may."""
+        """1 if a cell is a "no", failed, did not run or exceeds the time limit, else 0."""
         bad = any(cell.verdict in (CellVerdict.NO, CellVerdict.FAILED) for cell in self.cells)
         return int(bad or bool(self.not_run) or bool(self.too_slow))
 
@@ -163,20 +168,20 @@ class Results(Published):
 
 
 def error_result(cell: str, key: str, error: DeploykitError, *, seconds: float = 0.0) -> CellResult:
-    """The result of a cell that gave no answer."""
+    """Return the result of a cell that ended in an error."""
     said = {"what": error.what, "why": error.why, "next": error.next}
     return CellResult(cell=cell, key=key, exit_status=error.exit_status, seconds=seconds, error=said)
 
 
 def write_result(folder: Path, result: CellResult) -> None:
-    """Put one result where ``read_result`` finds it."""
+    """Write one result to the place where ``read_result`` finds it."""
     place = folder / CELLS / result.cell
     place.mkdir(parents=True, exist_ok=True)
     write_files({place / RESULT: json.dumps(result.to_json(), indent=1) + "\n"}, force=True)
 
 
 def read_result(folder: Path, cell: str) -> CellResult | None:
-    """The result of one cell in a result folder; None where none is, or none that can be read."""
+    """Return the result of one cell in a result folder, None if there is none that can be read."""
     try:
         return _result(json.loads(read_regular(folder / CELLS / cell / RESULT, limit=_LARGEST)))
     except (InputError, *_UNREADABLE):
@@ -184,7 +189,9 @@ def read_result(folder: Path, cell: str) -> CellResult | None:
 
 
 def finished(folder: Path, cell: str, key: str) -> CellResult | None:
-    """The answer that is there already: of the same inputs, with the package still as it was sealed; else None."""
+    """Return the existing result if its key is the same and its package is
+    unchanged; else None. A failed cell is not kept.
+    """
     result = read_result(folder, cell)
     if result is None or (result.cell, result.key) != (cell, key) or result.verdict is CellVerdict.FAILED:
         return None
@@ -198,7 +205,7 @@ def finished(folder: Path, cell: str, key: str) -> CellResult | None:
 
 
 def read_results(path: Path) -> Results:
-    """``matrix.json`` of a result folder, or the file itself. InputError where it is none."""
+    """Read ``matrix.json`` from a result folder, or the named file. Raises InputError if it does not hold results."""
     file = path / "matrix.json" if path.is_dir() else path
     try:
         value = json.loads(read_regular(file, limit=1 << 30))
@@ -220,7 +227,7 @@ def _result(value: Json) -> CellResult:
 
 
 class CellChange(Published):
-    """One cell that is not as it was; ``worse`` where its verdict, compilation or speed went down."""
+    """One cell whose result changed; ``worse`` if its verdict, compilation or speed got worse."""
 
     cell: str
     what: tuple[str, ...]
@@ -228,7 +235,7 @@ class CellChange(Published):
 
 
 class RunDifference(Published):
-    """Two runs beside each other."""
+    """The differences between two runs; ``gone`` and ``new`` are the cells that only one of them has."""
 
     changes: tuple[CellChange, ...]
     gone: Names
@@ -237,12 +244,12 @@ class RunDifference(Published):
 
     @property
     def exit_status(self) -> int:
-        """1 where a cell became worse."""
+        """1 if a cell got worse, else 0."""
         return int(any(change.worse for change in self.changes))
 
 
 def compare(old: Results, new: Results) -> RunDifference:
-    """Every cell that both runs have an answer for, and those that only one has."""
+    """Compare the cells that both runs have, and list those that only one has."""
     before = {cell.cell: cell for cell in old.cells}
     after = {cell.cell: cell for cell in new.cells}
     both = [(before[name], after[name]) for name in after if name in before]

@@ -1,7 +1,7 @@
-"""One run of a fleet: which cells are to be made, whoever makes them, and what is written when it ends.
+"""Runs one fleet: decides which cells to make, makes them, and writes the pages at the end.
 
-What has a result with the same key is not made again, so a run that was broken off goes on where it was. The same
-matrix can be emitted for another engine, which runs each cell with ``deploykit matrix`` and writes the page last.
+A cell with a result of the same key is not made again, so an interrupted run continues where it stopped. The matrix can
+also be emitted for another engine, which runs each cell with ``deploykit matrix`` and writes the page last.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ENGINES: Mapping[str, str] = {
     "gitlab": "fleet/gitlab.yml.j2",
     "snakemake": "fleet/Snakefile.j2",
 }
-"""Engines by their template."""
+"""Maps each engine to its template."""
 
-# What the engines allow in one matrix: docs.github.com, "matrix strategy"; docs.gitlab.com, "parallel:matrix".
+# The largest matrix that each engine allows: docs.github.com, "matrix strategy"; docs.gitlab.com, "parallel:matrix".
 _MOST_JOBS = {"github-actions": 256, "gitlab": 200}
 
 
 def select(file: Path, *, only: Iterable[str] = ()) -> tuple[Cell, ...]:
-    """Read the file and choose its cells."""
+    """Read the file and return the chosen cells."""
     return chosen_cells(cells_of(read_file(file), file.parent), only)
 
 
@@ -53,10 +53,11 @@ def run_matrix(
     tell: Tell,
     done: Callable[[CellResult], None],
 ) -> Results:
-    """Make every cell that has no result yet and write ``matrix.json``, ``matrix.html`` and ``junit.xml``, with a name.
+    """Make every cell without a result and write ``matrix.json``, ``matrix.html`` and ``junit.xml``, titled ``name``.
 
-    ``fresh`` makes all anew. ``done`` is called with each result when it is there, kept ones first. Raises UsageError
-    for an executor that is none, PackageError where the folder cannot be used.
+    ``processes`` of None uses all processors; ``time_limit`` is in seconds per cell, ``max_time_us`` in microseconds.
+    ``fresh`` makes all cells again. ``done`` is called with each result when it is ready, kept ones first. Raises
+    UsageError for an unknown executor, PackageError if the folder cannot be used.
     """
     address = address_of(executor)
     run = (
@@ -99,7 +100,7 @@ def run_matrix(
 def _sorted(
     cells: Iterable[Cell], out: Path, fresh: bool
 ) -> tuple[list[CellResult], list[CellResult], list[tuple[Cell, str]]]:
-    """The results that are there already, those of cells whose inputs cannot be read, and what is to be made."""
+    """Return the existing results, results of cells with unreadable inputs, and the cells to make with their keys."""
     keys = Keys()
     kept, broken, wanted = [], [], []
     for cell in cells:
@@ -121,7 +122,7 @@ def _sorted(
 
 
 def emit(engine: str, file: Path, cells: Sequence[Cell]) -> str:
-    """The text of the engine's file. UsageError for another engine, or more cells than it takes."""
+    """Return the text of the engine's file. Raises UsageError for an unknown engine or more cells than it allows."""
     if engine not in ENGINES:
         raise UsageError(f"--emit {engine}: no such engine", next=f"one of {', '.join(ENGINES)}")
     most = _MOST_JOBS.get(engine)

@@ -1,8 +1,7 @@
-"""``deploykit matrix init``: looks at a folder of models and writes the ``deploykit.toml`` that fits.
+"""Implements ``deploykit matrix init``: looks at a folder of models and writes a suitable ``deploykit.toml``.
 
-It packages nothing.
-
-What belongs to a model is found by its name: ``NAME.encodings``, ``NAME.npz``, a folder ``NAME/`` or ``calibration/``.
+It packages nothing. Files that belong to a model are found by its name: ``NAME.encodings``, ``NAME.npz``, a folder
+``NAME/`` or ``calibration/``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from deploykit.system.files import paths_below
 
 __all__ = ["Scouted", "scout", "toml_text"]
 
-# Folders that hold samples for every model beside them.
+# Folders with samples for all models beside them.
 _DATA = ("calibration", "calib", "frames", "images", "samples", "data")
 _ENCODINGS = (".encodings", "_encodings.json", ".encodings.json")
 _ARRAYS = (".npz", ".npy")
@@ -32,7 +31,7 @@ _MOST = 1000
 
 
 class FoundModel(Record):
-    """One model; paths are relative to the folder. ``about`` says what it takes."""
+    """One model; paths are relative to the folder, "" if there is none. ``about`` describes its inputs."""
 
     name: str
     path: str
@@ -42,19 +41,19 @@ class FoundModel(Record):
 
 
 class Scouted(Record):
-    """What a folder holds; ``skipped`` are files that are no models, with why."""
+    """What a folder holds; ``skipped`` lists files that are not models, each with the reason."""
 
     models: tuple[FoundModel, ...]
     skipped: tuple[tuple[str, str], ...]
 
     def to_json(self) -> Json:
-        """The published shape."""
+        """The published JSON."""
         models = [{name: value for name, value in asdict(model).items() if value} for model in self.models]
         return {"models": models, "skipped": [{"path": name, "why": why} for name, why in self.skipped]}
 
 
 def scout(folder: Path) -> Scouted:
-    """The ONNX models below a folder. InputError where it is none or holds none."""
+    """Find the ONNX models below a folder. Raises InputError if it is not a folder or holds none, or too many."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     found = sorted(Path(name) for name in paths_below(folder) if name.endswith(".onnx"))
@@ -76,7 +75,7 @@ def scout(folder: Path) -> Scouted:
             shown.append(f"{tensor.name} {sizes}")
         beside = {suffix: path.with_name(path.stem + suffix) for suffix in (*_ENCODINGS, *_ARRAYS)}
         there = {suffix: place.as_posix() for suffix, place in beside.items() if (folder / place).is_file()}
-        # Samples of its own, else a folder of samples: that of its name, one beside it, one for all.
+        # Samples for this model, else a folder of samples: of its name, beside it, or for all models.
         folders = (path.with_name(path.stem), *(path.with_name(word) for word in _DATA), *map(Path, _DATA))
         data = (
             place.as_posix()
@@ -99,7 +98,7 @@ def scout(folder: Path) -> Scouted:
 
 
 def _names(paths: Sequence[Path]) -> Iterator[str]:
-    """A name for each file: its stem, its path where stems repeat or all are called ``model``."""
+    """Yield a name for each file: its stem, or its path if stems repeat."""
     stems = Counter(path.stem for path in paths)
     taken = set[str]()
     for path in paths:
@@ -112,7 +111,7 @@ def _names(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def toml_text(scouted: Scouted, targets: Sequence[str]) -> str:
-    """The file, in a form that is meant to be edited."""
+    """Return the text of the file, formatted for editing."""
 
     def quoted(text: str) -> str:
         return json.dumps(text, ensure_ascii=False)

@@ -112,7 +112,7 @@ def further_pieces(text: str) -> tuple[bytes, ...]:
 
 @cache
 def _compiled(text: str) -> re.Pattern[bytes]:
-    """The expression for one part; a pattern that begins or ends with a number does not match within a longer number."""
+    """The expression for one part; a pattern that begins or ends with a number does not match inside a longer one."""
     text = fold(text.encode()).decode()
     source, end = "", 0
     for gap in _FIELD.finditer(text):
