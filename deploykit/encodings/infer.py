@@ -1,9 +1,9 @@
-"""Finds ranges for tensors without an entry, from what is given and nothing else; what nothing tells stays open.
+"""Finds ranges for tensors without an entry from what is given; a tensor of which nothing tells a range stays open.
 
 In this order: stored values and operators that bound or move values; what follows exactly from given neighbours,
 forwards and backwards; values seen on data that the user gave or declared; interval arithmetic over neighbours, which
 holds but may be wider than need be; bounds of linear operators by their weights, which are wider still. It never looks
-at inputs that somebody made up.
+at made-up inputs.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def infer_entries(
     proven: Mapping[str, Interval] | None = None,
     evidence: Evidence | None = None,
 ) -> Inference:
-    """Integer entries for ``wanted``, each with where its range comes from; the tensors that stay open are named.
+    """Integer entries for ``wanted``, each with the origin of its range; tensors that stay open are named.
 
-    Entries of ``wanted`` that the encodings have are replaced and believed in nothing but their kind (bits, sign);
-    all others are given. ``proven`` are ranges that somebody has proven already. Encodings must be placed, and
-    ``facts`` must be those of ``model``.
+    Existing entries of ``wanted`` are replaced, and only their kind (bits, sign) is used; all other entries are given.
+    ``proven`` are ranges that the caller has proven already. Encodings must be placed, and ``facts`` must be those of
+    ``model``.
     """
     names = dict.fromkeys(wanted)
     search = _RangeSearch(model, facts, encodings, names, evidence or Evidence())
@@ -78,13 +78,13 @@ def infer_entries(
     return search.finish()
 
 
-# How wide a conclusion may be beside what calibration would see: not wider than what it follows from, a few times (it
-# holds whatever two operands do together), and many times (whatever hundreds of products do together).
+# How wide a conclusion may be beside what calibration would see: not wider than the ranges it follows from, a few times
+# (it holds whatever two operands do together), and many times (whatever hundreds of products do together).
 _EXACT, _TIGHT, _WIDE = range(3)
 
 
 class _RangeSearch:
-    """Everything known so far about one graph."""
+    """All ranges that are known so far in one graph."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _RangeSearch:
         wide: bool = False,
         partial: bool = False,
     ) -> bool:
-        """Keep a range unless one is known, it is not finite, or too wide for its grid; whether it was kept."""
+        """Keep a range unless one is known, it is not finite, or too wide for its grid; True where it was kept."""
         if name in self.known or not all(map(math.isfinite, ends)):
             return False
         if wide and name in self.wanted and kind_of_entry(name, self.encodings).bits < _WIDE_BITS:
@@ -135,9 +135,9 @@ class _RangeSearch:
         return True
 
     def spread(self, width: int) -> None:
-        """Draw conclusions forwards and backwards until there are no more."""
+        """Conclude ranges up to this width, forwards and backwards, until nothing new follows."""
         for name in self.graph.stored:
-            # Those that are asked for, or that some operator takes beside what it computes.
+            # Stored tensors that are wanted, or that some operator takes beside what it computes.
             readers = self.graph.readers(name)
             worth = name in self.wanted or any(n.op_type in FUNCTIONS or n.op_type in SELECTIONS for n in readers)
             if worth and name not in self.known and name in self.facts.tensors:
@@ -178,7 +178,7 @@ class _RangeSearch:
         return kept
 
     def _width(self, node: NodeProto) -> float:
-        """How wide the bounds of a node are beside what calibration would see; infinite where they are of no use."""
+        """How wide a node's bounds are beside what calibration would see; infinite where they are of no use."""
         if node.op_type in SELECTIONS:
             return _EXACT
         if node.op_type in SUMS:
@@ -198,7 +198,7 @@ class _RangeSearch:
         if name in self.known or fact is None or name in self.graph.stored:
             return False
         readers = self.graph.readers(name)
-        # What each reader tells, whether that encloses all values, and whether it follows from something wide.
+        # What each reader tells, whether its clue encloses all values, and whether it follows from something wide.
         heard: list[tuple[Clue, bool, bool]] = []
         for node in readers:
             clue = clue_from(self.graph, node, name, self.known, self.given) if name in node.input else None
@@ -216,7 +216,7 @@ class _RangeSearch:
         return self.conclude(name, ends, Origin.NEIGHBOURS, words, copies=copies, wide=any(wide), partial=not sure)
 
     def observe(self) -> None:
-        """Look at what is still missing on the user's data, where it hangs on nothing else."""
+        """Take the ranges of missing tensors from the user's data, where they depend on no other input."""
         observe = self.evidence.observe
         names = [n for n in self.wanted if n not in self.known and self.roots.get(n, {"?"}) <= self.evidence.inputs]
         if observe is None or not names:
@@ -224,7 +224,7 @@ class _RangeSearch:
         for name, ends in observe(names).items():
             words = f"seen on {self.evidence.words}"
             if kind_of_entry(name, self.encodings).bits >= _WIDE_BITS:
-                # Twice as far from zero: other inputs go beyond the samples, and what a grid cuts off there is lost.
+                # Twice as far from zero: other inputs go beyond the samples, and a grid loses what it cuts off.
                 low, high = ends
                 ends, words = (
                     (max(2 * min(low, low / 2), -_LARGEST), min(2 * max(high, high / 2), _LARGEST)),
@@ -233,11 +233,12 @@ class _RangeSearch:
             self.conclude(name, ends, Origin.SAMPLES, words)
 
     def finish(self) -> Inference:
-        """Entries for what is wanted and known; the rest is open."""
+        """The result: entries for the wanted tensors with a known range; the others are named as open."""
         found = {name: self.known[name] for name in self.wanted if name in self.known}
         entries = dict(self.encodings.entries)
         for name, conclusion in found.items():
-            # The same grid where values are only moved, so that nothing is rounded twice; else one for the range.
+            # Values that are only moved keep their grid, so that nothing is rounded twice; others get one for the
+            # range.
             grid, kind = grid_behind(name, self.known, self.given), kind_of_entry(name, self.encodings)
             entry = entry_for_range(name, self.encodings, conclusion.low, conclusion.high)
             same = grid is not None and (grid.bits, grid.signed) == (kind.bits, kind.signed)

@@ -37,7 +37,7 @@ _THREADS = 2
 class LpbqLoss(Published):
     """What LPBQ costs one weight: the largest relative change of a scale, and the SQNR of the dequantized weight.
 
-    ``refined_sqnr_db`` is that after re-rounding the integers to the new scales; None when it was not computed.
+    ``refined_sqnr_db`` is the SQNR after re-rounding the integers to the new scales; None when it was not computed.
     """
 
     scale_error: float
@@ -45,7 +45,7 @@ class LpbqLoss(Published):
     refined_sqnr_db: float | None = None
 
     def as_published(self) -> Json:
-        """``infinite`` for no loss at all."""
+        """The published fields; an SQNR is ``infinite`` where nothing is lost."""
         return {
             "scale_error": round(self.scale_error, 6),
             "sqnr_db": _json_db(self.sqnr_db),
@@ -78,9 +78,9 @@ def lpbq_scales(scale: Numbers, channel_axis: int) -> tuple[Numbers, Numbers]:
 
 
 def requantized(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLoss]:
-    """The integers, packed, and the loss: as they are or, ``refined``, re-rounded to the new scales.
+    """The packed integers and the loss: the integers as they are or, ``refined``, re-rounded to the new scales.
 
-    Only sums of products per block are needed.
+    The loss is computed from sums of products per block.
     """
     channel, blocks = lpbq_scales(weight.scale, weight.channel_axis)
     new = np.asarray(blocks * on_axis(channel.astype(np.float32), weight.channel_axis, blocks.ndim), np.float32)
@@ -92,7 +92,7 @@ def requantized(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLos
 
     def work(rows: slice) -> None:
         here = _scale_rows(weight, rows)
-        # int8 values of some rows of the first axis. Both halves of a byte move at once, as one 16-bit number.
+        # int8 values of some rows of the first axis; both halves of a byte are widened at once, as one 16-bit number.
         count = (rows.stop - rows.start) * int(np.prod(weight.shape[1:]))
         wide = weight.packed[_bytes(weight, rows)].astype("<u2")
         wide |= wide << 4
@@ -128,13 +128,13 @@ def requantized(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLos
 
 
 def scale_error(old: Numbers, new: Numbers) -> float:
-    """The largest change of a scale, relative to itself; scales of 0 stay what they are."""
+    """The largest change of a scale, relative to its old value; scales of 0 are left out."""
     change = np.abs(new.astype(np.float64) - old)  # beside the smallest float32 numbers its quotient is none
     return float(np.divide(change, old, out=np.zeros(old.shape), where=old > 0).max(initial=0.0))
 
 
 def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]:
-    """Every per-block 4-bit entry as LPBQ; the second value says, per entry left as it was, why."""
+    """The encodings with every per-block 4-bit entry as LPBQ; the second value says why an entry is left as it was."""
     entries, left = dict(encodings.entries), dict[str, str]()
     for name, entry in encodings.entries.items():
         value = entry.value
@@ -167,7 +167,10 @@ def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]
 
 
 def _blocked(weight: BlockWeight, values: Numbers) -> Numbers:
-    """With the block axis split in two: blocks, and the values of one block; last where they lie side by side."""
+    """The values with the block axis split in two: blocks, and the values of one block.
+
+    These come last where they lie side by side in memory.
+    """
     shape = list(values.shape)
     axis, size = weight.block_axis, weight.block_size
     if _along_last(weight):
@@ -177,7 +180,7 @@ def _blocked(weight: BlockWeight, values: Numbers) -> Numbers:
 
 
 def _dots(weight: BlockWeight, a: Numbers, b: Numbers) -> Numbers:
-    """The sum of products per block. Products of 4-bit integers are whole numbers that float32 sums exactly."""
+    """The sum of products of each block. Products of 4-bit integers are whole numbers that float32 sums exactly."""
     products = np.multiply(a, b, dtype=np.float32)
     if _along_last(weight):
         return np.asarray(products @ np.ones(weight.block_size, np.float32))

@@ -1,6 +1,6 @@
-"""Makes integer grids for ranges, and gives entries other grids of the same values or ranges.
+"""Makes integer grids for ranges, and replaces grids by others of the same values or ranges.
 
-It finds no range and chooses no node: where a range comes from is the business of ``infer``.
+It finds no ranges, which ``infer`` does, and chooses no nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SMALLEST_SCALE = 2.0**-100
 
 
 class GridKind(Record, kw_only=False):
-    """What a new integer entry looks like: width, sign, and whether zero must lie in the middle."""
+    """The kind of a new integer entry: width, sign, and whether zero must lie in the middle."""
 
     bits: int
     signed: bool
@@ -63,7 +63,7 @@ def affine_for_range(low: float, high: float, kind: GridKind) -> Affine:
 
 
 def affine_per_channel(values: Numbers, axis: int, bits: int) -> Affine:
-    """The symmetric grid of each channel that holds its values, as fine as its bits allow."""
+    """The symmetric grid along ``axis`` that covers the values of each channel, as fine as its bits allow."""
     peak = np.abs(values.astype(np.float64)).max(axis=tuple(at for at in range(values.ndim) if at != axis))
     scale = np.where(peak > 0, peak, 1.0) / ((1 << (bits - 1)) - 1)
     return Affine(bits=bits, signed=True, scale=scale, zero_point=np.zeros(scale.shape), symmetric=True, axis=axis)
@@ -76,7 +76,10 @@ def widened(value: Affine, bits: int) -> Affine:
 
 
 def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:
-    """The kind of the entry that a tensor has, else the usual one: 16 bits where the tensor was meant to be float."""
+    """The kind of a tensor's integer entry, else the usual one.
+
+    At least 16 bits where the tensor was meant to be float.
+    """
     old = encodings.get(name)
     if old is not None and isinstance(old.value, Affine):
         value = old.value
@@ -88,7 +91,7 @@ def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:
             or (value.signed and value.symmetric is None and not np.any(value.zero_point)),
         )
     was_float = name in encodings.float_tensors or (old is not None and isinstance(old.value, Float))
-    # The kind most per-tensor entries have; 16 bits unsigned when there is none.
+    # The kind that most per-tensor entries have; 16 bits unsigned when there is none.
     kinds = Counter(
         (e.value.bits, e.value.signed)
         for e in encodings
@@ -99,7 +102,7 @@ def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:
 
 
 def entry_for_range(name: str, encodings: EncodingSet, low: float, high: float) -> Encoding:
-    """The entry for a range, of the kind of the one that it replaces."""
+    """The entry of a tensor for a range, of the kind of the entry that it replaces."""
     old = encodings.get(name)
     value = affine_for_range(low, high, kind_of_entry(name, encodings))
     return Encoding(name, value, is_param=old.is_param if old else False)
@@ -109,9 +112,10 @@ _WIDE = 16
 
 
 def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tuple[EncodingSet, Names]:
-    """The entries with wider ones for what these nodes compute with, and the names of those; weights stay.
+    """The encodings with 16-bit entries for what these nodes read and make, and the names of these tensors.
 
-    Nodes that only move values behind others that keep their grids keep them too: there is nothing to gain.
+    Weights stay. A node that only moves values keeps its grid unless a node before it was widened: there is nothing to
+    gain.
     """
     made: dict[str, Encoding] = {}
     params = parameter_uses(facts)
@@ -130,7 +134,10 @@ def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tu
 
 
 def with_wide_activations(encodings: EncodingSet) -> EncodingSet:
-    """Every narrower activation on 16 bits over the range that its entry has; the same set where there is none."""
+    """The encodings with every narrower activation on 16 bits over its entry's range.
+
+    The same set where there is none.
+    """
     kind = GridKind(_WIDE, signed=False)
     wide = [
         replace(entry, value=affine_for_range(*ends, kind))
@@ -141,7 +148,7 @@ def with_wide_activations(encodings: EncodingSet) -> EncodingSet:
 
 
 def range_of(entry: Encoding | None) -> Interval | None:
-    """What a per-tensor integer entry holds; None for every other one."""
+    """The range that a per-tensor integer entry holds; None for any other entry."""
     if entry is None or not isinstance(entry.value, Affine) or entry.value.granularity != "per-tensor":
         return None
     return entry.value.ends

@@ -1,6 +1,6 @@
 """Places encodings on a graph: axes, the tensor's own order, which entries are parameters; lengths are checked.
 
-It changes no scale. What the graph cannot settle stays as it was, and ``formats.conversion`` says so.
+It changes no scale. An entry that the graph cannot settle stays as it was, and ``formats.conversion`` reports it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Layout", "encoded_bounds", "keep_entries", "layouts", "needed_opset"
 
 
 def fit(value: Affine | Float8 | Lpbq, shape: Shape, where: str) -> Affine | Float8 | Lpbq:
-    """A placed value with its axis counted from the front, its lengths checked.
+    """The placed value with its axis counted from the front and its lengths checked.
 
     Raises InputError where an axis is out of range or a list is longer or shorter than its axis.
     """
@@ -47,7 +47,7 @@ def fit(value: Affine | Float8 | Lpbq, shape: Shape, where: str) -> Affine | Flo
 
 
 def _misfit(what: str, shape: Shape) -> InputError:
-    """The error for a list that does not fit; a shape is written as people do: 16 x 3 x 3 x 3."""
+    """The InputError for a list that does not fit; it writes a shape as people do: 16 x 3 x 3 x 3."""
     text = " x ".join(map(str, shape)) or "a scalar"
     return InputError(f"{what} {text}", next="is this the model that the encodings were made from?")
 
@@ -89,7 +89,7 @@ def layouts(facts: GraphFacts) -> Mapping[str, Layout]:
     for name, fact in facts.tensors.items():
         weights = [use for use in uses.get(name, ()) if use.channel_axis is not None]
         axes = {(use.channel_axis, use.block_axis) for use in weights}
-        # A weight that two ops read along different axes is settled by neither.
+        # A weight that two operators read along different axes has no axes.
         channel, block = axes.pop() if len(axes) == 1 else (None, None)
         reader = f"{weights[0].node.op_type} {weights[0].node.label!r}" if weights else ""
         shape = fact.static_shape
@@ -128,7 +128,7 @@ def _place_entry(entry: Encoding, layout: Layout, *, source: str, version: str, 
 
 
 def _channel_axis(count: int, layout: Layout, where: str) -> int | None:
-    """The axis with one item per channel: the reading op's, else the only one as long as the list."""
+    """The axis with one scale per channel: the reading operator's, else the only one as long as the list, else None."""
     shape = layout.shape or ()
     if layout.channel_axis is not None:
         _check_channels(count, layout, where)
@@ -140,7 +140,7 @@ def _channel_axis(count: int, layout: Layout, where: str) -> int | None:
             f"{where}: {count} scales, but no axis of {text} is as long",
             next="is this the model that the encodings were made from?",
         )
-    return fitting[0] if len(fitting) == 1 or count == 1 else None  # one scale means the same along any of them
+    return fitting[0] if len(fitting) == 1 or count == 1 else None  # a single scale means the same along any axis
 
 
 def _check_channels(count: int, layout: Layout, where: str) -> None:
@@ -152,7 +152,10 @@ def _check_channels(count: int, layout: Layout, where: str) -> None:
 
 
 def _inferred_block(value: Affine, layout: Layout) -> int | None:
-    """The only block size under which a list of 0.6.1 fits as blocks, when it is longer than the channel axis."""
+    """The only block size with which a 0.6.1 list that is longer than the channel axis fits as blocks.
+
+    None for none.
+    """
     if layout.shape is None or layout.channel_axis is None or layout.block_axis is None:
         return None
     channels, length = layout.shape[layout.channel_axis], layout.shape[layout.block_axis]
@@ -161,7 +164,10 @@ def _inferred_block(value: Affine, layout: Layout) -> int | None:
 
 
 def _place_blocks(value: Affine, layout: Layout, inferred: int | None, where: str) -> Affine:
-    """Blockwise values; ``inferred`` is the block size for a list of 0.6.1, which is in the tensor's own order."""
+    """The value placed in blocks; None of ``inferred`` means that the file states the block size.
+
+    ``inferred`` is the block size for a list of 0.6.1, which is in the tensor's own order.
+    """
     size = value.block_size if inferred is None else inferred
     shape = _blocks_shape(size, value.scale.size, layout, where)
     if shape is None:
@@ -206,19 +212,22 @@ def _blocks_shape(size: int | None, count: int, layout: Layout, where: str) -> S
 
 
 def _ordered(flat: Array, shape: Shape, layout: Layout) -> Array:
-    """The flat list of 1.0.0, which is transposed for rank-2 weights with the channels last."""
+    """The flat list of 1.0.0 in the tensor's shape.
+
+    The file has it transposed for rank-2 weights with the channels last.
+    """
     if len(shape) == 2 and layout.channel_axis == 1:
         return flat.reshape(shape[::-1]).T
     return flat.reshape(shape)
 
 
 def encoded_bounds(encodings: EncodingSet | None) -> dict[str, Interval]:
-    """What the integer entries can hold, per tensor."""
+    """The range that each integer entry can hold, by tensor."""
     return {entry.name: entry.value.ends for entry in encodings or () if isinstance(entry.value, Affine)}
 
 
 def keep_entries(encodings: EncodingSet | None, graph: GraphCopy) -> EncodingSet | None:
-    """The encodings without those of tensors that the graph no longer has."""
+    """The encodings without entries of tensors that the graph no longer has; None for None."""
     return None if encodings is None else encodings.only(graph.tensor_names)
 
 
@@ -235,7 +244,7 @@ def needed_opset(encodings: EncodingSet) -> int:
 
 
 def share_entry(encodings: EncodingSet | None, source: str, names: Iterable[str]) -> EncodingSet | None:
-    """With what is said of ``source`` said of other tensors that hold nothing but its values.
+    """The encodings with the entry of ``source`` given also to ``names``, tensors that hold nothing but its values.
 
     Float tensors stay float; an entry per channel or block is not passed on, since its axis may mean nothing there.
     """

@@ -1,7 +1,7 @@
-"""How large the values of a tensor get, as far as constants, encodings and bounded ops tell, and what causes it.
+"""Estimates how large the values of a tensor get, from constants, encodings and bounded operators, and names the cause.
 
-An estimate from the outside: where nothing is known about an operand it counts as moderate, so a reach is a lower bound
-of trouble. Proven bounds cut off what cannot happen, and a reach that nobody says is attained is told apart.
+It is an estimate from the outside: an operand of which nothing is known counts as moderate, so a reach is a lower bound
+of trouble. Proven bounds cut off what cannot happen, and a reach that may never be attained is told apart.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _CARRIES_INFINITY = _PASSING | _UNION | {"Add", "Sub", "Log", "Sqrt"}
 class Reach(Record, kw_only=False):
     """The estimated range of one tensor, and the tensor that causes it: a constant, a bound, or an encoding.
 
-    ``attained`` ranges are those of stored values or encodings that only pass through; others hold at most, for they
-    take it that the extremes of two operands meet.
+    ``attained`` ranges are those of stored values or encodings that only pass through. The others are upper limits:
+    they assume that the extremes of two operands meet.
     """
 
     low: float
@@ -48,7 +48,10 @@ class Reach(Record, kw_only=False):
 
 
 def proven_bounds(facts: GraphFacts, model: Model, encodings: EncodingSet | None) -> dict[str, Interval]:
-    """What no input can exceed, with integer grids as the limits of the tensors that have them; found once."""
+    """The proven bounds of every tensor for all inputs, with integer grids as limits.
+
+    Computed once per graph and encodings.
+    """
     return facts.once(("proven", encodings), lambda: graph_bounds(view_of(model.proto), encoded_bounds(encodings)))
 
 
@@ -76,7 +79,7 @@ def collect_reach(
         fact = facts.tensor(name)
         if not fact.is_weight or not fact.is_float:
             return known.get(name)
-        # What is stored is better known than any grid laid over it.
+        # Stored values are better known than any grid laid over them.
         if name not in constants:
             bounds = constant_range(name)
             constants[name] = None if bounds is None else Reach(bounds[0], bounds[1], cause=name)
@@ -88,11 +91,12 @@ def collect_reach(
             if found is not None and name:
                 made, encoded = found, known.get(name)
                 if encoded is not None:
-                    # It knows more than arithmetic on ranges does, except where the op itself bounds its result.
+                    # The encoding knows more than arithmetic on ranges does, except where the operator itself bounds
+                    # its result.
                     low, high = max(found.low, encoded.low), min(found.high, encoded.high)
                     bounded = low <= high and _saturates(node)
                     made = Reach(low, high, cause=found.cause) if bounded else encoded
-                # What lies wholly outside (an operand was taken as moderate) becomes the near end.
+                # A range wholly outside the proven bounds (an operand was taken as moderate) becomes their near end.
                 least, most = limits.get(name, ANYTHING)
                 low, high = (min(max(end, least), most) for end in (made.low, made.high))
                 known[name] = replace(made, low=low, high=high)
@@ -103,7 +107,7 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
     operands = [look(name) for name in node.inputs if name]
     if node.op_type == "Clip":
         bounds = [look(name) for name in map(node.operand, (1, 2))]
-        # An infinite bound is none.
+        # An infinite bound counts as no bound.
         bounds = [None if bound is None or math.isinf(bound.low) else bound for bound in bounds]
         inner = operands[0] if operands else None
         low = bounds[0].low if bounds[0] else node.attributes.get("min", inner.low if inner else None)
@@ -121,7 +125,7 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
         return max(present, key=lambda reach: reach.magnitude, default=None)
     if not present:
         return None
-    # A small number beside one of which nothing is known, as in ``x + 1e-5``, tells nothing of their sum.
+    # A small number beside an unknown operand, as in ``x + 1e-5``, says nothing about their sum.
     if len(present) < len(operands) and present[0].magnitude < 1:
         return None
     first, second = [*(operand or _MODERATE for operand in operands), _MODERATE][:2]
@@ -142,7 +146,10 @@ _MODERATE = Reach(0.0, 0.0, cause="")
 
 
 def _arithmetic(op_type: str, first: Interval, second: Interval) -> Interval | None:
-    """The ends of one operator's result; None for what it is not defined on."""
+    """The bounds of one operator's result.
+
+    None where the operator has no rule here, or is not defined on the operands.
+    """
     low, high = first
     match op_type:
         case "Neg":
@@ -169,7 +176,7 @@ def _arithmetic(op_type: str, first: Interval, second: Interval) -> Interval | N
 
 
 def _saturates(node: NodeFact) -> bool:
-    """A Clip with one bound lets infinity through at its other end."""
+    """True for an operator that makes infinity a number; a Clip with one bound lets it through at the other end."""
     if not has(node, Trait.SATURATES):
         return False
     bounds = sum(map(bool, node.inputs[1:3])) + len({"min", "max"} & node.attributes.keys())
@@ -180,9 +187,10 @@ _CARRIES_MASK = _PASSING | {"Add", "Pad", "Where"}
 
 
 def only_masks(facts: GraphFacts, tensor: str, reach: Reach) -> bool:
-    """True for far negative values that only switch positions of a Softmax or an ArgMax off, -infinity as well.
+    """True for far negative values, or -infinity, that only switch off positions of a Softmax or an ArgMax.
 
-    On every path only Add, Where and what moves values lies between; positive values of that size are no mask.
+    Every path there leads only through Add, Pad, Where and operators that move values; positive values of that size are
+    no mask.
     """
     if reach.low >= 0 or reach.high > -reach.low or reach.high > LARGEST_FLOAT16:
         return False
@@ -192,9 +200,10 @@ def only_masks(facts: GraphFacts, tensor: str, reach: Reach) -> bool:
 
 
 def saturates(facts: GraphFacts, tensor: str) -> bool:
-    """True when an infinity in this tensor is harmless: every path ends in a saturating op, or as what is divided by.
+    """True when an infinity in this tensor is harmless: every path ends in a saturating operator, or in a divisor.
 
-    On the way only ops that carry an infinity through unchanged in meaning; a graph output counts as harm.
+    Every path leads only through operators that carry an infinity through unchanged in meaning; a graph output counts
+    as harm.
     """
     return _ends_everywhere(
         facts,
@@ -212,9 +221,9 @@ def saturates(facts: GraphFacts, tensor: str) -> bool:
 def _ends_everywhere(
     facts: GraphFacts, tensor: str, ends: Callable[[NodeFact], bool], carrying: frozenset[str], *, unread: bool
 ) -> bool:
-    """True when every path from the tensor comes to a node where it ``ends``, over ``carrying`` operators only.
+    """True when every path from the tensor reaches a node where it ``ends``, through ``carrying`` operators only.
 
-    A graph output is no such end; ``unread`` is the answer where a path comes to a tensor that nothing reads.
+    A graph output is no such end; ``unread`` is the answer for a path that ends at a tensor without readers.
     """
     on_the_way = reached(
         [tensor], lambda name: (made for node in facts.consumers_of(name) if not ends(node) for made in node.outputs)

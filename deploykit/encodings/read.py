@@ -1,7 +1,7 @@
-"""The one way from files to encodings on a graph: an AIMET file or a QDQ model, the list of float tensors, the graph.
+"""The one way from files to encodings on a graph: an AIMET file or a QDQ model, and a list of float tensors.
 
-Whoever takes a path to encodings calls it, so that every command refuses the same things. The list of float tensors is
-``{"schema": 1, "float_tensors": ["name", …]}``; a bare JSON list or one name per line is read as well.
+Every command that takes a path to encodings reads it here, so that all refuse the same things. The list of float
+tensors is ``{"schema": 1, "float_tensors": ["name", …]}``; a bare JSON list or one name per line is read as well.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SCHEMA = 1
 
 
 def float_tensors_to_json(names: Iterable[str]) -> str:
-    """The text of the side file, names sorted, ending in a newline."""
+    """The text of a list of float tensors: names sorted, ending in a newline."""
     return json.dumps({"schema": _SCHEMA, "float_tensors": sorted(names)}, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_float_tensors(path: Path) -> frozenset[str]:
-    """The names in a side file or list; InputError names the file and what is wrong with it."""
+    """The names in a list of float tensors; InputError names the file and what is wrong with it."""
     data = read_regular(path, limit=_LIMIT)
     if data.lstrip()[:1] not in (b"{", b"["):
         try:
@@ -67,7 +67,10 @@ def read_float_tensors(path: Path) -> frozenset[str]:
 
 
 def with_float_tensors(encodings: EncodingSet, names: Iterable[str]) -> EncodingSet:
-    """The set with these tensors meant to be float16; InputError where one of them has an integer entry as well."""
+    """The encodings with these tensors meant to be float16.
+
+    InputError where one of them has an integer entry as well.
+    """
     wanted = frozenset(names)
     for name in sorted(wanted):
         entry = encodings.get(name)

@@ -22,7 +22,7 @@ Array: TypeAlias = "npt.NDArray[np.float64]"
 
 
 def on_axis(numbers: Numbers, axis: int | None, rank: int) -> Numbers:
-    """A row of numbers as it lies along one axis of a tensor of that rank."""
+    """Numbers reshaped to lie along one axis of a tensor of that rank."""
     return numbers.reshape([-1 if at == axis else 1 for at in range(rank)])
 
 
@@ -160,7 +160,7 @@ Value: TypeAlias = Affine | Lpbq | Float | Float8
 
 
 class Encoding(Record, kw_only=False, eq=False):
-    """What one tensor is quantized to. ``is_param`` is None where the file does not tell parameters apart."""
+    """The encoding of one tensor. ``is_param`` is None where the file does not tell parameters apart."""
 
     name: str
     value: Value
@@ -202,12 +202,12 @@ class EncodingSet(Record, eq=False, dict=True):
         return self.entries.get(name)
 
     def only(self, names: Collection[str]) -> EncodingSet:
-        """The set without what it says of other tensors."""
+        """The set with only the entries and float tensors of these names."""
         entries = {name: entry for name, entry in self.entries.items() if name in names}
         return replace(self, entries=entries, float_tensors=self.float_tensors & frozenset(names))
 
     def with_entries(self, entries: Iterable[Encoding]) -> EncodingSet:
-        """The set with these entries added, or in place of those that it has."""
+        """The set with these entries, which replace those of the same names."""
         return replace(self, entries={**self.entries, **{entry.name: entry for entry in entries}})
 
     @cached_property

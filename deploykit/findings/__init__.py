@@ -62,16 +62,17 @@ class Confidence(StrEnum):
 
 
 class Answerer(StrEnum):
-    """Whose trial tells whether something is taken: the device's compiler, or only the backend's very own tools."""
+    """Who can tell by trying whether something is accepted: the device's compiler, or only the backend's own tools."""
 
     COMPILER = "compiler"
     TOOLS = "tools"
 
 
 class Claim(Record, kw_only=False):
-    """That something is not taken, which a trial can refute: nothing about numbers, files or what the user must say.
+    """A statement that something is not accepted, which a trial can refute.
 
-    ``seen_with`` is the newest release with which it was seen, "" where that is not known.
+    It says nothing about numbers, files or what the user must say. ``seen_with`` is the newest release with which it
+    was seen, "" where that is not known.
     """
 
     answered_by: Answerer
@@ -131,7 +132,7 @@ class Finding(Record):
 
     @property
     def about(self) -> tuple[str, str]:
-        """Which rule found it, and in what: the code and the name of the subject."""
+        """The code of the rule that found it, and the name of its subject."""
         return self.code, self.subject.name
 
     def with_handled(self, how: str) -> Finding:
@@ -173,12 +174,15 @@ def sort_findings(findings: Iterable[Finding]) -> Findings:
 
 
 def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, str], str]) -> Findings:
-    """Findings of a plan, those marked as handled that running showed to be about nothing here."""
+    """The findings of a plan, in which those in ``settled`` are marked as handled.
+
+    ``settled`` holds, by code and name of the subject, how running showed that the finding does not apply.
+    """
     return tuple(one.with_handled(settled[one.about]) if one.about in settled else one for one in findings)
 
 
 def each_once(findings: Iterable[Finding]) -> Findings:
-    """Of findings that say the same of the same thing the first, in their order."""
+    """The first of all findings with the same code, subject and message, in their order."""
     once: dict[Names, Finding] = {}
     for finding in findings:
         once.setdefault((*finding.about, finding.message), finding)
@@ -198,22 +202,25 @@ class FindingGroup(Record):
 
     @property
     def first(self) -> Finding:
-        """The one whose words stand for all."""
+        """The finding whose words stand for the whole group."""
         return self.findings[0]
 
     @property
     def blocks(self) -> bool:
-        """True when one of them is an error that nothing handles."""
+        """True when one of the findings is an error that nothing handles."""
         return any(finding.blocks for finding in self.findings)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of findings in the group."""
         return len(self.findings)
 
     @property
     def others(self) -> str:
-        """How many more there are than the first, and at most 3 of their names; "" for a single one."""
+        """How many findings there are besides the first, with at most 3 of their subjects' names.
+
+        "" for a single finding.
+        """
         if len(self.findings) == 1:
             return ""
         names = dict.fromkeys(finding.subject.name for finding in self.findings)
@@ -243,6 +250,6 @@ def exit_status(findings: Iterable[Finding]) -> int:
 
 
 def listed(names: Sequence[str], *, most: int = 5) -> str:
-    """The first few names, and how many more there are, for a message."""
+    """The first ``most`` names, and how many more there are, for a message."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

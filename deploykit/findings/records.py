@@ -1,6 +1,7 @@
-"""What values are here: records, which cannot be changed, the JSON that they are published as, names of common types.
+"""The base of all records (immutable values), their published JSON form, and names of common types.
 
-Only here are values made plain: a shape may hold others that are published, numbers that are not finite, tuples.
+Only this module turns values into plain JSON: a published shape may hold other published values, numbers that are not
+finite, and tuples.
 """
 
 from __future__ import annotations
@@ -44,29 +45,29 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Json: TypeAlias = Mapping[str, Any]
-"""What a JSON object holds, or an object that is to become one: a record, a manifest, options."""
+"""A JSON object, or a mapping that is to become one: a record, a manifest, options."""
 Numbers: TypeAlias = "npt.NDArray[Any]"
-"""An array of any type."""
+"""A NumPy array of any element type."""
 Doubles: TypeAlias = "npt.NDArray[np.float64]"
-"""An array to compute with."""
+"""A NumPy array of float64, the type to compute with."""
 Arrays: TypeAlias = Mapping[str, Numbers]
-"""Arrays by name: what a model is fed, and what it gives."""
+"""Arrays by tensor name: the inputs or the outputs of a model."""
 Feeds: TypeAlias = Sequence[Arrays]
-"""What a model is fed, sample by sample."""
+"""The inputs of a model, sample by sample."""
 Names: TypeAlias = tuple[str, ...]
-"""Names of tensors, nodes, operators or whatever has one, in their order."""
+"""Names of tensors, nodes, operators or other things, in their order."""
 OpenShape: TypeAlias = tuple[int | str | None, ...] | None
-"""Sizes of a tensor, a name or None for one that is not known; None where not even their number is."""
+"""The sizes of a tensor, where an open size is a name or None. None when not even the rank is known."""
 Shape: TypeAlias = tuple[int, ...]
 """The sizes of a tensor, every one known."""
 Interval: TypeAlias = tuple[float, float]
-"""The least and the greatest of some values."""
+"""The least and the greatest value."""
 Tell: TypeAlias = Callable[[str], None]
-"""Is told one line at a time."""
+"""A function that receives messages, one line per call."""
 
 
 def silent(*_told: object) -> None:
-    """A `Tell` where nobody listens."""
+    """A `Tell` that ignores every line."""
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
@@ -78,7 +79,7 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 class _RecordMeta(StructMeta):
-    """Says of every subclass what msgspec would have said by each of them."""
+    """Makes every subclass frozen and keyword-only, so that none of them has to say so to msgspec."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> _RecordMeta:
         return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, **options})
@@ -86,17 +87,20 @@ class _RecordMeta(StructMeta):
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Record(Struct, frozen=True, metaclass=_RecordMeta):
-    """A value of fields; ``kw_only=False`` where they are also given by place."""
+    """An immutable value with named fields; a subclass with ``kw_only=False`` also takes them by position."""
 
 
 class Published(Record):
-    """A dataclass whose published shape is its fields ``WITHOUT`` some, properties ``ALSO``, unless it says another."""
+    """A record whose published shape is its fields except ``WITHOUT``, then its properties ``ALSO``.
+
+    A subclass may override ``as_published``.
+    """
 
     WITHOUT: ClassVar[tuple[str, ...]] = ()
     ALSO: ClassVar[tuple[str, ...]] = ()
 
     def as_published(self) -> Json:
-        """What is published, by name; its values need not be plain."""
+        """The published values by name, not yet turned into plain JSON."""
         return published(self, without=self.WITHOUT, also=self.ALSO)
 
     def to_json(self) -> dict[str, Any]:
@@ -106,13 +110,13 @@ class Published(Record):
 
 
 def published(value: Any, *, without: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a dataclass as they are, in their order, ``without`` some, and the properties that are asked."""
+    """The fields of a record in their order, except ``without``, then its properties ``also``."""
     names = [name for name in value.__struct_fields__ if name not in without]
     return {name: getattr(value, name) for name in (*names, *also)}
 
 
 def plain(value: Any) -> Any:
-    """A value, at any depth, as JSON has it: in its published shape, None for a number that is not finite."""
+    """A value in its JSON form, at any depth: a record in its published shape, None for a number that is not finite."""
     if hasattr(value, "to_json"):
         return value.to_json()
     if isinstance(value, Mapping):
@@ -125,5 +129,5 @@ def plain(value: Any) -> Any:
 
 
 def finite(value: float | None) -> float | None:
-    """A number as JSON has it: None for what is not finite."""
+    """The number, or None where it is not finite, which JSON cannot hold."""
     return value if value is not None and math.isfinite(value) else None

@@ -1,6 +1,6 @@
-"""The registry of rules: one function per rule, a stable code and slug, codes never reused.
+"""The registry of rules: one function per rule, with a stable code and slug; codes are never reused.
 
-It knows neither models nor vendors; what a rule looks at is the type parameter of its registry's scope.
+It knows neither models nor vendors; the type parameter of a registry says what its rules look at.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["Finds", "Found", "Registry", "Rule"]
 
 C = TypeVar("C")
 Check: TypeAlias = Callable[[C], Iterable["Found"]]
-Finds: TypeAlias = Iterator["Found"]  # what a rule function answers
+Finds: TypeAlias = Iterator["Found"]  # what a rule function yields
 
 
 class Found(Struct, frozen=True):
     """What a rule function yields; the registry adds code, slug, severity and sources. ``kind`` is a ``SubjectKind``.
 
     ``severity``, ``claim`` and ``cure`` override the rule's own, ``sources`` are added to the rule's. ``by_trial`` is
-    False where trying tells nothing about this very case of a rule that makes a claim.
+    False where a trial cannot answer this finding, although its rule makes a claim.
     """
 
     kind: str

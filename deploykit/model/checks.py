@@ -1,4 +1,4 @@
-"""Refuses graphs that later stages could not walk, and settings over which onnx or ONNX Runtime never end.
+"""Refuses graphs that later stages could not walk, and settings with which onnx or ONNX Runtime never finish.
 
 It looks at names, counts and single settings; whether shapes and types fit is for shape inference to say.
 """
@@ -42,7 +42,7 @@ _FARTHEST = 1 << 16
 
 
 def check_graph(path: Path, proto: ModelProto) -> None:
-    """InputError, naming the tensor and the node, for a graph that is none.
+    """Raise InputError, naming the tensor and the node, unless the graph is well formed.
 
     Every name is made once and before it is read, standard operators have the inputs and outputs that they need,
     functions do not call each other in circles, and no axis or equation is beyond reason.
@@ -57,7 +57,7 @@ def check_graph(path: Path, proto: ModelProto) -> None:
         names = (*function.input, *function.output, function.name, function.domain)
         if not all(isinstance(name, str) for name in names) or not function.name:
             checker.fail("a function of the model has no valid name")
-        # A function has operator sets of its own, so the counts of its nodes are not looked at.
+        # A function has operator sets of its own, so how many inputs and outputs its nodes have is not checked.
         _Checker(path=path).nodes(function.node, set(function.input), f"function {function.name!r}")
     # InputError where functions of the model call each other in a circle, or expand beyond measure.
     functions = {(function.domain, function.name): _called(function.node) for function in proto.functions}
@@ -79,9 +79,9 @@ def check_graph(path: Path, proto: ModelProto) -> None:
 
 
 def sort_nodes(graph: GraphProto) -> bool:
-    """Put nodes in execution order, in place; True where they were not, as float16 converters append their Casts.
+    """Put nodes in execution order, in place.
 
-    A cycle stays, and is refused later.
+    True where they were in another, as when float16 converters append their Casts. A cycle stays, and is refused later.
     """
     makers = {made: at for at, node in enumerate(graph.node) for made in node.output}
     reads = [{makers[name] for name in names_read(node) if name in makers} for node in graph.node]
@@ -101,11 +101,11 @@ class _Checker(Record):
     opset: int | None = None
 
     def fail(self, what: str, *, why: str = "", next: str = _EXPORT) -> NoReturn:  # noqa: A002
-        """Raise the InputError."""
+        """Raise an InputError that names the file."""
         raise InputError(f"{self.path}: {what}", why=why, next=next)
 
     def texts(self, what: str, *names: object) -> None:
-        """Protobuf hands over bytes where a text is not valid."""
+        """Refuse names that are not valid UTF-8, which protobuf hands over as bytes."""
         for name in names:
             if not isinstance(name, str):
                 said = f"{what} has the name {name!r:.80}, which is not UTF-8"
@@ -195,7 +195,7 @@ class _Checker(Record):
             self.graph(graph, visible, f"a body of node {label(node)!r} in {where}"[:300])
 
     def _refuse_unknown(self, nodes: Sequence[NodeProto], node: NodeProto, name: str) -> NoReturn:
-        """A node reads a name that does not exist yet: a cycle, wrong order, or nobody makes it."""
+        """Refuse a name that is read before it exists: there is a cycle, the order is wrong, or no node makes it."""
         what = f"node {label(node)!r} reads {name!r}"
         makers = {made: index for index, other in enumerate(nodes) for made in other.output}
         if name not in makers:
@@ -251,9 +251,10 @@ _RANKS = {"Q": (3, 4), "K": (3, 4), "V": (3, 4), "attn_mask": (0, 1, 2, 3, 4), "
 
 
 def check_attention(path: Path, nodes: Iterable[NodeFact], tensors: Mapping[str, TensorFact]) -> None:
-    """InputError, naming the node, for an operand of a rank that Attention does not take, and for half a cache.
+    """Raise InputError, naming the node, for an operand whose rank Attention does not take, and for half a cache.
 
-    ONNX Runtime ends the process where a cache has no rank 4. What is not known is not judged.
+    Half a cache is cached keys without cached values, or the reverse. ONNX Runtime ends the process where a cache has
+    no rank 4. Unknown ranks are not judged.
     """
     for node in nodes:
         if node.op_type != "Attention" or not is_standard(node):

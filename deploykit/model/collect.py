@@ -1,4 +1,4 @@
-"""Collects the facts of a graph, and the few stored values that somebody asks for.
+"""Collects the facts of a graph, and the values of a few stored tensors on request.
 
 External data is opened only by ``constant_value`` and ``constant_range``, for the one tensor they are asked about.
 """
@@ -65,7 +65,8 @@ def collect_facts(model: Model) -> GraphFacts:
         for index, node in enumerate(graph.node)
     )
     check_attention(model.path, nodes, tensors)
-    # Of stored floats of moderate size, inside the model file: what is no number in them, and those of one element.
+    # Stored floats of moderate size, inside the model file: which of them hold NaN or infinity, and the value of those
+    # with one element.
     non_finite: dict[str, str] = {}
     scalars: dict[str, float] = {}
     for name, tensor in model.stored.items():
@@ -99,7 +100,7 @@ def collect_facts(model: Model) -> GraphFacts:
         channel_last=frozenset(
             name
             for entry in proto.metadata_props
-            # Bytes where the file holds no text there.
+            # protobuf gives bytes where the key is not valid text.
             if isinstance(key := entry.key, str)
             and (name := key.removeprefix(LAYOUT)) != key
             and name in tensors
@@ -110,15 +111,15 @@ def collect_facts(model: Model) -> GraphFacts:
 
 @made_once
 def read_of(view: GraphView) -> Model:
-    """A model that exists in memory only, made of one that was checked when it was read; once while it stays the same.
+    """The ``Model`` of a graph in memory, made once while the graph stays the same.
 
-    No file is looked for.
+    The graph was checked when it was read; the path is made up and no file is looked for.
     """
     return Model(path=Path("model.onnx"), proto=view.model, stored=view.stored)
 
 
 def facts_of(model: ModelProto | GraphView) -> GraphFacts:
-    """The facts of such a model, or of one that is looked through, once while it stays the same."""
+    """The facts of a model in memory, collected once while it stays the same."""
     view = model if isinstance(model, GraphView) else view_of(model)
     return view.once("facts", lambda: collect_facts(read_of(view)))
 
@@ -148,7 +149,7 @@ def constant_range(model: Model, name: str) -> Interval | None:
 
 
 def plain(attribute: AttributeProto) -> Any:
-    """The value as a number, text or tuple; None for tensors, graphs and types."""
+    """The value of an attribute as a number, text or tuple; None for tensors, graphs and types."""
     match attribute.type:
         case AttributeProto.FLOAT:
             return attribute.f

@@ -19,7 +19,7 @@ from deploykit.model.weights import point_outside
 
 __all__ = ["Emptied", "emptied"]
 
-# Bytes; larger stubs lie in one file per element type, as long as the longest of them.
+# Bytes; larger stubs lie outside the model, in one file per element type, as long as the longest of them.
 _INLINE = 1024
 _SMALL = 64
 _STRUCTURE = {("Resize", 1), ("Resize", 2), ("Upsample", 1), ("Range", 0), ("Range", 1), ("Range", 2)}
@@ -27,9 +27,10 @@ _GRIDS = {(kind, place) for kind in QUANTIZERS for place in (1, 2)}
 
 
 class Emptied(Struct, kw_only=True):
-    """The model, how many stored values were replaced and kept, and the files that its stubs lie in.
+    """The emptied model, how many stored values were replaced and kept, and the files that hold its stubs.
 
-    ``files`` has by name the bytes of one element (one byte for two or more narrow ones) and the length.
+    ``files`` maps a file name to the bytes of one element (one byte for two or more narrow ones) and to the file's
+    length.
     """
 
     model: ModelProto
@@ -39,7 +40,7 @@ class Emptied(Struct, kw_only=True):
 
 
 def emptied(model: ModelProto, tensor: Callable[[str], str], node: Callable[[str], str]) -> Emptied:
-    """The copy; ``tensor`` and ``node`` say what a tensor, or a symbolic length, and a node are called in it.
+    """A copy without weights; ``tensor`` and ``node`` give the new names of tensors (and symbolic sizes) and of nodes.
 
     What exporters write beside a graph (documentation, metadata, the graph's own name) is left out.
     """
@@ -54,7 +55,7 @@ def emptied(model: ModelProto, tensor: Callable[[str], str], node: Callable[[str
 
 
 def _forget(message: Any) -> None:
-    """Leave out what is written for people, at any depth."""
+    """Clear documentation, metadata and annotations at any depth."""
     for known, value in message.ListFields():
         if known.name in ("doc_string", "metadata_props", "denotation", "quantization_annotation"):
             message.ClearField(known.name)
@@ -113,7 +114,7 @@ def _held(attribute: AttributeProto) -> Iterator[TensorProto]:
 
 
 def _blank(attribute: AttributeProto) -> None:
-    """Take out numbers and texts that are written into a node without being a tensor."""
+    """Overwrite the floats of an attribute with 1.0 and empty its strings: values outside of any tensor."""
     if attribute.HasField("f"):
         attribute.f = 1.0
     if attribute.HasField("s"):
@@ -123,7 +124,7 @@ def _blank(attribute: AttributeProto) -> None:
 
 
 def _stub(made: Emptied, stored: TensorProto, read: set[tuple[str, int]]) -> None:
-    """Put ones in the place of a stored value that is no structure; ``read`` is as which inputs it is read."""
+    """Replace a stored value by ones unless it is structure; ``read`` holds operator and position of each use."""
     kind, name, shape = stored.data_type, stored.name, list(stored.dims)
     count, outside = prod(shape), stored.data_location == TensorProto.EXTERNAL
     small = kind in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL) and count <= _SMALL

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 LAYOUT = "deploykit.layout."
-"""Before the name of a tensor: the key of a model's metadata that says of it that it was turned to channels last."""
+"""The prefix of a key in a model's metadata; the tensor that is named behind it was turned to channels last."""
 
 
 class TensorRole(StrEnum):
@@ -142,14 +142,14 @@ class GraphFacts(Record, Kept, dict=True):
 
     @property
     def is_qdq(self) -> bool:
-        """True when the graph holds QuantizeLinear or DequantizeLinear nodes, and not to quantize at run time."""
+        """True when the graph holds QuantizeLinear or DequantizeLinear nodes, except for quantization at run time."""
         types = {node.op_type for node in self.nodes}
         return "QuantizeLinear" in types or (
             "DequantizeLinear" in types and not any(map(quantizes_at_run_time, self.nodes))
         )
 
     def tensor(self, name: str) -> TensorFact:
-        """What is known of a tensor: nothing where the graph has none of that name."""
+        """The fact of a tensor; an empty one where the graph has no tensor of that name."""
         return self.tensors.get(name, _NONE)
 
     def is_stored(self, tensor: str) -> bool:
@@ -175,13 +175,13 @@ class GraphFacts(Record, Kept, dict=True):
         return node if node is not None and (not op_types or node.op_type in op_types) else None
 
     def origin(self, tensor: str, passed: Container[str]) -> str:
-        """What a tensor is made of, looking through operators of some types by their first input."""
+        """The tensor from which this one is made, looking through the first inputs of operators in ``passed``."""
         while (node := self.producer_of(tensor)) is not None and node.op_type in passed:
             tensor = node.inputs[0]
         return tensor
 
     def maker_behind(self, tensor: str, passed: Container[str], *op_types: str) -> NodeFact | None:
-        """The node that makes that, as ``producer_of`` gives it."""
+        """The node that makes the ``origin`` of a tensor, if it is of one of the given types; else None."""
         return self.producer_of(self.origin(tensor, passed), *op_types)
 
     def consumers_of(self, tensor: str) -> tuple[NodeFact, ...]:
@@ -196,23 +196,24 @@ class GraphFacts(Record, Kept, dict=True):
 
 @made_once
 def static_tensors(facts: GraphFacts) -> frozenset[str]:
-    """Stored tensors and everything that deterministic ops make of nothing but those."""
+    """Stored tensors and everything that deterministic operators compute from them alone."""
     stored = (name for name, fact in facts.tensors.items() if fact.is_weight)
     return static_from(stored, ((node, node.inputs, node.outputs) for node in facts.nodes))
 
 
 @made_once
 def with_static(facts: GraphFacts) -> GraphFacts:
-    """The same facts with static tensors in the role of constants; the facts themselves when there are none."""
+    """The facts with static tensors in the role of constants; the same object when there are none."""
     computed = [name for name in static_tensors(facts) if not facts.tensors[name].is_weight]
     constants = {name: replace(facts.tensors[name], role=TensorRole.CONSTANT) for name in computed}
     return replace(facts, tensors={**facts.tensors, **constants}) if computed else facts
 
 
 def channel_first(facts: GraphFacts) -> GraphFacts:
-    """The facts with inputs and outputs as they were before they were turned; ``channel_last`` are the outputs of it.
+    """The facts with inputs and outputs in the layout that they had before they were turned to channels last.
 
-    The last Transpose copies there. Where a rewrite merged it with another, the output stays as it is.
+    In the result, ``channel_last`` are the outputs whose last Transpose became an Identity. Where a rewrite merged that
+    Transpose with another, the output stays as it is.
     """
     tensors, nodes, turned = dict(facts.tensors), list(facts.nodes), set[str]()
     for name in facts.channel_last:
@@ -240,7 +241,7 @@ def is_setting(node: NodeFact, name: str) -> bool:
 
 
 def setting_of(facts: GraphFacts, name: str) -> NodeFact | None:
-    """The first reader of a tensor that every reader takes as a setting, else None."""
+    """The first reader of a tensor, where every reader takes it as a setting; else None."""
     readers = facts.consumers_of(name)
     return readers[0] if readers and all(is_setting(node, name) for node in readers) else None
 
@@ -274,10 +275,9 @@ def dynamic_inputs(facts: GraphFacts) -> tuple[DynamicDim, ...]:
 
 
 def data_shaped_nodes(facts: GraphFacts) -> Iterator[tuple[NodeFact, str]]:
-    """The nodes whose output has a size that depends on values, each with what that means; in graph order.
+    """The nodes whose output size depends on values, each with the reason in words; in graph order.
 
-    A size that is computed counts where it makes a difference: its reader's output is not static although every
-    input of the graph is.
+    A computed size counts where it makes a difference: every input of the graph is static, and the output is not.
     """
     fixed = not dynamic_inputs(facts)
     for node in facts.nodes:
@@ -299,14 +299,14 @@ def tensor_bytes(fact: TensorFact) -> int | None:
 
 
 def shape_text(fact: TensorFact) -> str:
-    """A shape as people write it: 1 x 3 x height x ?; "unknown" where the rank is."""
+    """A shape as people write it: 1 x 3 x height x ?; "unknown" where the rank is unknown."""
     if fact.shape is None:
         return "unknown"
     return " x ".join("?" if dim is None else str(dim) for dim in fact.shape) or "a scalar"
 
 
 class GraphChange(Record):
-    """One place: the nodes that are gone and those that stand there instead, each in the order of its graph."""
+    """One place where two graphs differ: the nodes that are gone and those that replace them, each in graph order."""
 
     before: tuple[NodeFact, ...]
     after: tuple[NodeFact, ...]
@@ -315,7 +315,7 @@ class GraphChange(Record):
         return in_words([node.op_type for node in self.before], [node.op_type for node in self.after])
 
     def to_json(self) -> Json:
-        """Types of operators before and after, and the names of what was there."""
+        """The operator types before and after, and the labels of the nodes that are gone."""
         return {
             "before": [node.op_type for node in self.before],
             "after": [node.op_type for node in self.after],
@@ -324,7 +324,7 @@ class GraphChange(Record):
 
 
 def in_words(before: Sequence[str], after: Sequence[str]) -> str:
-    """A change by the types of its operators: ``Sigmoid, 2 Clip → Clip``."""
+    """A change in words, by operator types: ``Sigmoid, 2 Clip → Clip``."""
     old, new = (
         ", ".join(kind if count == 1 else f"{count} {kind}" for kind, count in Counter(kinds).items())
         for kinds in (before, after)
@@ -337,8 +337,8 @@ def in_words(before: Sequence[str], after: Sequence[str]) -> str:
 def changes_between(before: GraphFacts, after: GraphFacts) -> tuple[GraphChange, ...]:
     """The places where two graphs differ, in the order of the first; () for the same graph.
 
-    A node is the same where type, inputs, outputs and plain attributes are. Changed nodes that share a computed tensor
-    are one place.
+    A node is the same where its type, inputs, outputs and plain attributes are. Changed nodes that share a computed
+    tensor are one place.
     """
     if before is after:
         return ()

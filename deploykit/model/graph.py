@@ -1,6 +1,6 @@
-"""The graph of a model as an index that is read, or as a copy that rewrites edit.
+"""The graph of a model: an index to read, or a copy that rewrites edit. It knows no rewrite.
 
-It knows no rewrite. Subgraphs of control flow count as readers of the tensors they take from outside.
+Subgraphs of control flow count as readers of the tensors they take from outside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 class GraphCopy(Kept):
     """Producers, readers and stored values of one graph. Call ``reindex`` after editing nodes.
 
-    What follows from the graph is kept until its nodes are read again.
+    What was derived from the graph is kept until then.
     """
 
     def __init__(self, model: ModelProto, *, copy: bool = True) -> None:
@@ -39,7 +39,7 @@ class GraphCopy(Kept):
         self.reindex()
 
     def reindex(self) -> None:
-        """Read the nodes again."""
+        """Build the index of the model's nodes again."""
         graph = self.model.graph
         self.stored = named_tensors(self.model)
         self.outputs = {item.name for item in graph.output}
@@ -69,40 +69,43 @@ class GraphCopy(Kept):
         return self._readers.get(name, [])
 
     def uses(self, name: str) -> list[tuple[NodeProto, int]]:
-        """The nodes that read a tensor themselves, with each position at which they do."""
+        """The nodes that read a tensor as an input of their own, not only in a body, with each input position."""
         return [(node, at) for node in self.readers(name) for at, used in enumerate(node.input) if used == name]
 
     def only_reader(self, name: str, *op_types: str) -> NodeProto | None:
-        """The node that reads a tensor that is no output, when it is the only one, if it is of one of the types."""
+        """The single reader of a tensor that is no graph output, if it is of one of the given types; else None."""
         readers = self.readers(name)
         return _of_types(readers[0], op_types) if len(readers) == 1 and name not in self.outputs else None
 
     def array(self, name: str) -> Numbers | None:
-        """The stored value of an initializer or Constant, through Identity; None where there is none to be read."""
+        """The value of an initializer or Constant, also through Identity.
+
+        None for computed tensors and data outside the model.
+        """
         tensor = self.stored.get(self.origin(name))
         if tensor is None or is_outside(tensor):
             return None
         return stored_values(tensor)
 
     def origin(self, name: str, passed: Container[str] = ("Identity",)) -> str:
-        """What a tensor is made of, looking through operators of some types by their first input."""
+        """The tensor from which this one is made, looking through the first inputs of operators in ``passed``."""
         while (node := self.makers.get(name)) is not None and node.op_type in passed:
             name = node.input[0]
         return name
 
     @made_once
     def static(self) -> frozenset[str]:
-        """Stored tensors and what is computed from nothing else."""
+        """The stored tensors and all that deterministic operators compute from them alone."""
         return static_from(self.stored, ((node, node.input, node.output) for node in self.nodes))
 
     def scalar(self, name: str) -> float | None:
-        """A stored value of one element as a number, or None; nothing larger is looked at."""
+        """The value of a stored tensor of one element as a float; None for any other tensor, which is not read."""
         tensor = self.stored.get(self.origin(name))
         value = self.array(name) if tensor is not None and math.prod(tensor.dims) == 1 else None
         return None if value is None or value.dtype.kind in "OSU" else float(value.reshape(()))
 
     def store(self, name: str, value: npt.ArrayLike) -> str:
-        """Add an initializer under a fresh name derived from ``name``; the name given.
+        """Add an initializer under a fresh name derived from ``name``, and return the fresh name.
 
         A plain float is stored as float32, plain whole numbers in 64 bits: the type of shapes, axes and indices.
         """
@@ -118,7 +121,7 @@ class GraphCopy(Kept):
         self.stored[name].CopyFrom(numpy_helper.from_array(value, self.stored[name].name))
 
     def fresh(self, name: str) -> str:
-        """``name``, or it with a number behind it, such that no tensor and no node has it yet."""
+        """``name``, with a number appended where a tensor or node has it already."""
         if self._names is None:
             self._names = {*self.tensor_names, *(node.name for node in self.nodes)}
         candidate, number = name, 0
@@ -140,14 +143,14 @@ class GraphCopy(Kept):
         self.prune(nodes)
 
     def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
-        """Replace all nodes, whatever becomes of stored values."""
+        """Replace all nodes; stored values stay, even unused ones."""
         self._put(nodes)
         self.reindex()
 
     def _put(self, nodes: Iterable[NodeProto]) -> None:
         graph, kept = self.model.graph, list(nodes)
         before = len(graph.node)
-        graph.node.extend(kept)  # copies: what is kept may be some of those that go now
+        graph.node.extend(kept)  # extend copies: nodes that are kept may be among those deleted next
         del graph.node[:before]
 
     def index_of(self, node: NodeProto) -> int:
@@ -157,8 +160,7 @@ class GraphCopy(Kept):
     def prune(self, nodes: Sequence[NodeProto] | None = None) -> None:
         """Remove nodes and initializers that no output needs, and value infos of vanished tensors.
 
-        ``nodes`` take the place of those that there are. The default of a graph input stays: without it the input would
-        be required.
+        ``nodes`` replace the present ones. The default of a graph input stays: without it the input would be required.
         """
         graph = self.model.graph
         needed, keep = {item.name for item in graph.output}, []
@@ -172,7 +174,7 @@ class GraphCopy(Kept):
         self.reindex()
 
     def drop_unused(self, names: Iterable[str]) -> None:
-        """Remove those of the named stored values that nothing reads; nodes stay, however dead they are."""
+        """Remove the named stored values that nothing reads; all other nodes stay, even dead ones."""
         graph = self.model.graph
         read = {*self._readers, *self.outputs, *(item.name for item in graph.input)}
         unused = set(names) - read
@@ -186,11 +188,14 @@ class GraphCopy(Kept):
     @property
     @made_once
     def types(self) -> Mapping[str, tuple[str, OpenShape]]:
-        """Element type and shape of what is fed or computed, as far as onnx can infer them."""
+        """Element type and shape of inputs and computed tensors by name, as far as onnx can infer them."""
         return infer(self.model).types
 
     def type_of(self, name: str) -> tuple[str, OpenShape]:
-        """Element type and shape of any tensor, "" and None where they are not known; open sizes are no numbers."""
+        """Element type and shape of any tensor, "" and None where they are not known.
+
+        An open size is a name or None.
+        """
         tensor = self.stored.get(name)
         if tensor is not None:
             return dtype_name(tensor.data_type), tuple(tensor.dims)
@@ -211,7 +216,7 @@ class GraphCopy(Kept):
 
 
 class GraphView(GraphCopy):
-    """The index of a model that is looked through and not edited; several of one model share it."""
+    """The index of a model that is read and never edited; the views of one model share it."""
 
     def _put(self, nodes: Iterable[NodeProto]) -> None:
         del nodes
@@ -223,10 +228,10 @@ _MOST_VIEWS = 6
 
 
 def view_of(model: ModelProto) -> GraphView:
-    """A model to look through; its nodes are read once for as long as it stays the same.
+    """The view of a model; its nodes are read once for as long as the model stays the same.
 
-    Twenty matchers look through one graph, one after the other. What a message holds may be changed by its owner at any
-    time, so it is the bytes that tell whether the index still holds. Names that one asks for are no other's concern.
+    Twenty matchers look through one graph, one after the other. The owner of a message may change it at any time, so
+    its bytes tell whether the index still holds. Each caller has its own fresh names.
     """
     if is_heavy(model):
         return GraphView(model, copy=False)
@@ -236,7 +241,7 @@ def view_of(model: ModelProto) -> GraphView:
     if view is None or known != content:
         view = GraphView(model, copy=False)
         for text, other in _VIEWS:
-            if text == content and other.known("facts"):  # values: they hold of any model of the same bytes
+            if text == content and other.known("facts"):  # facts are values: they hold for any model of the same bytes
                 view.keep("facts", other.known("facts"))
     _VIEWS.append((content, view))
     del _VIEWS[:-_MOST_VIEWS]
@@ -244,7 +249,7 @@ def view_of(model: ModelProto) -> GraphView:
 
 
 def _of_types(node: NodeProto | None, op_types: Names) -> NodeProto | None:
-    """The node, if there is one and it is of one of the given standard types (any when none is given)."""
+    """The node if it is of one of the given standard types (any when none is given), else None."""
     fits = not op_types or (node is not None and node.op_type in op_types and is_standard(node))
     return node if fits else None
 

@@ -1,6 +1,6 @@
 """Loads one ONNX file into a ``Model``, or says in one message what is wrong with it.
 
-External data is located and measured but never opened here, and what is given is never changed.
+External data is located and measured but never opened here; no file and no given model is changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Model", "blaming", "load_model", "wrap_proto"]
 
 NODE_LIMIT = 200_000
-"""Nodes of one model, those of subgraphs and functions included: what can be looked at within seconds."""
+"""The most nodes of one model, with those of subgraphs and functions: as many as can be looked at within seconds."""
 
 _PREFIXES = (
     (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint, an .npz file or a packed model)"),
@@ -49,7 +49,7 @@ _PREFIXES = (
 
 
 def name_format(head: bytes) -> str:
-    """What a file that starts with ``head`` (at least 64 bytes, if it has them) looks like, or ""."""
+    """What a file looks like by its first bytes (at least 64, if it has so many), or ""."""
     for prefix, name in _PREFIXES:
         if head.startswith(prefix):
             return name
@@ -70,8 +70,8 @@ def name_format(head: bytes) -> str:
 
 
 _PROTOBUF_LIMIT = 1 << 31
-# Bytes that a message may take in memory: nodes take ten times what they take in a file, weights as much. A file of
-# nothing but empty nodes would take fifty times its size.
+# Bytes that parsing may take: nodes take ten times their size in the file, weights just their size. A file of nothing
+# but empty nodes would take fifty times its size.
 _LEAST_MEMORY, _MEMORY_PER_BYTE = 256 << 20, 16
 
 _EXPORT = "export the model again; onnx.checker.check_model says whether it is whole"
@@ -156,7 +156,7 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 
 
 def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
-    """A model that is in memory already, with the same checks; external data is looked for beside ``path``."""
+    """The ``Model`` of a proto in memory, after the same checks; external data is looked for beside ``path``."""
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise InputError(f"{path}: a model without a graph", why="there is nothing to deploy in it", next=_EXPORT)
     external = []
@@ -172,9 +172,9 @@ def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
 
 @contextmanager
 def blaming(*models: Path) -> Iterator[None]:
-    """Within it, an exception that nobody foresaw is an InputError where one of the models is not valid or cannot run.
+    """Inside it, an unforeseen exception becomes an InputError where one of the models is not valid or cannot run.
 
-    With a model that is sound it goes on as it is: then it is a defect. Of runs that take too long there is one.
+    With sound models the exception goes on as it is: it is a defect. All runs inside share one ``one_patience``.
     """
     try:
         with one_patience():
@@ -193,14 +193,14 @@ def blaming(*models: Path) -> Iterator[None]:
         raise
 
 
-# Elements of one input with which a model is tried out.
+# The most elements of one input with which a model is tried out.
 _MOST_FED = 1 << 24
 
 
 def what_is_wrong(path: Path) -> str:
     """Which rule of ONNX a model file breaks, or why ONNX Runtime does not run it; "" for a model without fault.
 
-    A file that deploykit does not read either is not judged: "".
+    Also "" for a file that deploykit cannot load, which is not judged.
     """
     import numpy as np
     import onnx
@@ -211,7 +211,7 @@ def what_is_wrong(path: Path) -> str:
     try:
         model = load_model(path)
     except DeploykitError:
-        return ""  # it would have been said when it was read: whatever stumbled had not come to the model yet
+        return ""  # loading would have reported it: whatever failed had not come to the model yet
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

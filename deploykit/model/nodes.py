@@ -1,4 +1,4 @@
-"""Questions to one protobuf node, and to the operator sets of its model; it knows no graph around the node."""
+"""Reads one protobuf node, and reads or raises the operator sets of its model; it knows no graph around the node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _RUNNING = ops(Trait.CONTROL_FLOW)  # of ONNX's own operators only these run a g
 
 
 def reached(starts: Iterable[T], onward: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """The starts and all that ``onward`` leads to from them, each once; it is asked after its place was looked at."""
+    """The starts and everything that ``onward`` leads to from them, each once.
+
+    ``onward`` is called after its place was yielded.
+    """
     todo = list(dict.fromkeys(starts))
     found = set(todo)
     while todo:
@@ -64,33 +67,36 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:
-    """All attributes as the node has them."""
+    """All attributes of a node by name, with their values as onnx gives them."""
     from onnx import helper
 
     return {found.name: helper.get_attribute_value(found) for found in node.attribute}
 
 
 def operand(node: NodeProto, at: int) -> str:
-    """The name of an input, "" where it is left out."""
+    """The name of the input at a position, "" where it is left out."""
     return node.input[at] if at < len(node.input) else ""
 
 
 def copy_of(model: M) -> M:
-    """A deep copy that may be edited."""
+    """A deep copy of a protobuf message, which may be edited."""
     copy = type(model)()
     copy.CopyFrom(model)
     return copy
 
 
 def bare(model: ModelProto) -> ModelProto:
-    """A model of the same operator sets and functions, of whose graph there is the name."""
+    """An empty model with the same IR version, operator sets, functions and graph name."""
     made = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     made.graph.name = model.graph.name
     return made
 
 
 def without_values(model: ModelProto, *more: str) -> ModelProto:
-    """A copy to run, without initializers; of nodes too unless ``node`` is named among the lists that it shall have."""
+    """A copy without initializers and, unless ``more`` names ``node``, without nodes.
+
+    ``more`` are further lists of the graph to copy.
+    """
     copy = bare(model)
     for kind in ("input", "output", "value_info", "sparse_initializer", *more):
         getattr(copy.graph, kind).extend(getattr(model.graph, kind))
@@ -98,7 +104,7 @@ def without_values(model: ModelProto, *more: str) -> ModelProto:
 
 
 def names_read(node: NodeProto) -> Names:
-    """What a node reads, its bodies included, each once."""
+    """The tensors that a node and its bodies read, each once."""
     return tuple(dict.fromkeys(filter(None, (*node.input, *captured_names(node)))))
 
 
@@ -119,7 +125,7 @@ def captured_names(node: NodeProto) -> Names:
 
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs that a node runs, as they stand in its attributes; what these hold in turn is not looked for."""
+    """The graphs in a node's attributes, which the node runs; graphs nested in these are not included."""
     for found in node.attribute:
         if found.HasField("g"):
             yield found.g
@@ -187,7 +193,10 @@ def changed_operators(model: ModelProto, version: int) -> Names:
 
 
 def raise_opset(model: ModelProto, version: int) -> ModelProto:
-    """The model (edited in place where possible) with at least that operator set; raises InputError."""
+    """The model with at least that operator set, edited in place where possible.
+
+    InputError where it cannot be converted.
+    """
     if opset_of(model) >= version:
         return model
     if not changed_operators(model, version):
@@ -204,7 +213,8 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
     from onnx import version_converter
 
     others = [entry for entry in model.opset_import if entry.domain not in DEFAULT_DOMAINS]
-    # What ONNX Runtime's optimizer writes into sets that do not have it yet means what it means since 17.
+    # ONNX Runtime's optimizer writes LayerNormalization into operator sets that do not have it yet; it means there what
+    # it means since 17.
     early = {
         node.output[0] for node in model.graph.node if is_standard(node) and node.op_type.endswith("LayerNormalization")
     }
@@ -224,7 +234,10 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
 
 
 def _with_domain(model: ModelProto, made: set[str], domain: str) -> ModelProto:
-    """The makers of these tensors moved, in place, to a domain of which the converter knows nothing, or back."""
+    """Set the domain of the nodes that make these tensors, in place.
+
+    The converter leaves nodes of an unknown domain alone.
+    """
     for node in model.graph.node:
         if made.intersection(node.output):
             node.domain = domain

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 LAYERNORM_SINCE = 17
-"""The operator set that LayerNormalization came with."""
+"""The first operator set with LayerNormalization."""
 
 INTEGER_BITS: Mapping[str, int] = {f"{sign}int{bits}": bits for bits in (2, 4, 8, 16, 32, 64) for sign in ("", "u")}
 
@@ -78,7 +78,7 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 class Trait(Enum):
-    """What an operator may be said to do, in inference. Each value says it in words."""
+    """What an operator does when a model is run for inference. Each value says it in words."""
 
     __hash__ = object.__hash__  # each is one object; Enum would hash its name in Python, a million times for a graph
 
@@ -146,7 +146,7 @@ _OPS[Trait.AIMET_COPIES] = (_OPS[Trait.CARRIES_GRID] - {"ReverseSequence"}) | fr
     {"Col2Im", "MaxRoiPool", "NonZero", "Pad", "ReduceMax", "ReduceMin", "SplitToSequence"}
 )
 
-# The same by operator, since that is how it is asked.
+# The same table by operator, since callers ask by operator.
 _TRAITS: dict[str, frozenset[Trait]] = {
     op_type: frozenset(trait for trait, names in _OPS.items() if op_type in names)
     for op_type in frozenset().union(*_OPS.values())
@@ -157,7 +157,7 @@ _NONE: frozenset[Trait] = frozenset()
 if TYPE_CHECKING:
 
     class OpNode(Protocol):
-        """A node as far as this table asks: facts and protobuf nodes are both."""
+        """What this table needs of a node: ``NodeFact`` and protobuf nodes both have it."""
 
         @property
         def op_type(self) -> str:
@@ -184,9 +184,9 @@ def quantizes_at_run_time(node: OpNode) -> bool:
 
 
 def static_from(stored: Iterable[str], nodes: Iterable[tuple[OpNode, Sequence[str], Sequence[str]]]) -> frozenset[str]:
-    """Stored tensors and everything that deterministic ops make of nothing but those; one pass over the nodes.
+    """Stored tensors and everything that deterministic operators compute from them alone; one pass over the nodes.
 
-    Each node comes with what it reads and what it makes.
+    Each node comes with the names it reads and the names it makes.
     """
     found = set(stored)
     for node, read, made in nodes:
@@ -232,7 +232,10 @@ ROLES: Mapping[str, Mapping[int, str]] = {
     "RMSNormalization": {1: WEIGHT},
     "RNN": _RECURRENT,
 }
-"""Which inputs are parameters, by the roles that AIMET gives them. A constant that an elementwise op reads is none."""
+"""Which inputs are parameters, by the roles that AIMET gives them.
+
+A constant that an elementwise op reads is no parameter.
+"""
 
 
 _SETTINGS: Mapping[str, frozenset[int]] = {
@@ -266,6 +269,6 @@ _DATA_OUTPUTS: Mapping[str, int] = {
 
 
 def data_outputs(node: OpNode, outputs: Sequence[str]) -> Names:
-    """Those of a node's ``outputs`` that hold values of the kind it is given: no masks, places or sequences."""
+    """The outputs of a node that hold data like its input: no masks, indices or sequences."""
     count = _DATA_OUTPUTS.get(node.op_type) if is_standard(node) else None
     return tuple(name for name in outputs[:count] if name)

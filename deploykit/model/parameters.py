@@ -117,7 +117,7 @@ def quantizer_of(facts: GraphFacts, name: str) -> NodeFact | None:
 
 
 def integer_type(facts: GraphFacts, node: NodeFact) -> str:
-    """The type between the two halves of a pair: that of the zero point, else of the integers; "" when unknown."""
+    """The integer type of a Q/DQ pair: that of its zero point, else of the quantized tensor; "" when unknown."""
     integers = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
     types = (facts.tensor(name).dtype for name in (*node.inputs[2:3], integers))
     return next(filter(None, types), "")

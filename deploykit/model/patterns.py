@@ -1,4 +1,4 @@
-"""Finds operators that a graph writes out node by node, what tool chains fuse, and other patterns of several nodes.
+"""Finds operators that a graph writes out node by node, pairs that tool chains fuse, and other patterns of nodes.
 
 It looks at structure, shapes and the values of stored scalars; it knows no encodings and changes nothing.
 """
@@ -51,7 +51,7 @@ class FusedBlock(Record):
 
 @made_once
 def find_blocks(facts: GraphFacts) -> tuple[FusedBlock, ...]:
-    """Every block, in the order of their last nodes; no two share a node, and the longer one wins."""
+    """All written-out operators, in the order of their last nodes; no two share a node, and the longer one wins."""
     finder, found = _Finder(facts), list[FusedBlock]()
     for node in facts.nodes:
         for match in _ENDS_OR_GATES.get(node.op_type, ()) if is_standard(node) else ():
@@ -67,7 +67,7 @@ def find_blocks(facts: GraphFacts) -> tuple[FusedBlock, ...]:
 
 
 def written_layer_norms(facts: GraphFacts) -> Iterator[FusedBlock]:
-    """Every layer normalization without what scales and shifts it, whose inside nothing else reads."""
+    """Every written-out layer normalization, without its scale and bias, whose inner tensors nothing else reads."""
     finder = _Finder(facts)
     for node in facts.nodes:
         found = finder.match(_LAYER_NORM, node.outputs[0], {}) if node.op_type in ("Div", "Mul") else None
@@ -77,15 +77,16 @@ def written_layer_norms(facts: GraphFacts) -> Iterator[FusedBlock]:
 
 
 class _Finder(Struct, frozen=True):
-    """Questions that the matchers ask of a graph."""
+    """One graph, with the questions that the matchers ask of it."""
 
     facts: GraphFacts
 
     def match(self, pattern: Any, name: str, found: Mapping[Any, Any]) -> Mapping[Any, Any] | None:
-        """``found`` with the names that a pattern gives to tensors and the nodes by index; None where it does not fit.
+        """The match of a pattern at a tensor, added to ``found``; None where the pattern does not fit.
 
-        A text stands for one tensor, a float for a stored scalar, ``None`` for any stored tensor, a tuple for an
-        operator with its first operands, and a list for alternatives.
+        It maps the names in the pattern to tensors, and node indices to nodes. In a pattern, a text stands for one
+        tensor, a float for a stored scalar, ``None`` for any stored tensor, a tuple for an operator with its first
+        operands, and a list for alternatives.
         """
         if isinstance(pattern, list):
             for each in pattern:
@@ -111,7 +112,7 @@ class _Finder(Struct, frozen=True):
         return None
 
     def nodes(self, found: Mapping[Any, Any]) -> list[NodeFact]:
-        """The nodes of a match, without the names."""
+        """The nodes of a match in graph order, without its tensors."""
         return [found[index] for index in sorted(key for key in found if isinstance(key, int))]
 
     def maker(self, name: str, *op_types: str) -> NodeFact | None:
@@ -143,7 +144,7 @@ class _Finder(Struct, frozen=True):
     def block(
         self, kind: str, source: str, nodes: Iterable[NodeFact], scale: str = "", bias: str = ""
     ) -> FusedBlock | None:
-        """The block of these nodes; None where something outside reads what is computed inside."""
+        """The block of these nodes; None where a tensor computed inside is an output or has a reader outside."""
         ordered = {node.index: node for node in sorted(nodes, key=lambda node: node.index)}
         *_, last = ordered.values()
         made = {name for node in ordered.values() for name in node.outputs if name}
@@ -165,7 +166,7 @@ class _Finder(Struct, frozen=True):
 
 
 def _norm_of(centred: Any) -> list[Any]:
-    """The forms of  c / sqrt(mean(c²) + epsilon)."""
+    """The patterns of  c / sqrt(mean(c²) + epsilon)."""
     mean_square = ("ReduceMean", [("Mul", centred, centred), ("Pow", centred, 2.0)])
     variance = [("Add", mean_square, None), mean_square]
     root = ("Sqrt", variance)
@@ -179,7 +180,7 @@ _EXPONENTIAL = [("Exp", ("Sub", "x", ("ReduceMax", "x"))), ("Exp", "x")]
 
 
 def _match_norm(finder: _Finder, last: NodeFact) -> FusedBlock | None:
-    """What is divided by its root mean square, with the scale and bias behind it."""
+    """The block of a tensor divided by its root mean square, with the scale and bias behind it; None for none."""
     for kind, pattern in (("LayerNormalization", _LAYER_NORM), ("RMSNormalization", _RMS_NORM)):
         found = finder.match(pattern, last.outputs[0], {})
         if found is not None:
@@ -189,7 +190,10 @@ def _match_norm(finder: _Finder, last: NodeFact) -> FusedBlock | None:
 
 
 def _scale_and_bias(finder: _Finder, node: NodeFact) -> tuple[list[NodeFact], str, str]:
-    """What follows a normalized tensor: Casts and a Reshape, a Mul by a stored scale, an Add of a stored bias."""
+    """(nodes, scale, bias) behind a normalized tensor.
+
+    The nodes are Casts and Reshapes, a Mul by a stored scale and an Add of a stored bias.
+    """
     nodes: list[NodeFact] = []
     after = finder.reader(node.outputs[0], "Cast", "Mul", "Reshape")
     while after is not None and after.op_type != "Mul":
@@ -206,7 +210,7 @@ def _scale_and_bias(finder: _Finder, node: NodeFact) -> tuple[list[NodeFact], st
 
 
 def _match_grouped(finder: _Finder, node: NodeFact) -> FusedBlock | None:
-    """InstanceNormalization inside two Reshapes with a scale behind them is how a group norm is exported."""
+    """The block of a group norm, exported as InstanceNormalization inside two Reshapes with a scale behind them."""
     before, back = finder.maker(node.inputs[0], "Reshape"), finder.reader(node.outputs[0], "Reshape")
     if before is None or back is None:
         return None
@@ -217,7 +221,7 @@ def _match_grouped(finder: _Finder, node: NodeFact) -> FusedBlock | None:
 
 
 def _match_softmax(finder: _Finder, last: NodeFact) -> FusedBlock | None:
-    """exp(x - max(x)) over its own sum; the subtraction may be missing."""
+    """The block of exp(x - max(x)) over its own sum; the subtraction may be missing."""
     found = finder.match(_SOFTMAX, last.outputs[0], {})
     found = None if found is None else finder.match(_EXPONENTIAL, found["e"], found)
     return None if found is None else finder.block("Softmax", found["x"], finder.nodes(found))
@@ -230,7 +234,7 @@ _MOST_STEPS = 8
 
 
 def _match_gate(finder: _Finder, gate: NodeFact) -> FusedBlock | None:
-    """x times a function of x that a Sigmoid, Erf, Tanh or Clip bounds, with scalar steps between and behind."""
+    """The block of x times a function of x that a Sigmoid, Erf, Tanh or Clip bounds; scalar steps may lie between."""
     nodes, name, source = [gate], gate.outputs[0], ""
     for _ in range(_MOST_STEPS):
         node = finder.reader(name, *_SCALAR_STEPS)
@@ -251,7 +255,7 @@ def _match_gate(finder: _Finder, gate: NodeFact) -> FusedBlock | None:
 
 
 def _gated(finder: _Finder, gate: NodeFact, beside: str) -> tuple[str, list[NodeFact]] | None:
-    """(x, nodes) where what stands beside a gate is x, or x times a scalar, and the gate is computed from x alone."""
+    """(x, nodes) where ``beside`` is x, or x times a scalar, and the gate is computed from x alone; else None."""
     scaled = finder.maker(beside, "Div", "Mul")
     operands = None if scaled is None else finder.split(scaled)
     candidates = [(beside, list[NodeFact]())]
@@ -275,7 +279,7 @@ def _gated(finder: _Finder, gate: NodeFact, beside: str) -> tuple[str, list[Node
     return None
 
 
-# The operator that a block is found by, and what may stand around it.
+# The matchers that are tried at each operator.
 _ENDS_OR_GATES = {
     **dict.fromkeys(_GATES, (_match_gate,)),
     "Div": (_match_norm, _match_softmax),
@@ -289,9 +293,9 @@ _PASSED = ops(Trait.RESHAPES) | set(QUANTIZERS)
 
 
 def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ...]]]:
-    """Every ReduceMean and ReduceSum whose axes hold one of length 1 beside longer ones, behind a Transpose.
+    """Every ReduceMean and ReduceSum behind a Transpose that reduces an axis of length 1 beside longer ones.
 
-    With each the shape of the tensor that it reduces.
+    Each comes with the shape of the tensor that it reduces.
     """
     for node in facts.nodes:
         if node.op_type not in _SUMS or not is_standard(node):
@@ -312,7 +316,7 @@ def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ..
 NORMS = ("LayerNormalization", "RMSNormalization")
 """Kinds of written-out operators that AIMET's passes make one operator of (source: ``_PASSES``).
 
-A norm over the last axes and one over the image have the same form. The others exist as one operator of ONNX, and
+A norm over the last axes and one over the image have the same form. The other kinds exist as one operator of ONNX, and
 runtimes match what is written out; no file with one was seen.
 """
 
@@ -320,8 +324,8 @@ runtimes match what is written out; no file with one was seen.
 def repeated_before_norm(facts: GraphFacts) -> Iterator[tuple[NodeFact, str, Shape, Shape]]:
     """Every Add or Mul of static shape that a layer or RMS normalization reads, one operator or written out.
 
-    With it the operand that it repeats, and from which shape to which. The operand has rows of its own for several
-    positions: one row, or one column, for all of them is not meant.
+    Each comes with the operand that it repeats, the operand's shape and the shape of the result. The operand has rows
+    of its own for several positions: one row, or one column, for all of them is not meant.
     """
     sources = {node.inputs[0] for node in facts.nodes if node.op_type in NORMS and node.inputs}
     sources |= {block.source for block in find_blocks(facts) if block.kind in NORMS}
@@ -339,8 +343,8 @@ def repeated_before_norm(facts: GraphFacts) -> Iterator[tuple[NodeFact, str, Sha
 
 
 # What tool chains compute as one operator, as a table with sources. A tensor inside has no type of its own, and the
-# encodings that AIMET writes for an NPU have no entry for it. Whether a missing entry is explained by that is judged in
-# ``encodings``.
+# encodings that AIMET writes for an NPU have no entry for it. ``encodings`` judges whether this explains a missing
+# entry.
 
 _CONFIG = "aimet-onnx 2.42.0, supergroups of the NPU configurations v73 to v85 (read)"
 _PASSES = "aimet-onnx 2.42.0, supergroup_pass_list of the NPU configurations v68 to v85 and its graph passes (read)"
@@ -352,11 +356,7 @@ _SUMMING = frozenset({"Add", "MatMul", "Gemm", "ConvTranspose"})
 
 
 class FusedKind(Struct, frozen=True):
-    """An operator that is fused with ``makers`` in front of it, or one written out node by node, and how that is known.
-
-    Where it is ``certain``, entries are missing inside whatever the rest of the file says. The others explain missing
-    entries only where nothing inside has one and the result has.
-    """
+    """An operator that is fused with any of ``makers`` in front of it, and the source of that fact."""
 
     name: str
     makers: frozenset[str]
@@ -377,26 +377,29 @@ PAIRS: tuple[FusedKind, ...] = (
     FusedKind("HardSwish", frozenset({"BatchNormalization"}), _CONFIG),
     FusedKind("HardSwish", _SUMMING | {"Conv"}, _ALIKE),
 )
-"""Pairs of operators, the first input of the reader being what the maker computes.
+"""Pairs of operators in which the maker computes the first input of the reader.
 
-A MatMul and the Add of its bias is a pair too; what is added tells it (``bias_after_matmul``; source: ``_PASSES``).
+A MatMul and the Add of its bias are a pair too; ``bias_after_matmul`` recognizes it (source: ``_PASSES``).
 """
 
 # Readers that are fused with a Conv through a Transpose between the two; source: ``_CONFIG``.
 _THROUGH_TRANSPOSE = frozenset({"LeakyRelu", "PRelu", "Relu"})
 
-# Blocks that are fused with what computes their input, as HardSwish is in ``PAIRS``.
+# Blocks that are fused with the operator that computes their input, as HardSwish is in ``PAIRS``.
 _GATED = frozenset({"HardSwish", "Swish"})
 
-# What a BatchNormalization reads; looking through longer lists for every tensor in them would not be linear.
+# The most inputs of an operator that is fused with its maker: those of BatchNormalization. Looking through longer lists
+# for every tensor in them would not be linear.
 _MOST_INPUTS = 5
 
 
 class Fusion(Record):
-    """Tensors that vanish into one operator.
+    """Tensors that vanish because tool chains compute their nodes as one operator.
 
-    ``inside`` are computed tensors, ``settings`` stored ones that only serve it; ``node`` makes the ``result``, and
-    ``words`` say what it is ("Conv and the Relu fused with it").
+    ``inside`` are computed tensors, ``settings`` stored ones that serve only this operator; ``node`` makes the
+    ``result``, and ``words`` describe the place ("between Conv and the Relu fused with it"). Where it is ``certain``,
+    entries are missing inside whatever the rest of the file says. The others explain missing entries only where nothing
+    inside has an entry and the result has one.
     """
 
     node: NodeFact
@@ -430,7 +433,7 @@ def fusions(facts: GraphFacts) -> tuple[Fusion, ...]:
 
 
 def _fused_pair(facts: GraphFacts, tensor: TensorFact) -> Fusion | None:
-    """The pair that a tensor lies inside of, with a Transpose in the middle of it where there may be one."""
+    """The fused pair with a tensor between its operators, perhaps with a Transpose there too; None for none."""
     maker, reader = facts.producer_of(tensor.name), _fusable_reader(facts, tensor)
     if maker is None or reader is None or not is_standard(maker):
         return None
@@ -461,7 +464,7 @@ def _fusable_reader(facts: GraphFacts, tensor: TensorFact) -> NodeFact | None:
 
 
 def casts_of_indices(facts: GraphFacts, name: str) -> tuple[NodeFact, ...]:
-    """The nodes that cast a float tensor to integers, where nothing else reads it: it holds indices, not amounts."""
+    """The readers of a float tensor where all cast it to integers: it holds indices, not amounts. Else ()."""
     readers = facts.consumers_of(name)
     cast = all(node.op_type == "Cast" and "int" in facts.tensor(node.outputs[0]).dtype for node in readers)
     return readers if cast and facts.tensor(name).is_float else ()

@@ -1,6 +1,6 @@
-"""Gives a model fixed input shapes, and fixed values for inputs that only choose a branch; it decides neither.
+"""Gives a model fixed input shapes, and fixed values for inputs that only choose a branch; the caller chooses both.
 
-Devices take graphs in which every size is a number. What the sizes should be is asked in ``accuracy.samples.sizes``.
+Devices take graphs in which every size is a number. Which sizes to take is decided in ``accuracy.samples.sizes``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def pin_shapes(
     # What the graph computes comes before the symbols of its declarations: an exporter calls any size "batch".
     settle_outputs(pinned.model)
     for item in graph.output:
-        # Give an output of which inference tells nothing the sizes of the symbols that it shares with the inputs.
+        # An output whose shape cannot be inferred gets the sizes of the symbols that it shares with the inputs.
         for dim in item.type.tensor_type.shape.dim:
             if dim.dim_param in symbols:
                 dim.dim_value = symbols[dim.dim_param]

@@ -1,7 +1,7 @@
 """Interval arithmetic: what a rule is given about one node, and the rules of all operators.
 
-The tables go from operator type to the bounds of its first output. Every bound holds in exact arithmetic; what float32
-rounds beyond it is the business of ``ranges``.
+The tables map an operator type to the rule for its first output. Every bound holds in exact arithmetic; ``ranges``
+deals with what float32 rounds beyond it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WORTH_READING = 1 << 22
 
 
 def numbers_in(graph: GraphCopy, name: str) -> Numbers | None:
-    """The stored numbers of a tensor; None where there are none or too many to read."""
+    """The stored numbers of a tensor; None where it holds none, is computed, or is too large to read."""
     tensor = graph.stored.get(graph.origin(name)) if name else None
     if tensor is None or element_count(tensor, name) > _WORTH_READING:
         return None
@@ -53,7 +53,7 @@ def numbers_in(graph: GraphCopy, name: str) -> Numbers | None:
 
 
 class Case(Struct, frozen=True):
-    """One node with what is known of its operands."""
+    """One node, its graph, and the bounds of the graph's tensors."""
 
     graph: GraphCopy
     node: NodeProto
@@ -69,7 +69,7 @@ class Case(Struct, frozen=True):
 
     @property
     def operands(self) -> list[Interval]:
-        """The bounds of all operands that are there."""
+        """The bounds of all operands that are not left out."""
         return [self.bounds.get(name, ANYTHING) for name in self.node.input if name]
 
     def shape(self, index: int) -> OpenShape:
@@ -87,7 +87,10 @@ class Case(Struct, frozen=True):
         return attribute(self.node, name, default)
 
     def count(self, axes: Iterable[int] | None) -> int | None:
-        """How many elements of the first operand are taken together along some axes (all of them for None)."""
+        """How many elements of the first operand lie along some axes together (all for None).
+
+        None where that is not known.
+        """
         shape = self.shape(0)
         if shape is None:
             return None
@@ -97,7 +100,7 @@ class Case(Struct, frozen=True):
         return math.prod(int(shape[axis] or 0) for axis in chosen)
 
     def reduced(self) -> int | None:
-        """How many elements a reduction takes together; None where that is not known."""
+        """How many elements a reduction combines into one; None where that is not known."""
         axes = self.get("axes")
         if axes is None and self.name(1):
             stored = self.array(1)
@@ -108,34 +111,34 @@ class Case(Struct, frozen=True):
 
 
 Rule: TypeAlias = Callable[[Case], Interval]
-"""The bounds of a node's first output."""
+"""A function that gives the bounds of a node's first output."""
 
 
 def both(a: Interval, b: Interval) -> Interval:
-    """What lies in both; the first where that is nothing."""
+    """The intersection of two intervals; the first interval where they do not meet."""
     low, high = max(a[0], b[0]), min(a[1], b[1])
     return (low, high) if low <= high else a
 
 
 def hull(*intervals: Interval) -> Interval:
-    """The smallest interval around all of them; anything when there are none."""
+    """The smallest interval around all of them; ``ANYTHING`` when there are none."""
     return (min(low for low, _ in intervals), max(high for _, high in intervals)) if intervals else ANYTHING
 
 
 def product(a: Interval, b: Interval) -> Interval:
-    """All products; zero times whatever an open end stands for is zero."""
+    """The interval of all products; zero times an infinite end is zero."""
     corners = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]
     return min(corners), max(corners)
 
 
 def total(a: Interval, b: Interval) -> Interval:
-    """All sums."""
+    """The interval of all sums."""
     low, high = a[0] + b[0], a[1] + b[1]
     return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
 
 
 def _dipping(lowest: float, case: Case) -> Interval:
-    """x times a gate between 0 and 1: it falls to ``lowest`` and then rises as x does."""
+    """The bounds of x times a gate between 0 and 1, which falls to ``lowest`` and then rises as x does."""
     low, high = case.of(0)
     return max(lowest, min(low, 0.0)), max(high, 0.0)
 
@@ -165,7 +168,10 @@ def _div(case: Case) -> Interval:
 
 
 def _inverse(b: Interval) -> Interval:
-    """1 / b; no upper bound above a lower end at zero, none at all with a zero elsewhere: 1 / +0 tops everything."""
+    """The interval of 1 / b, open above where b begins at zero.
+
+    ``ANYTHING`` where zero lies elsewhere in b: 1 / +0 tops every bound.
+    """
     low, high = b
     if low > 0 or high < 0:
         return 1 / high, 1 / low
@@ -235,7 +241,10 @@ def _sum(case: Case) -> Interval:
 
 
 def _mod(case: Case) -> Interval:
-    """Of fmod the sign of the dividend, else that of the divisor; always smaller than the divisor."""
+    """The bounds of Mod: fmod has the sign of the dividend, Mod that of the divisor.
+
+    Both are smaller than the divisor.
+    """
     most = _absolute(case.of(1))[1]
     if case.get("fmod", 0):
         low, high = case.of(0)
@@ -252,7 +261,7 @@ def _leaky(case: Case) -> Interval:
 
 
 def _prelu(case: Case) -> Interval:
-    """max(x, 0) + slope * min(x, 0)."""
+    """The bounds of max(x, 0) + slope * min(x, 0)."""
     low, high = case.of(0)
     return total((max(low, 0.0), max(high, 0.0)), product(case.of(1), (min(low, 0.0), min(high, 0.0))))
 
@@ -266,7 +275,7 @@ def _log_softmax(case: Case) -> Interval:
 
 
 def _dequantize(case: Case) -> Interval:
-    """(q - zero) * scale, where both are stored scalars; quantized zero is read as a number."""
+    """The bounds of (q - zero) * scale, where both are stored scalars; else ``ANYTHING``."""
     scale = case.graph.scalar(case.name(1))
     zero = case.graph.scalar(case.name(2)) if case.name(2) else 0.0
     if scale is None or zero is None:
@@ -275,14 +284,14 @@ def _dequantize(case: Case) -> Interval:
 
 
 def _quantize(case: Case) -> Interval:
-    """What the type of the zero point holds: beyond it values saturate."""
+    """The range of the zero point's type: values beyond it saturate."""
     zero = case.graph.stored.get(case.graph.origin(case.name(2))) if case.name(2) else None
     low, high = INTEGER_RANGES.get("uint8" if zero is None else dtype_name(zero.data_type), ANYTHING)
     return float(low), float(high)
 
 
 def _recurrent(case: Case) -> Interval:
-    """Hidden states of the usual activations (sigmoid and tanh), starting at zero or at a given state."""
+    """The bounds of hidden states that start at zero or at a given state, with sigmoid and tanh as activations."""
     if case.get("activations") or case.get("clip"):
         return ANYTHING
     return hull((-1.0, 1.0), *([case.of(5)] if case.name(5) else []))
@@ -295,7 +304,7 @@ def _hard_sigmoid(case: Case) -> Interval:
 
 
 def _elu(alpha: float, gamma: float, case: Case) -> Interval:
-    """Elu and Selu; the numbers are their defaults (ONNX operator documentation)."""
+    """The bounds of Elu and Selu; the numbers are their defaults (ONNX operator documentation)."""
     bend, scale = float(case.get("alpha", alpha)), float(case.get("gamma", gamma))
     if bend < 0 or scale < 0:
         return ANYTHING
@@ -307,7 +316,7 @@ def _rounded(function: Callable[[float], int], value: float) -> float:
     return float(function(value)) if math.isfinite(value) else value
 
 
-# Functions that never fall: their ends are the results of the ends.
+# Functions that never fall: the bounds of the result are the function's values at the bounds of the operand.
 _RISING: Mapping[str, Callable[[float], float]] = {
     "Atan": math.atan,
     "Ceil": partial(_rounded, math.ceil),
@@ -384,21 +393,21 @@ def _scatter(case: Case) -> Interval:
 
 
 def _resize(case: Case) -> Interval:
-    """Nearest and linear stay inside; cubic overshoots, and cropping fills in a value."""
+    """The bounds of Resize: nearest and linear stay inside; cubic overshoots, and cropping fills in a value."""
     cropped = case.get("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     return ANYTHING if cropped or case.get("mode", "nearest") == "cubic" else case.of(0)
 
 
 def _index(case: Case) -> Interval:
-    """A place along an axis."""
+    """The bounds of an index along an axis."""
     length = case.count([int(case.get("axis", 0))])
     return 0.0, math.inf if length is None else float(max(length - 1, 0))
 
 
 SELECTIONS: Mapping[str, Rule] = {
-    # What they make lies between the least and the largest of their first operand,
+    # Results lie between the least and the largest of the first operand,
     **dict.fromkeys(ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES), lambda case: case.of(0)),
-    # or is zero, which stands for what is outside, and for an empty window.
+    # or are zero, which stands for what is outside, and for an empty window.
     **dict.fromkeys(("AveragePool", "MaxRoiPool", "MaxUnpool", "Trilu"), lambda case: hull(case.of(0), ZERO)),
     "ArgMax": _index,
     "ArgMin": _index,
@@ -425,7 +434,10 @@ def _signed_sums(weights: Doubles, axes: tuple[int, ...]) -> tuple[Doubles, Doub
 
 
 def _weighted(positive: Doubles, negative: Doubles, offsets: Doubles | float, values: Interval) -> Interval:
-    """The hull of sums whose weights add up to ``positive`` and ``negative``, element by element."""
+    """The bounds over all results.
+
+    Those of each are weights that add up to ``positive`` and ``negative``, plus an offset.
+    """
 
     def part(weights: Doubles, end: float) -> Doubles:
         return np.where(weights == 0, 0.0, weights * end)
@@ -438,7 +450,7 @@ def _weighted(positive: Doubles, negative: Doubles, offsets: Doubles | float, va
 
 
 def _scaled(factors: Doubles, offsets: Doubles, values: Interval) -> Interval:
-    """The hull of ``factor * value + offset`` over paired factors and offsets."""
+    """The hull of ``factor * value + offset`` over paired factors and offsets, for all ``values``."""
     return _weighted(np.maximum(factors, 0), np.minimum(factors, 0), offsets, values)
 
 
@@ -462,7 +474,7 @@ def _conv(case: Case) -> Interval:
 
 
 def _conv_transpose(case: Case) -> Interval:
-    """Each result adds some of the products, so that zero always counts among the values."""
+    """The bounds of ConvTranspose: a result adds only some of the products, so zero always counts among the values."""
     weights, groups = case.array(1), int(case.get("group", 1))
     if weights is None or weights.ndim < 3 or weights.shape[0] % groups:
         return ANYTHING
@@ -497,7 +509,7 @@ def _matmul(case: Case) -> Interval:
 
 
 def _of_count(each: Interval, count: int | str | None) -> Interval:
-    """The sum of ``count`` values; of an unknown number only the sign is known."""
+    """The bounds of a sum of ``count`` values; where the count is not known, only its sign is."""
     if isinstance(count, int):
         return product((float(count), float(count)), each)
     return (0.0 if each[0] >= 0 else -math.inf), (0.0 if each[1] <= 0 else math.inf)
@@ -524,9 +536,9 @@ def _cumulated(case: Case) -> Interval:
 
 
 def _normalized(case: Case, count: int | None, *, bias: bool = True) -> Interval:
-    """Values of mean 0 and mean square 1 (or less, by epsilon) over ``count`` elements, scaled and shifted.
+    """The bounds of values with mean 0 and mean square 1 over ``count`` elements, scaled and shifted.
 
-    Of n such values none exceeds sqrt(n).
+    The mean square is less by epsilon. Of n such values none exceeds sqrt(n).
     """
     largest = math.inf if count is None else math.sqrt(count)
     shifts = bias and bool(case.name(2))

@@ -54,11 +54,11 @@ _SPREAD = _UNCHANGED | {"Expand"}
 
 
 class Arithmetic:
-    """The rules of one graph and how its tensors hang together; asked node by node in graph order."""
+    """The interval rules of one graph, and which of its tensors hold the same values. Asked node by node, in order."""
 
     def __init__(self, graph: GraphCopy) -> None:
         self.graph = graph
-        # The first of all tensors that hold the same values, for those that are not the first themselves.
+        # For each tensor that holds the same values as an earlier one: the first such tensor.
         self._first: dict[str, str] = {}
         seen: dict[tuple[object, ...], str] = {}
         for name, tensor in graph.stored.items():
@@ -86,7 +86,7 @@ class Arithmetic:
             return
         case = Case(self.graph, node, bounds)
         first = self._narrowed(case, rule(case))
-        # Two values that differ by a rounding may become two that differ by one, where something was rounded before.
+        # Inputs that differ by a rounding may give results that differ by one, where an operator before them rounds.
         if node.op_type == "Cast":
             kinds = [self.graph.dtype(name) for name in (*node.input[:1], *node.output[:1])]
         else:
@@ -112,12 +112,13 @@ class Arithmetic:
                     if largest is not None:
                         return both(found, (-largest, largest))
             case "MatMul":
-                # Rows of weights that are not negative and add up to 1 stay inside what they weigh.
+                # Rows of weights that are not negative and add up to 1 give results inside the range of what they
+                # weigh.
                 adds_up = self._adds_up(case, first)
                 if adds_up is not None:
                     return both(found, case.of(1) if adds_up else hull(case.of(1), ZERO))
             case "Sub":
-                # Nothing is larger than the largest, or smaller than the smallest, of what it is among.
+                # No value is larger than the maximum, or smaller than the minimum, of values that include it.
                 if self._among(first, second, "Max", "ReduceMax") or self._among(second, first, "Min", "ReduceMin"):
                     return found[0], min(found[1], 0.0)
                 if self._among(second, first, "Max", "ReduceMax") or self._among(first, second, "Min", "ReduceMin"):
@@ -129,12 +130,12 @@ class Arithmetic:
         return self._first.get(first, first) == self._first.get(second, second)
 
     def _maker(self, name: str, *op_types: str) -> NodeProto | None:
-        """The node whose first output a tensor is, where it has inputs."""
+        """The node that makes a tensor as its first output, if it has inputs and is of one of the types; else None."""
         node = self.graph.maker(name, *op_types)
         return node if node is not None and node.output[0] == name and node.input else None
 
     def _among(self, one: str, chosen: str, of_several: str, of_axes: str) -> bool:
-        """True where a tensor is one of those that another is the extreme of, element by element or over axes."""
+        """True where ``chosen`` is the extreme, element by element or over axes, of tensors that include ``one``."""
         node = self._maker(chosen, of_several, of_axes)
         if node is None or (node.op_type == of_axes and not attribute(node, "keepdims", 1)):
             return False
@@ -164,7 +165,10 @@ class Arithmetic:
         return True if positive and axes in ([-1], [len(shape) - 1]) else None
 
     def _behind(self, name: str, passed: frozenset[str]) -> NodeProto | None:
-        """What makes a tensor, seen through some operators."""
+        """The node that makes a tensor, seen through the operators in ``passed``.
+
+        None where there are too many of them.
+        """
         node = self._maker(name)
         for _ in range(_DEEPEST):
             if node is None or node.op_type not in passed or not _keeps_values(node):
@@ -175,7 +179,7 @@ class Arithmetic:
     def _dominates(
         self, case: Case, name: str, of: str, *, square: bool = False, depth: int = _DEEPEST
     ) -> float | None:
-        """The factor f > 0 with  d >= f * |x|  in every element; with ``square``, that with  d >= f * x²."""
+        """A factor f > 0 with  name >= f * |of|  (``square``: f * of²) in every element; None where none is known."""
         node = self._maker(name)
         if node is None or not depth:
             return None
@@ -206,14 +210,17 @@ class Arithmetic:
                 return _passed_on(case, node, ask)
 
     def _magnitude(self, case: Case, name: str, of: str) -> bool:
-        """True for |x|, and for x itself where it is never negative."""
+        """True where a tensor is |of|, or ``of`` itself where that is never negative."""
         node = self._maker(name, "Abs")
         if node is not None and self._same(node.input[0], of):
             return True
         return self._same(name, of) and case.bounds.get(name, (-1.0, 0.0))[0] >= 0
 
     def _inverse(self, case: Case, name: str, of: str) -> float | None:
-        """The bound m with  r * |x| <= m  where r is one over something that x is dominated by."""
+        """The bound m with  |name * of| <= m, where ``name`` is one over a tensor that dominates ``of``.
+
+        None if unknown.
+        """
         node = self._behind(name, _SPREAD)
         if node is None:
             return None
@@ -228,7 +235,10 @@ class Arithmetic:
 
 
 def _passed_on(case: Case, node: NodeProto, ask: Callable[[str], float | None]) -> float | None:
-    """Through what leaves values as they are, makes them larger, or scales them."""
+    """The factor of ``_dominates`` behind a node that keeps values, makes them larger or scales them.
+
+    None for any other.
+    """
     if node.op_type in _SPREAD and _keeps_values(node):
         return ask(node.input[0])
     if node.op_type == "Clip":
@@ -253,12 +263,12 @@ def _keeps_values(node: NodeProto) -> bool:
 
 
 _EXACT = (Trait.REARRANGES, Trait.SELECTS, Trait.JOINS, Trait.CLAMPS, Trait.LOGICAL)
-# What they make of two values that differ by a rounding may differ by one.
+# Operators whose results for two values that differ by a rounding may differ by one.
 _JUMPS = frozenset({"Ceil", "Floor", "Round", "Sign"})
 
 
 def _a_step_wider(found: Interval, given: Interval) -> Interval:
-    """Around what a jump makes of floats: one more at each end, but no sign that they have not: roundings keep it."""
+    """Bounds of a jump's results on floats: one wider at each end, but with the input's sign, which roundings keep."""
     low, high = (max(1.0, abs(end) * 2.0**-10) if math.isfinite(end) else 0.0 for end in found)  # float16 has 10 bits
     widest = found[0] - low, found[1] + high
     return (max(widest[0], 0.0) if given[0] >= 0 else widest[0]), (min(widest[1], 0.0) if given[1] <= 0 else widest[1])
@@ -277,7 +287,10 @@ def graph_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) 
 
 
 def late_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) -> Callable[[str], Interval]:
-    """Gives the bounds of a tensor, by ``graph_bounds`` once the first are asked for: that reads every weight."""
+    """A function that gives the bounds of a tensor.
+
+    Its first call computes those of the graph, which reads every weight.
+    """
     found = cache(lambda: graph_bounds(graph, known))
     return lambda name: found().get(name, ANYTHING)
 
@@ -286,7 +299,7 @@ _RULES = {**FUNCTIONS, **SELECTIONS, **SUMS}
 
 
 def _further(case: Case, index: int, first: Interval) -> Interval:
-    """Outputs behind the first: parts of the same data, indices, masks, states."""
+    """The bounds of an output behind the first: parts of the same data, indices, masks, states."""
     match case.node.op_type:
         case "Split":
             return first
@@ -301,7 +314,7 @@ def _further(case: Case, index: int, first: Interval) -> Interval:
 
 
 class _Bounds(dict[str, Interval]):
-    """Bounds by name; those of stored tensors are read when somebody asks for them."""
+    """Bounds by tensor name; those of a stored tensor are read when somebody asks for them."""
 
     def __init__(self, graph: GraphCopy, known: Mapping[str, Interval]) -> None:
         super().__init__(known)
@@ -315,7 +328,7 @@ class _Bounds(dict[str, Interval]):
 
 
 def stored_range(graph: GraphCopy, name: str) -> Interval:
-    """The least and largest stored value; anything where there are none or too many to read."""
+    """The least and largest value of a stored tensor; ``ANYTHING`` where it has no numbers, or too many to read."""
     value = numbers_in(graph, name)
     if value is None:
         return ANYTHING

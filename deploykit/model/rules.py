@@ -31,7 +31,7 @@ _SHOWN = 8
 _LEAST_OPSET = 7
 _ON_INTEGERS = "ConvInteger", "DynamicQuantize", "MatMulInteger", "QGemm", "QLinear"
 _HOST_TYPES = "string", "complex", "uint64", "float8"
-# What most compilers refuse; whether these tools settle it when they read the graph, only they can tell.
+# Most compilers refuse these; only the tools in question can tell whether they settle it when they read the graph.
 _OF_MOST_TOOLS = Claim(Answerer.TOOLS, Confidence.INFERRED)
 
 
@@ -47,7 +47,7 @@ def check_dynamic_input(facts: GraphFacts) -> Finds:
     for name, dims in grouped((dim.tensor, dim) for dim in dynamic_inputs(facts)).items():
         shape, option = facts.tensors[name].shape, ""
         if shape is not None:
-            # The dimensions that are known as they are, 1 for the first of several, the others by their names.
+            # Known dimensions as they are, 1 for an open first one of several, the others by their names.
             sizes = [
                 str(dim)
                 if isinstance(dim, int)
@@ -81,10 +81,12 @@ def check_dynamic_result(facts: GraphFacts) -> Finds:
 
     Fix: move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)
     """
-    # Each node that makes a size out of values; where there is none, the first tensor, since others follow from it.
+    # One finding per node that makes a size out of values; without such a node, the first tensor: others follow from
+    # it.
     makers = tuple(data_shaped_nodes(facts))
     for node, why in makers:
-        # A compiler may take one, with the size that it had once: that is no answer for other data.
+        # A compiler may accept a node sized by values with the size that it had once: that proves nothing for other
+        # data.
         settled = not has(node, Trait.SIZED_BY_VALUES)
         message = f"{node.op_type} {node.label}: {why}"
         yield Found("node", node.label, message, by_trial=settled)
@@ -217,9 +219,9 @@ def check_non_finite(facts: GraphFacts) -> Finds:
     Fix: replace an infinity by the largest value that is needed (a finite one does in a mask), and find out where a NaN
     comes from
     """
-    # Looks at what was read: tensors of moderate size inside the model file.
+    # Only tensors that were read are judged: those of moderate size inside the model file.
     for name, what in facts.non_finite.items():
-        # As a bound of a Clip infinity says that there is none.
+        # A Clip with an infinite bound has no bound.
         if facts.tensors[name].consumers and ("NaN" in what or setting_of(facts, name) is None):
             readers = [node.label for node in facts.consumers_of(name)]
             yield Found(

@@ -1,7 +1,7 @@
 """Opens and runs ONNX Runtime sessions on the CPU, within memory and time; the only place where a graph is executed.
 
-A graph of a few nodes can ask for any amount of both. What a session may take grows with the model and what it is fed,
-so that a real model never meets the bounds, and a bomb of a kilobyte ends after seconds with an ordinary error.
+A graph of a few nodes can ask for any amount of both. The bounds grow with the size of the model and its inputs, so
+that a real model never meets them, and a bomb of a kilobyte ends after seconds with an ordinary error.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ __all__ = ["CpuSession"]
 T = TypeVar("T")
 
 _LEAST_MEMORY = 640 << 20
-# Bytes that may be taken for each byte of the model and of what it is fed: a convolution's results are much larger than
+# Bytes that a session may take per byte of the model and its inputs: the results of a convolution are much larger than
 # its weights, and the runtime takes twice what it needs as it grows.
 _MEMORY_PER_BYTE = 256
 _LEAST_SECONDS = 3.0
 # Seconds of computing time per byte of the model: 5 s for 1 MB.
 _SECONDS_PER_BYTE = 5e-6
-# And to open it so many times that; what its functions stand for is written out then.
+# Opening a model may take this many times the bound of a run: the runtime writes out its functions then.
 _OPENING = 10
 _LOOK_SECONDS = 0.25
-# Seconds of computing time in which the operator under way may still come to its end.
+# Seconds beyond the bound in which the current operator may still finish.
 _LAST_SECONDS = 1.0
-# Bytes of a model below which its constants are computed in each run, where time is bounded, and not when it is opened,
-# which nothing ends.
+# Bytes. A smaller model computes its constants in each run, which can be ended, and not when it is opened, which
+# nothing can end.
 _SMALL = 1 << 20
 
 
 class CpuSession:
-    """One opened model: ``source`` is its bytes or its path, ``size`` the bytes of all its files where it is a path.
+    """One opened model. ``source`` is its bytes or its path; with a path, ``size`` is the bytes of all its files.
 
-    Both opening and running raise whatever the runtime raises; beyond the bounds that is an error too. Once one of them
-    took too long no other begins within the same guard (``one_patience``).
+    Opening and running raise whatever the runtime raises; exceeding the bounds is an error too. Once one of them took
+    too long, no other begins within the same guard (``one_patience``).
     """
 
     def __init__(self, source: bytes | str, options: ort.SessionOptions, *, size: int | None = None) -> None:
@@ -67,7 +67,7 @@ class CpuSession:
         return list(self._session.get_outputs())
 
     def run(self, names: Sequence[str] | None, feed: Arrays) -> list[Any]:
-        """The values of these outputs, all where None are named."""
+        """The values of the named outputs, or of all outputs for None."""
         size = self.size + sum(int(value.nbytes) for value in feed.values())
         settings = ort.RunOptions()
         return _within(
@@ -79,11 +79,11 @@ class CpuSession:
 
 
 def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[], None]) -> T:
-    """What ``work`` gives, in memory that grows with ``size``, in so many seconds of computing beyond the least.
+    """The result of ``work``, in memory that grows with ``size`` and ``seconds`` of processor time beyond the least.
 
-    A machine that is busy with others takes nothing of the latter. ``end`` asks the runtime to end it, which looks
-    between two operators; an operator that goes on is left behind in its thread, which ends with the process. Raises
-    TimeoutError then, and what the work raises.
+    Processor time does not count what other processes take. ``end`` asks the runtime to stop, which it does between two
+    operators; an operator that goes on is left behind in its thread, which ends with the process. Raises TimeoutError
+    then, and whatever ``work`` raises.
     """
     if lost_patience():
         raise TimeoutError("an earlier run of the model took too long")
@@ -126,7 +126,7 @@ def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[
     return made[0]
 
 
-# Of threads that have run something and wait for the next: to start one for each takes longer than a small run.
+# The job queues of idle threads: starting a thread for each run takes longer than a small run.
 _IDLE: list[SimpleQueue[Callable[[], None]]] = []
 os.register_at_fork(after_in_child=_IDLE.clear)
 

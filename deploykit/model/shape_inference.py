@@ -1,7 +1,7 @@
 """Infers the type and shape of every tensor with onnx, on a copy without weights, and never fails because of it.
 
-It opens no external data and looks into no function of the model. Memory is bounded, and what onnx could not survive is
-hidden from it first: Slices behind a tensor that would have fewer than no elements.
+It opens no external data and looks into no function of the model. Memory is bounded, and what would end the process
+inside onnx is hidden from it first: Slices behind a tensor that may have a negative size.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from deploykit.system.limits import limited_memory
 __all__ = ["Inferred", "contradiction", "infer", "inferred_graph"]
 
 
-# Elements up to which stored values go along: shapes may depend on integers, and on factors of Resize.
+# Stored tensors of at most so many elements keep their values: shapes may depend on integers, and on factors of Resize.
 _KEPT_INTEGERS, _KEPT_OTHERS = 1024, 64
 
-# Contributed operators that onnx knows nothing of, with an operator of the standard that gives the same shape ("": the
-# one of the same name). 16-bit Q/DQ are among them before opset 21; without them every shape behind them is unknown.
+# Contributed operators that onnx does not know, with the standard operator that gives the same shape ("" for the one of
+# the same name). 16-bit Q/DQ are among them before opset 21; without them every shape behind them is unknown.
 _SHAPED_LIKE = {"QuantizeLinear": "", "DequantizeLinear": "", "Gelu": "Identity", "QuickGelu": "Identity"}
 
-# A domain of which shape inference knows nothing: it looks at no node of it.
+# A domain that shape inference does not know: it skips its nodes.
 _OPAQUE = "deploykit.opaque"
 
 
 class Inferred(Record):
-    """(dtype, shape) of tensors by name; ``problem`` is empty unless inference was impossible.
+    """Element type and shape of tensors by name; ``problem`` is "" unless inference was impossible.
 
-    ``negative`` names a tensor that would have fewer than no elements, in a graph with a Slice, where onnx and ONNX
-    Runtime end the process.
+    ``negative`` names a tensor that would have a negative size, in a graph with a Slice, where onnx and ONNX Runtime
+    end the process; "" for none.
     """
 
     types: Mapping[str, tuple[str, OpenShape]]
@@ -54,14 +54,18 @@ class Inferred(Record):
 
 
 _SEEN: dict[bytes, Inferred] = {}
-# Bytes that inference may take, and for each byte of the model without weights; real models take three.
+# Bytes that inference may take: at least, and for each byte of the model without weights. Real models take three per
+# byte.
 _LEAST_MEMORY, _MEMORY_PER_BYTE = 512 << 20, 64
-# Names of graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again.
+# Digests of graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again.
 _MOST_SEEN = 16
 
 
 def infer(proto: ModelProto) -> Inferred:
-    """What is declared and what onnx infers from it; the model is not changed and no external data is opened."""
+    """The declared types and shapes, and what onnx infers from them.
+
+    The model is not changed, no external data is opened.
+    """
     whole = key = b""
     known: Inferred | None = None
     try:
@@ -71,7 +75,7 @@ def infer(proto: ModelProto) -> Inferred:
             lean = _without_weights(proto)
             key = sha256(lean.SerializeToString(deterministic=True)).digest()
             known = _SEEN.get(key) or _types(proto, *_inferred(proto, lean))
-    except Exception as error:  # a tensor that claims what it cannot hold ends it before onnx is asked
+    except Exception as error:  # a tensor that claims more than it can hold raises before onnx is called
         return _types(proto, proto.graph, _reason(error))
     for name in filter(None, (key, whole)):  # the one asked for last stands last, and the first goes first
         _SEEN.pop(name, None)
@@ -82,7 +86,10 @@ def infer(proto: ModelProto) -> Inferred:
 
 
 def inferred_graph(proto: ModelProto) -> GraphProto:
-    """The graph with what onnx infers in its ``value_info``, without weights; as declared where it cannot."""
+    """The graph with inferred types in its ``value_info``, without weights.
+
+    The declared graph where inference fails.
+    """
     try:
         return _inferred(proto, _without_weights(proto))[0]
     except Exception:  # as above
@@ -90,9 +97,9 @@ def inferred_graph(proto: ModelProto) -> GraphProto:
 
 
 def contradiction(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> str:
-    """Why operators do not fit together at these input shapes, by onnx; "" where it finds nothing, or without them too.
+    """Why operators do not fit together at these input shapes, by onnx.
 
-    Far cheaper than a run.
+    "" where it finds nothing wrong, or finds something without these shapes too. Far cheaper than a run.
     """
     lean = _without_weights(proto)
     for item in lean.graph.input:
@@ -110,12 +117,15 @@ def _inconsistency(lean: ModelProto) -> str:
         with _bounded(lean):
             shape_inference.infer_shapes(lean, data_prop=True, strict_mode=True)
     except Exception as error:  # the binding raises whatever its C++ side threw
-        return "(op_type:".join(_reason(error).split("(op_type:")[:2])  # the first; others follow from it
+        return "(op_type:".join(_reason(error).split("(op_type:")[:2])  # the first error; the others follow from it
     return ""
 
 
 def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str, str]:
-    """The completed graph, why it could not be completed, and the tensor below zero; ``lean`` is used up."""
+    """The completed graph, why it could not be completed, and a tensor with a negative size, "" for none.
+
+    ``lean`` is changed.
+    """
     try:
         lean.opset_import.add(domain=_OPAQUE, version=1)
         with _bounded(lean):
@@ -125,7 +135,7 @@ def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str, str
         return proto.graph, _reason(error), ""
 
 
-# A network of 200,000 nodes on tensors of seven dimensions; a megabyte of nodes can ask for a thousand times as many.
+# Enough for 200,000 nodes on tensors of seven dimensions; a megabyte of nodes can ask for a thousand times as many.
 _MOST_SIZES = 1_500_000
 
 
@@ -134,8 +144,8 @@ def _bounded(lean: ModelProto) -> Iterator[None]:
     """Bounds what onnx takes for a graph; raises ValueError for one whose shapes have too many sizes altogether.
 
     A few dozen nodes can make a shape of a billion sizes (Gather adds ranks, Concat of a shape with itself doubles it,
-    a Reshape has as many sizes as its second input has values): of so much memory at once there is none, which onnx
-    says. Many small pieces of it are another thing: where the last one is gone, its library ends the process.
+    a Reshape has as many sizes as its second input has values). onnx reports a single large allocation that is refused;
+    but where many small ones use up the memory, its library ends the process.
     """
     total = 0
     for graph in (lean.graph, *nested_graphs(lean.graph.node)):
@@ -166,7 +176,7 @@ def _reason(error: Exception) -> str:
 
 
 def _types(proto: ModelProto, graph: GraphProto, problem: str, negative: str = "") -> Inferred:
-    """What the graph says, without the symbols that the inference invented: those that the model does not have."""
+    """Types and shapes in a graph, without the symbols that inference invented: those that the model does not have."""
     declared, found = ((*one.value_info, *one.input, *one.output) for one in (proto.graph, graph))
     said = (dim.dim_param for item in declared for dim in _dims(item.type))
     symbols = {symbol for symbol in said if symbol and isinstance(symbol, str)}
@@ -180,7 +190,7 @@ def _dims(proto: TypeProto) -> Iterator[TensorShapeProto.Dimension]:
 
 
 def _type_of(proto: TypeProto, symbols: set[str]) -> tuple[str, OpenShape]:
-    """(dtype, shape) of a declared type; negative dimensions and other symbols count as unknown."""
+    """(dtype, shape) of a declared type; negative sizes and symbols that are not in ``symbols`` become None."""
     if not proto.HasField("tensor_type"):
         return "", None
     dtype = dtype_name(proto.tensor_type.elem_type)
@@ -196,7 +206,7 @@ def _type_of(proto: TypeProto, symbols: set[str]) -> tuple[str, OpenShape]:
 
 
 def _without_weights(proto: ModelProto) -> ModelProto:
-    """A copy in which stored tensors have a type and dimensions, and values only where a shape may depend on them."""
+    """A copy whose stored tensors keep their types and dimensions, and values only where a shape may depend on them."""
     lean = ModelProto(ir_version=proto.ir_version)
     lean.opset_import.extend(proto.opset_import)
     lean.graph.name = proto.graph.name or "graph"
@@ -239,9 +249,11 @@ def _copy_tensor(tensor: TensorProto, copy: TensorProto) -> None:
     copy.dims.extend(tensor.dims)
 
 
-# A Slice of a tensor with a negative dimension is where onnx ends the process (an assertion in its C++ code), and a
-# graph that nobody ran may say anything: a Conv whose window is larger than its input, a Pad that cuts off more than
-# there is. So Slices are shown only once nothing before them can have such a dimension. Real graphs take two rounds.
+# onnx ends the process (an assertion in its C++ code) at a Slice of a tensor with a negative size, and a graph that
+# nobody ran may have one: a Conv whose window is larger than its input, a Pad that cuts off more than there is. So a
+# Slice is shown to onnx only once no tensor before it can have a negative size. Real graphs take two rounds. Slices
+# that wait longer than that stay hidden: their outputs are unknown then. A network of 12 convolutions that pad by the
+# values at the ends needs 13.
 
 # Slices that wait longer than that stay hidden: what they give is unknown then. A network of 12 convolutions that pad
 # by the values at the ends needs 13.
@@ -250,13 +262,13 @@ _STAGES = 32
 _MAY_SHRINK = {"CenterCropPad", "Col2Im", "Conv", "ConvTranspose", "DeformConv", "Expand", "MaxUnpool", "Pad", "Resize"}
 _MAY_SHRINK |= {"STFT", "Upsample", "AveragePool", "LpPool", "MaxPool", "ConvInteger", "QLinearConv", "Scan", "Loop"}
 _MAY_SHRINK |= {"If", "SequenceMap"}
-"""Operators of which inference can say that they give fewer than no elements."""
+"""Operators for which inference may report a negative size."""
 
 _WINDOWS = {"Conv", "AveragePool", "LpPool", "MaxPool"}
 
 
 def _infer_in_stages(lean: ModelProto) -> tuple[GraphProto, str]:
-    """The completed graph, and the tensor below zero for which a Slice was not looked at, "" for none."""
+    """The completed graph, and the tensor with a negative size because of which Slices stay hidden, "" for none."""
     for node in lean.graph.node:
         if node.op_type == "STFT" and attribute(node, "onesided") is None:
             node.attribute.append(helper.make_attribute("onesided", 1))  # the default, which onnx 1.23 takes for 0
@@ -300,7 +312,7 @@ def _infer_in_stages(lean: ModelProto) -> tuple[GraphProto, str]:
 
 
 def _keeps_one(node: NodeProto) -> bool:
-    """True for a window that is no larger than its padding and one step: it gives no fewer than no places."""
+    """True for a window that is no larger than its padding and one step: its output never has a negative size."""
     kernel = attribute(node, "kernel_shape") or []
     rank = len(kernel)
     if attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID") and kernel:

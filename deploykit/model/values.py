@@ -45,7 +45,7 @@ _LARGEST = 1 << 62
 _MOST_DIMS = 64
 _MANY_ELEMENTS = 2 << 20  # 8 MB of floats
 
-# Which typed field holds the elements where raw_data does not, and how many entries one element takes.
+# The typed field that holds the elements where ``raw_data`` does not, and how many of its entries make one element.
 _FIELDS = {
     **dict.fromkeys(BITS, ("int32_data", 1)),
     "float": ("float_data", 1),
@@ -121,7 +121,7 @@ def nested_graphs(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
 
 
 def constant_tensor(node: NodeProto) -> TensorProto | None:
-    """What a Constant node holds, as a tensor named like its output; None for a sparse or missing value."""
+    """The value of a Constant node as a tensor; None for a sparse or missing value."""
     from onnx import TensorProto, helper
 
     for attribute in node.attribute:
@@ -138,7 +138,7 @@ def constant_tensor(node: NodeProto) -> TensorProto | None:
 
 
 def named_tensors(proto: ModelProto) -> dict[str, TensorProto]:
-    """What the main graph stores, by name: initializers, and what its Constant nodes hold."""
+    """The tensors that the main graph stores, by name: initializers and the values of Constant nodes."""
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     for node in proto.graph.node:
         if node.op_type == "Constant" and is_standard(node) and (held := constant_tensor(node)) is not None:
@@ -168,7 +168,7 @@ def dtype_name(data_type: int) -> str:
 
 
 def element_count(tensor: TensorProto, where: str) -> int:
-    """How many elements the dimensions claim; InputError where they are negative or absurd."""
+    """The number of elements by the tensor's dimensions; InputError where they are negative or absurd."""
     dims = tuple(tensor.dims)
     if dims and min(dims) < 0:
         raise InputError(f"{where}: has the negative dimension {min(dims)}", why=f"its dimensions are {_brief(dims)}")
@@ -181,7 +181,7 @@ def element_count(tensor: TensorProto, where: str) -> int:
 
 
 def byte_size(tensor: TensorProto, where: str) -> int:
-    """The bytes that the elements take as raw data, as claimed by type and dimensions; 0 for strings."""
+    """The bytes of the elements as raw data, by type and dimensions; 0 for strings."""
     count, name = element_count(tensor, where), dtype_name(tensor.data_type)
     if not name:
         raise InputError(
@@ -192,7 +192,7 @@ def byte_size(tensor: TensorProto, where: str) -> int:
 
 
 def is_heavy(proto: ModelProto) -> bool:
-    """Whether initializers inside the model claim so much that its bytes take longer to write than to do without.
+    """True where initializers inside the model have so many elements that writing its bytes costs more than it saves.
 
     ``ByteSize`` is no way to tell: it writes all of them.
     """
@@ -228,10 +228,10 @@ def _brief(dims: Shape) -> str:
 
 
 MAPPED = "deploykit.mapped"
-"""The entry by which a tensor in memory names the file that was located for it; no file may hold it."""
+"""The key of the entry by which a tensor in memory names the file located for it; no model file may hold this key."""
 
 _FORBIDDEN = "a model may only use files in its own folder, or it could read anything on this machine"
-# How many times over the bytes of a file may be claimed, beyond an amount that needs no question.
+# The claims on one file may add up to this many times its size, plus an amount that needs no question.
 _SHARED, _SMALL = 4, 256 << 20
 _KEEP_BESIDE = "put the real file into the model's folder and point 'location' to it by its bare name"
 
@@ -284,7 +284,7 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
         users.setdefault(location, []).append(stored)
         if MAPPED in entries:
             located[location] = Path(entries[MAPPED])
-    # The folder is followed, the model itself is not: data lies beside the name by which the model is known.
+    # A linked folder is followed, a linked model is not: data lies beside the name by which the model is known.
     folder = path.parent.resolve()
     files = [
         _resolve(path, folder, location, claimants[0])
@@ -308,7 +308,7 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
 
 
 def claim_of(path: Path | str, stored: StoredTensor, size: int) -> FileSpan:
-    """Which bytes of a file of ``size`` bytes a tensor claims; InputError where they are not there."""
+    """The bytes that a tensor claims of a file of ``size`` bytes; InputError where the file does not have them."""
     entries = _entries(path, stored)
     where = f"{path}: {stored.where}"
     location, needed = entries.get("location", ""), byte_size(stored.proto, where)
@@ -346,7 +346,7 @@ def _number(entries: Mapping[str, str], key: str, where: str, *, default: int) -
 
 
 def _resolve(path: Path, folder: Path, location: str, stored: StoredTensor) -> ExternalFile:
-    """Follow symbolic links without opening anything; the end must be a regular file in the folder."""
+    """Follow symbolic links without opening anything. InputError unless they end at a regular file in the folder."""
     where = f"{path}: {stored.where}"
     try:
         target = (folder / location).resolve()

@@ -1,7 +1,7 @@
-"""Reads the values of stored tensors: one at a time, all at once, or as maps of their files.
+"""Reads the values of stored tensors: one tensor at a time, all at once, or as memory maps of their files.
 
-A model with gigabytes of weights can be copied, searched and rewritten while they stay in their files. Only what
-``lean_weights`` made of a located model is followed: a file that claims to be such a model is refused when loaded.
+A model with gigabytes of weights can be copied, searched and rewritten while they stay in their files. Paths to such
+files are followed only in models that ``lean_weights`` made: a model file that has them is refused when loaded.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ __all__ = [
 ]
 
 LEAST = 64 << 20
-"""Bytes of external data from which on weights stay in their files: below it a model is handled faster in memory."""
+"""The least bytes of external data for which weights stay in their files: less is handled faster in memory."""
 
-# Bytes of a tensor that is read in any case: most of them are constants that rewrites look at.
+# Bytes of a tensor up to which it is always read: most such tensors are constants that rewrites look at.
 _SMALL = 1 << 14
 
 # Bytes of a file that are in memory at a time.
@@ -95,10 +95,10 @@ def weight(model: Model, name: str) -> Numbers:
 
 
 def stored_values(tensor: TensorProto, files: WeightFiles | None = None) -> Numbers:
-    """The values of a stored tensor in its own shape and type, read-only; of one that lies in a file maybe a map of it.
+    """The values of a stored tensor in its own shape and type, read-only.
 
-    ``files`` keeps what it opens, for many tensors of few files. Raises InputError where the file is gone or has become
-    shorter, and for other external data, which nobody located.
+    A memory map where a large tensor lies in a file. ``files`` keeps the files open, for many tensors of few files.
+    Raises InputError where the file is gone or has become shorter, and for external data that was never located.
     """
     if not is_external(tensor):
         return numpy_helper.to_array(tensor)
@@ -112,14 +112,17 @@ def stored_values(tensor: TensorProto, files: WeightFiles | None = None) -> Numb
 
 
 def _values(opened: BinaryIO, tensor: TensorProto, where: Path | str) -> Numbers:
-    """The values of a tensor out of its open file: read where they are few, for a map costs more than their bytes."""
+    """The values of a tensor from its open file: a memory map, or read where they are few.
+
+    A map costs more than reading few bytes.
+    """
     claim = claim_of(where, _named(tensor), os.fstat(opened.fileno()).st_size)
     native = _NATIVE.get(tensor.data_type)
     if native is not None and claim.length > _AT_ONCE:
         return np.memmap(opened, dtype=native, mode="r", offset=claim.offset, shape=tuple(tensor.dims))
     if native is not None:
         return np.frombuffer(os.pread(opened.fileno(), claim.length, claim.offset), native).reshape(tensor.dims)
-    opened.seek(claim.offset)  # what numpy has no type for may be larger than one read of the system
+    opened.seek(claim.offset)  # a type that numpy lacks is never mapped, and may need more than one read of the system
     inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     inline.raw_data = opened.read(claim.length)
     return numpy_helper.to_array(inline)
@@ -134,18 +137,18 @@ def _entry(tensor: TensorProto, key: str) -> str:
 
 
 WeightFiles: TypeAlias = Callable[[str], BinaryIO]
-"""Gives the open file at a path; InputError where it is none any more."""
+"""A function that gives the open file at a path; InputError where it is no regular file any more."""
 
 
 @contextmanager
 def weight_files() -> Iterator[WeightFiles]:
-    """Opens files of weights, each once, and closes them at the end; what was mapped of them stays."""
+    """Opens files of weights, each once, and closes them at the end; memory maps of them stay valid."""
     with ExitStack() as opened:
         yield cache(lambda path: opened.enter_context(open_regular(Path(path))))
 
 
 def is_native(tensor: TensorProto) -> bool:
-    """True where numpy has the element type as it lies in a file, so that values can be mapped."""
+    """True where numpy has the tensor's element type as it lies in a file, so that its values can be mapped."""
     return tensor.data_type in _NATIVE
 
 
@@ -155,25 +158,25 @@ def is_mapped(tensor: TensorProto) -> bool:
 
 
 def is_outside(tensor: TensorProto) -> bool:
-    """True for a tensor whose values cannot be had: external data of a model that was not made by ``lean_weights``."""
+    """True for a tensor whose values cannot be read: external data of a model that was not made by ``lean_weights``."""
     return is_external(tensor) and not is_mapped(tensor)
 
 
 def mapped_bytes(model: ModelProto) -> int:
-    """The bytes of the initializers that lie in files."""
+    """The total bytes of the initializers that ``lean_weights`` left in files."""
     return sum(byte_size(tensor, tensor.name) for tensor in model.graph.initializer if is_mapped(tensor))
 
 
 def load_weights(model: Model) -> ModelProto:
-    """The model as one value with all its weights: a copy where weights lie in files beside it."""
+    """The model as one proto with all its weights: a copy where weights lie in files beside it."""
     return _taken_in(model, copy_of(model.proto)) if model.external else model.proto
 
 
 def lean_weights(model: Model) -> ModelProto:
-    """The model as one value in which the values of every stored tensor can be had with ``stored_values``.
+    """The model as one proto whose stored tensors can all be read with ``stored_values``.
 
-    Large external initializers stay in their files where there are ``LEAST`` bytes of them, but for element types that
-    numpy does not have.
+    Where there are ``LEAST`` bytes of external data, large initializers stay in their files, except those of element
+    types that numpy does not have.
     """
     if sum(file.size for file in model.external) < LEAST:
         return load_weights(model)
@@ -188,7 +191,7 @@ def lean_weights(model: Model) -> ModelProto:
 
 
 def load_small_weights(model: Model, *, limit: int = 1 << 20) -> ModelProto:
-    """The model with initializers of at most ``limit`` elements read, or a lean one where its weights are many.
+    """The model with initializers of at most ``limit`` elements read, or a lean one where its external data is large.
 
     Enough for matching rewrites, which look at constants and never at the weights of linear ops.
     """
@@ -202,7 +205,7 @@ def _paths(model: Model) -> dict[str, Path]:
 
 
 def _taken_in(model: Model, copy: ModelProto, limit: float = math.inf) -> ModelProto:
-    """A copy with what its tensors of at most so many elements claim of the model's files read into them."""
+    """Read the external tensors of at most ``limit`` elements into ``copy``, in place, and return it."""
     files = _paths(model)
     for stored in stored_tensors(copy):
         tensor = stored.proto
@@ -217,7 +220,7 @@ def _taken_in(model: Model, copy: ModelProto, limit: float = math.inf) -> ModelP
 
 
 def point_outside(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Say of a tensor that its bytes lie in a file beside the model."""
+    """Mark a tensor as external: its bytes lie in a file beside the model."""
     tensor.data_location = TensorProto.EXTERNAL
     del tensor.external_data[:]
     for key, value in (("location", location), ("offset", offset), ("length", length)):
@@ -225,7 +228,7 @@ def point_outside(tensor: TensorProto, location: str, offset: int, length: int) 
 
 
 def copy_bytes(source: Path, start: int, length: int, sink: BinaryIO) -> None:
-    """Stream a part of a file into another one; InputError where the file ends before it."""
+    """Copy ``length`` bytes of a file into ``sink``, piece by piece; InputError where the file ends before that."""
     with source.open("rb") as file:
         file.seek(start)
         while length > 0:
@@ -237,12 +240,12 @@ def copy_bytes(source: Path, start: int, length: int, sink: BinaryIO) -> None:
 
 
 def taken_in(tensor: TensorProto) -> TensorProto:
-    """The tensor with its values in it; the same one where they are."""
+    """The tensor with its values inside; the same object where they are inside already."""
     return numpy_helper.from_array(stored_values(tensor), tensor.name) if is_mapped(tensor) else tensor
 
 
 def unmapped(model: ModelProto) -> ModelProto:
-    """The model as it is written beside the files of its weights: no tensor says where on this machine they lie."""
+    """The model as it is written beside its weight files: no tensor says where on this machine they lie."""
     if not any(map(is_mapped, model.graph.initializer)):
         return model
     plain = copy_of(model)
@@ -255,7 +258,7 @@ def unmapped(model: ModelProto) -> ModelProto:
 
 
 def whole_model(model: ModelProto) -> ModelProto:
-    """The model with all values in it, to be written as one message; the same one where they are."""
+    """The model with all values inside, to be written as one message; the same object where they are inside already."""
     if not any(map(is_mapped, model.graph.initializer)):
         return model
     whole = copy_of(model)
@@ -270,7 +273,7 @@ def element_type(name: str) -> int:
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
-    """A type by its name in NumPy or, of ONNX's extensions (``bfloat16``, ``int4`` …), by that in ONNX."""
+    """The NumPy type of a name, which is NumPy's own or, for ONNX's extensions (``bfloat16``, ``int4`` …), ONNX's."""
     try:
         return np.dtype(name)
     except TypeError:
