@@ -180,7 +180,7 @@ _EXPONENTIAL = [("Exp", ("Sub", "x", ("ReduceMax", "x"))), ("Exp", "x")]
 
 
 def _match_norm(finder: _Finder, last: NodeFact) -> FusedBlock | None:
-    """The block of a tensor divided by its root mean square, with the scale and bias behind it; None for none."""
+    """The block of a tensor divided by its root mean square, with scale and bias behind it; None without one."""
     for kind, pattern in (("LayerNormalization", _LAYER_NORM), ("RMSNormalization", _RMS_NORM)):
         found = finder.match(pattern, last.outputs[0], {})
         if found is not None:
@@ -433,7 +433,7 @@ def fusions(facts: GraphFacts) -> tuple[Fusion, ...]:
 
 
 def _fused_pair(facts: GraphFacts, tensor: TensorFact) -> Fusion | None:
-    """The fused pair with a tensor between its operators, perhaps with a Transpose there too; None for none."""
+    """The fused pair with a tensor between its operators, perhaps with a Transpose; None without one."""
     maker, reader = facts.producer_of(tensor.name), _fusable_reader(facts, tensor)
     if maker is None or reader is None or not is_standard(maker):
         return None

@@ -434,9 +434,9 @@ def _signed_sums(weights: Doubles, axes: tuple[int, ...]) -> tuple[Doubles, Doub
 
 
 def _weighted(positive: Doubles, negative: Doubles, offsets: Doubles | float, values: Interval) -> Interval:
-    """The bounds over all results.
+    """The bounds of weighted sums of ``values`` plus ``offsets``, over all results.
 
-    Those of each are weights that add up to ``positive`` and ``negative``, plus an offset.
+    Each element of ``positive`` and ``negative`` is the sum of one result's positive or negative weights.
     """
 
     def part(weights: Doubles, end: float) -> Doubles:
@@ -455,7 +455,7 @@ def _scaled(factors: Doubles, offsets: Doubles, values: Interval) -> Interval:
 
 
 def _with_bias(case: Case, positive: Doubles, negative: Doubles, values: Interval) -> Interval:
-    """Weighted values plus operand 2: channel by channel where it is stored and fits, else by its bounds."""
+    """The bounds of weighted values plus operand 2, per channel where it is stored and fits, else by its bounds."""
     if not case.name(2):
         return _weighted(positive, negative, 0.0, values)
     bias = case.array(2)

@@ -1,8 +1,8 @@
 """Bounds of every tensor by interval arithmetic over one graph, in one pass; nothing is run.
 
 An interval holds every value the tensor can take for any input, in exact arithmetic. Operators that jump (Ceil, Round,
-a Cast to integers) may make one more or less of what floats round, so their bounds are a step wider. NaN and what comes
-of it are not covered. Unknown is (-inf, inf).
+a Cast to integers) may make one more or less of what floats round, so their bounds are a step wider. NaN and results
+computed from NaN are not covered. Unknown is (-inf, inf).
 
 Interval arithmetic forgets that operands depend on each other; ``Arithmetic`` remembers it: x / norm(x), softmax rows
 that add up to 1. Two tensors count as the same where they are made by the same operators from the same
@@ -100,7 +100,7 @@ class Arithmetic:
             yield first if index == 0 else _further(case, index, first)
 
     def _narrowed(self, case: Case, found: Interval) -> Interval:
-        """The bounds of a node's first output, narrowed by what its operands have to do with each other."""
+        """The bounds of a node's first output, narrowed by how its operands depend on each other."""
         first, second = case.name(0), case.name(1)
         match case.node.op_type:
             case "Div":

@@ -98,7 +98,7 @@ def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[
     started, left = time.process_time(), time_left()
     until, late = math.inf if left is None else time.monotonic() + left, False
     with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * size):
-        # Let a thread do it: whoever waits for that can go on without it.
+        # A thread does the work, so that the caller can go on without it.
         try:
             jobs = _IDLE.pop()
         except IndexError:

@@ -251,12 +251,10 @@ def _copy_tensor(tensor: TensorProto, copy: TensorProto) -> None:
 
 # onnx ends the process (an assertion in its C++ code) at a Slice of a tensor with a negative size, and a graph that
 # nobody ran may have one: a Conv whose window is larger than its input, a Pad that cuts off more than there is. So a
-# Slice is shown to onnx only once no tensor before it can have a negative size. Real graphs take two rounds. Slices
-# that wait longer than that stay hidden: their outputs are unknown then. A network of 12 convolutions that pad by the
-# values at the ends needs 13.
+# Slice is shown to onnx only once no tensor before it can have a negative size. Real graphs take two rounds.
 
-# Slices that wait longer than that stay hidden: what they give is unknown then. A network of 12 convolutions that pad
-# by the values at the ends needs 13.
+# Slices that wait for more rounds stay hidden, and their outputs unknown. A network of 12 convolutions that pad by the
+# values at the ends needs 13.
 _STAGES = 32
 
 _MAY_SHRINK = {"CenterCropPad", "Col2Im", "Conv", "ConvTranspose", "DeformConv", "Expand", "MaxUnpool", "Pad", "Resize"}

@@ -192,7 +192,7 @@ def byte_size(tensor: TensorProto, where: str) -> int:
 
 
 def is_heavy(proto: ModelProto) -> bool:
-    """True where initializers inside the model have so many elements that writing its bytes costs more than it saves.
+    """True where initializers inside the model have so many elements that writing the model costs more than it saves.
 
     ``ByteSize`` is no way to tell: it writes all of them.
     """
