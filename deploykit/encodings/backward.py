@@ -1,7 +1,7 @@
-"""Reads ranges against the flow: what a result and the other operands tell about an operand, and what is concluded.
+"""Infers ranges against the flow: from a node's result and other operands to an operand; and records of conclusions.
 
-Two kinds of answers are kept apart. An enclosure holds every value of the operand. A need holds those that matter to
-one reader (a Relu cuts the others off), so it counts only together with the needs of all other readers.
+Two kinds of answers are kept apart. An enclosure holds every value of the operand. A need holds the values that matter
+to one reader (a Relu cuts the others off), so it counts only together with the needs of all other readers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Origin(StrEnum):
     OPERATOR = "from_operator"
     """The operator bounds it, or only moves, clamps or joins values whose range is known."""
     DECLARED = "from_declaration"
-    """What the user said about an input."""
+    """The range that the user stated for an input."""
     NEIGHBOURS = "from_neighbours"
     """Interval arithmetic over neighbours, forwards or backwards."""
     SAMPLES = "from_samples"
@@ -76,12 +76,12 @@ class InferredRange(Published):
 
     @property
     def interval(self) -> Interval:
-        """Both ends."""
+        """Both ends of the range."""
         return self.low, self.high
 
 
 class OpenTensor(Published):
-    """A tensor about whose range nothing is known: the graph inputs it hangs on, and why nothing else tells."""
+    """A tensor whose range is not known: the graph inputs that it depends on, and why nothing tells its range."""
 
     ALSO = ("ways_out",)
 
@@ -91,16 +91,16 @@ class OpenTensor(Published):
 
     @property
     def ways_out(self) -> tuple[str, ...]:
-        """What the user can give to settle it, as options of the command line."""
+        """What the user can give to settle the range, as options of the command line."""
         return ("--calibration DATA", *(f"--input {name}=VALUE" for name in self.inputs))
 
 
 class Evidence(Record):
     """What the user gave or said about inputs.
 
-    ``inputs`` are those whose values mean something (given, recorded or declared ones; never derived or arbitrary
-    ones), ``declared`` the ranges of those that were declared. ``observe`` gives the least and largest finite value
-    of tensors on all samples; it is asked only for tensors that hang on ``inputs`` alone.
+    ``inputs`` are those with meaningful values (given, recorded or declared; never derived or arbitrary ones),
+    ``declared`` the ranges that were declared. ``observe`` gives the least and the greatest finite value of tensors on
+    all samples; it is called only for tensors that depend on ``inputs`` alone.
     """
 
     inputs: frozenset[str] = frozenset()
@@ -118,27 +118,27 @@ class Inference(Record):
 
 
 _KEEPS_ALL = ops(Trait.PERMUTES) | {"Expand", "Tile"}
-"""Every value of the operand is in the result."""
+"""Operators whose result holds every value of the operand."""
 
 _KEEPS_SOME = ops(Trait.REARRANGES) - _KEEPS_ALL - {"Split"}
 _CLAMPS = ops(Trait.CLAMPS)
 
 TELLING = 1e6
-"""Beyond this a mask or padding constant stands beside a tensor, and arithmetic with it says nothing of the tensor."""
+"""Beyond this a range comes from a mask or padding constant beside a tensor, and tells nothing of the tensor."""
 
 _WHOLE = 1e-4
-"""How near to a whole number the ratio of two grids is that a size in pixels makes of one the other."""
+"""The ratio of two grids counts as whole, a size in pixels, within this share of itself."""
 
 _TWO_SIDED = 0.05
 _LEAST_SLOPE = 1 / 64
-"""Below it, what is known of a result says too little of the operand: six of its bits would be spent on nothing."""
+"""The least slope of a LeakyRelu or PRelu whose result tells its operand's range: below it six bits would be wasted."""
 
 _SPREAD = 256.0
 """A divisor whose largest value is this many times its smallest says too little about a quotient."""
 
 
 class Clue(Record, kw_only=False):
-    """A range for an operand. ``encloses`` tells an enclosure from a need; ``copies`` a tensor of the same grid.
+    """A range for an operand. ``encloses`` is False for a need; ``copies`` names a tensor of the same grid.
 
     ``exact`` ranges are as narrow as the ones they follow from; others hold whatever two operands do together.
     """
@@ -153,7 +153,10 @@ class Clue(Record, kw_only=False):
 def clue_from(
     graph: GraphCopy, node: NodeProto, name: str, known: Mapping[str, InferredRange], encodings: EncodingSet
 ) -> Clue | None:
-    """What a reader of ``name`` tells about it, given what is known about the reader's result and other operands."""
+    """What one reader of ``name`` tells of its range, given the ranges of the reader's result and operands.
+
+    None where it tells nothing.
+    """
     result = known.get(node.output[0])
     if result is None:
         return None
@@ -178,7 +181,7 @@ def clue_from(
     if node.op_type == "Neg":
         return Clue((-made[1], -made[0]), f"{label} is its negative", encloses=True)
     if position == 0 and node.op_type in ops(Trait.RECTIFIES):
-        # What a bend at zero leaves to its operand: the result, below zero divided by the least slope.
+        # The operand has the result's range, with the part below zero divided by the least slope.
         slopes = [float(attribute(node, "alpha", 0.01))] if node.op_type == "LeakyRelu" else graph.array(node.input[1])
         least = 0.0 if slopes is None else float(min(map(float, np.ravel(slopes)), default=0.0))
         if least < _LEAST_SLOPE:
@@ -208,7 +211,7 @@ def _of_pair(
     result, partner = known[made].interval, beside.interval
     words = f"{made} and {other} leave that to it"
     near, far = sorted(map(abs, partner))
-    divides = partner[0] * partner[1] > 0 and far <= _SPREAD * near  # it stays well away from zero
+    divides = partner[0] * partner[1] > 0 and far <= _SPREAD * near  # the other operand stays well away from zero
     match node.op_type, position:
         case "Add", _:
             found = total(result, (-partner[1], -partner[0]))
@@ -233,10 +236,10 @@ def _of_pair(
 def _ratio(
     graph: GraphCopy, name: str, pair: tuple[str, str], known: Mapping[str, InferredRange], encodings: EncodingSet
 ) -> Clue | None:
-    """Where one grid is exactly some times the other, that is what the operand between them reaches.
+    """The clue that an operand reaches r where the result's grid is exactly r times the other operand's grid.
 
-    Believed where both ends agree with it on both sides of zero, or where it is a whole number and the operand comes
-    from integers: a size in pixels.
+    Believed where both ends agree on both sides of zero, or where r is a whole number and the operand comes from
+    integers: a size in pixels.
     """
     other, made = pair
     source, target = (grid_behind(one, known, encodings) for one in pair)
@@ -259,7 +262,7 @@ def _ratio(
 
 
 def grid_behind(name: str, known: Mapping[str, InferredRange], encodings: EncodingSet) -> Affine | None:
-    """The per-tensor grid of a tensor, or of the one whose values it holds."""
+    """The per-tensor grid of a tensor, or of the tensor whose values it copies; None without one."""
     for _ in range(len(known)):
         entry = encodings.get(name)
         if entry is not None:
@@ -284,7 +287,7 @@ def _from_integers(graph: GraphCopy, name: str) -> bool:
     casts = False
     for source in reached([name], sources):
         node = graph.maker(source)
-        # A graph input without a Cast behind it is a float.
+        # A graph input of floats is not made of integers.
         if node is None and source in graph.inputs and graph.dtype(source) not in INTEGER_RANGES:
             return False
         if node is not None and node.op_type not in _FROM:

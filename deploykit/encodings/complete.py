@@ -36,12 +36,12 @@ _DATA_INPUTS: Mapping[str, tuple[int, ...]] = {
     "ScatterND": (0, 2),
     "Where": (1, 2),
 }
-"""Input positions whose entries AIMET compares, where it is not the first alone."""
+"""The input positions whose entries AIMET compares; for other operators the first input alone."""
 
 _FAR_BELOW = -20.0
 
 ReadValues = Callable[[str], "Array | None"]
-"""Gives the values of a stored tensor, or None when they cannot be had."""
+"""A function that gives the values of a stored tensor, or None when they cannot be read."""
 
 
 def copy_over_movement(
@@ -49,10 +49,10 @@ def copy_over_movement(
 ) -> tuple[Encoding, ...]:
     """The entries that follow from data movement, in the order in which they were found.
 
-    Every op gives the entry of its inputs to its outputs when all inputs share it, and that of its outputs to an input
-    that nothing else reads; the graph is walked forwards, then backwards. Per-channel entries do not travel, since
-    axes move too. ``read_values`` is only asked for scalars, to tell a masked Softmax, whose ReduceMin AIMET leaves
-    alone; without it no such ReduceMin is recognised.
+    An operator whose inputs all share one entry gives it to its outputs, and one whose outputs share an entry gives it
+    to an input that nothing else reads; the graph is walked forwards, then backwards. Per-channel entries do not
+    travel, since axes move too. ``read_values`` is only called for scalars, to recognize a masked Softmax, whose
+    ReduceMin AIMET leaves alone; without it no such ReduceMin is recognized.
     """
     floats = encodings.floats
     known: dict[str, Value] = {e.name: e.value for e in encodings if e.name not in floats}
@@ -77,7 +77,7 @@ def copy_over_movement(
 
 
 def _shared(names: tuple[str, ...], known: Mapping[str, Value]) -> Value | None:
-    """The per-tensor entry that all of some tensors have."""
+    """The per-tensor entry that all these tensors share; None when they share none."""
     first, *others = map(known.get, names)
     if first is None or first.granularity != "per-tensor":
         return None
@@ -115,13 +115,13 @@ _FINEST_FLOAT16 = 2.0**-14
 
 
 def _biases(facts: GraphFacts) -> Iterator[tuple[ParameterUse, ParameterUse | None, str]]:
-    """Every bias in graph order, with the weight beside it and the data that both belong to."""
+    """Every bias in graph order, with the weight beside it (None where it is not stored) and its node's data tensor."""
     uses = parameter_uses(facts)
     weights = {use.node.index: use for found in uses.values() for use in found if use.role == WEIGHT}
     firsts = (next((use for use in found if use.role == BIAS), None) for found in uses.values())
     for use in sorted((use for use in firsts if use is not None), key=lambda use: use.node.index):
         yield use, weights.get(use.node.index), use.node.inputs[0]
-    # Those of norms that the graph writes out node by node.
+    # The biases of norms that the graph writes out node by node.
     for block in find_blocks(facts):
         bias, scale = (stored_behind(facts, name) if name else None for name in (block.bias, block.scale))
         if block.kind == "LayerNormalization" and bias is not None and scale is not None:
@@ -172,7 +172,7 @@ def _int32_scale(
         return f"the weight of {node.label} is not placed on the graph"
     if has(node, Trait.RECURRENT) and not per_tensor:
         return f"{node.op_type} joins the biases of all its gates, and their weights do not share a scale"
-    # Where the weight's scales run along the output channels, these are the bias's elements.
+    # Where the weight's scales run along the output channels, each belongs to one element of the bias.
     if has(node, Trait.LINEAR) and (
         per_tensor
         or stored is None
@@ -196,7 +196,7 @@ def _int32_scale(
         if weight.block_axis is not None:
             scale = scale.max(axis=weight.block_axis)
         return scale.reshape(-1) if scale.ndim else scale
-    # The finest scale that holds the bias: of all its values, or of each where the weight is per channel.
+    # The finest scale that holds the bias: one for all its values, or one for each where the weight is per channel.
     values = read_values(name)
     if values is None:
         return f"the scale comes from its values, and {name!r} cannot be read"
@@ -210,10 +210,10 @@ def _int32_scale(
 def complete(
     encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues
 ) -> tuple[EncodingSet, dict[str, str]]:
-    """Placed encodings with int32 biases, then with copies over data movement; and why a bias has no entry.
+    """Placed encodings with int32 biases and copies over data movement added; and the reason why a bias has no entry.
 
-    ``read_values`` gives the values of stored tensors; it is asked for scalars and for the biases of norms only (and of
-    weights whose channels run along an unusual axis), since their scale comes from their values.
+    ``read_values`` gives the values of stored tensors; it is called for scalars and for the biases of norms only (and
+    of weights whose channels run along an unusual axis), since their scale comes from their values.
     """
     uses, entries, skipped = parameter_uses(facts), list[Encoding](), dict[str, str]()
     for bias, weight, source in _biases(facts):
@@ -234,7 +234,7 @@ def complete(
 
 
 def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]:
-    """The encodings with every entry that follows, and for each new tensor the one it was taken from.
+    """The encodings with every entry that follows over data movement, and the source tensor of each new entry.
 
     Tensors named as float stay float; per-channel and per-block entries are never carried.
     """
@@ -256,7 +256,7 @@ def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[Encod
             backward += [(output, name) for output in data_outputs(node, node.output)]
         elif node.op_type == "Relu" and alone:
             backward.append((node.output[0], name))
-    # What went backward may go forward again, into the other consumers.
+    # Entries that went backward may go forward again, to the other consumers.
     for source, target in (*forward, *backward, *forward):
         entry = entries.get(source)
         if entry is None or target in entries or target in encodings.floats:

@@ -1,4 +1,4 @@
-"""Takes models apart along tensors and puts parts together again; cuts graphs that share weights into parts alike.
+"""Takes models apart along tensors and joins parts again; cuts graphs that share weights into parts alike.
 
 Names stay the same everywhere. No weight is read; sizes and encodings are decided elsewhere.
 """
@@ -80,7 +80,7 @@ def part_of(
 
 
 def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
-    """The nodes that only compute constants for some others, in graph order: every part makes its own."""
+    """The nodes that only compute constants for ``nodes``, in graph order: every part makes its own constants."""
     static = graph.static()
     makers = {id(graph.makers[name]) for name in _behind(graph, nodes) if name in static and name in graph.makers}
     # Asking each node of the graph for its outputs takes most of the time of an audit, which cuts hundreds of parts.
@@ -88,7 +88,7 @@ def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
 
 
 def _behind(graph: GraphCopy, nodes: Iterable[NodeProto]) -> Iterator[str]:
-    """What some nodes read, and what that is made of where nodes compute constants."""
+    """The tensors that nodes read and, for constants that nodes compute, the tensors behind them."""
     static, makers = graph.static(), graph.makers
     read = (name for node in nodes for name in names_read(node))
     return reached(read, lambda name: makers[name].input if name in static and name in makers else ())
@@ -130,14 +130,17 @@ def chain_models(first: ModelProto, second: ModelProto) -> ModelProto:
 
 
 _SMALL = 1024
-"""Elements below which a stored tensor is a constant of the graph (a shape, a scale) and no weight."""
+"""A stored tensor of fewer elements is a constant of the graph (a shape, a scale) and no weight."""
 
 _ENTRANCES = (*QUANTIZERS, "Cast", "Identity")
-"""What may stand between an input of the model and its readers, and is made again in every part that reads it."""
+"""Operators that may stand between an input of the model and its readers; every part that reads it repeats them."""
 
 
 class CutPart(Record):
-    """One part of one graph: an ordinary model with the names of the whole; ``weights`` are the large ones it reads."""
+    """One part of one graph: an ordinary model with the names of the whole.
+
+    ``weights`` are the large weights it reads.
+    """
 
     model: ModelProto
     weights: Names
@@ -154,7 +157,7 @@ class CutPart(Record):
 
 
 def large_weights(model: ModelProto) -> dict[str, int]:
-    """The elements of every stored tensor that is a weight rather than a constant, by name."""
+    """The number of elements of every stored tensor that is a weight rather than a constant, by name."""
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
     return {name: size for name, size in sizes.items() if size >= _SMALL}
 
@@ -162,7 +165,7 @@ def large_weights(model: ModelProto) -> dict[str, int]:
 def cut_alike(models: Sequence[ModelProto], count: int, sizes: Mapping[str, int]) -> tuple[tuple[CutPart, ...], ...]:
     """``count`` parts of every model, in the order in which they run; ``sizes`` are bytes of weights, by name.
 
-    UsageError where the first model has no place to be cut at, or another one none that leaves its weights in the same
+    UsageError where the first model has no place to cut, or another model has none that leaves its weights in the same
     parts.
     """
     graphs = [GraphCopy(model) for model in models]
@@ -186,9 +189,9 @@ def cut_alike(models: Sequence[ModelProto], count: int, sizes: Mapping[str, int]
 
 
 class _Walk:
-    """A graph's nodes in the order in which they run, but for those that every part makes for itself.
+    """A graph's nodes in the order in which they run, without those that every part repeats.
 
-    A place is a number of such nodes: those that run before it.
+    A place is the number of such nodes that run before it.
     """
 
     def __init__(self, graph: GraphCopy, sizes: Mapping[str, int]) -> None:
@@ -203,7 +206,7 @@ class _Walk:
         repeated = static | self.entering
         self.own = [index for index, node in enumerate(graph.nodes) if not repeated.issuperset(node.output)]
         nodes = [graph.nodes[index] for index in self.own]
-        # Those behind what a node reads.
+        # The weights behind the inputs of each node.
         self.weights = [tuple(name for name in _behind(graph, [node]) if name in sizes) for node in nodes]
         self.first_read: dict[str, int] = {}
         for at, names in enumerate(self.weights):
@@ -213,7 +216,7 @@ class _Walk:
         self.last_read = {name: at for at, node in enumerate(nodes) for name in names_read(node)}
 
     def _open_places(self) -> list[tuple[int, int]]:
-        """How many tensors cross, and the place, for every place where the graph may be cut."""
+        """(number of tensors that cross, place) for every place where the graph may be cut."""
         steps = [0] * (len(self.own) + 1)
         shut = set[int]()
         for name, at in self.made.items():
@@ -222,7 +225,8 @@ class _Walk:
                 continue
             steps[at + 1] += 1
             steps[last + 1] -= 1
-            # Not between an operator and its QuantizeLinear, nor between that and the DequantizeLinear.
+            # No cut lies between an operator and its QuantizeLinear, nor between the QuantizeLinear and its
+            # DequantizeLinear.
             made_by = self.graph.makers[name].op_type
             quantized = any(node.op_type == "QuantizeLinear" for node in self.graph.readers(name))
             if made_by == "QuantizeLinear" or (quantized and made_by != "DequantizeLinear"):
@@ -255,7 +259,10 @@ class _Walk:
         return places[1:]
 
     def place_after(self, weights: set[str], shared: Iterable[str]) -> int:
-        """The place with exactly these of the shared weights before it where the fewest tensors cross."""
+        """The place with exactly these of the shared weights before it where the fewest tensors cross.
+
+        UsageError where there is no such place.
+        """
         first = max((self.first_read[name] for name in weights), default=-1)
         last = min((self.first_read[name] for name in shared if name not in weights), default=len(self.own))
         near = [(crossing, place) for crossing, place in self._open_places() if first < place <= last]
@@ -269,7 +276,10 @@ class _Walk:
 
 
 def _pair_up(walk: _Walk, places: Sequence[int]) -> list[str]:
-    """Give every reader behind a place a Q/DQ pair of its own; the first tensor that is made behind each place."""
+    """Give every reader behind a place a Q/DQ pair of its own.
+
+    Returns the first tensor that is made behind each place.
+    """
     graph, starts = walk.graph, []
     new: dict[int, list[NodeProto]] = {}
     for place in reversed(places):
@@ -286,7 +296,7 @@ def _pair_up(walk: _Walk, places: Sequence[int]) -> list[str]:
 
 
 def _pair(graph: GraphCopy, maker: NodeProto, readers: Iterable[NodeProto]) -> list[NodeProto]:
-    """The pair that a tensor comes through, once more, for some readers of it."""
+    """A second copy of the Q/DQ pair that makes a tensor, for some of its readers; [] where none of them reads it."""
     name, quantizer = maker.output[0], graph.makers[maker.input[0]]
     whole, again = graph.fresh(f"{name}::q"), graph.fresh(f"{name}::dq")
     rewired = False
@@ -305,7 +315,7 @@ def _pair(graph: GraphCopy, maker: NodeProto, readers: Iterable[NodeProto]) -> l
 
 
 def _part(walk: _Walk, first: int, last: int, number: int, types: dict[str, ValueInfoProto]) -> CutPart:
-    """The model between two places, with what stands between the model's inputs and its nodes."""
+    """The part between two places, with the nodes that stand between the model's inputs and the part's own nodes."""
     graph = walk.graph
     positions = set(walk.own[first:last])
     made = {name: None for index in walk.own[first:last] for name in graph.nodes[index].output if name}

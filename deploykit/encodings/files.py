@@ -1,7 +1,7 @@
-"""What the subcommands of ``deploykit encodings`` do with files, and how a model's parts are written, data streamed.
+"""The work of the subcommands of ``deploykit encodings`` on files; writes the parts of cut models, data streamed.
 
-Printing is left to the commands. What cannot be written is reported, never dropped in silence; the folder of parts
-appears as a whole or not at all, and where the cuts go is decided in ``cut``.
+Printing is left to the commands. What cannot be written is reported, never dropped in silence. The folder of parts
+appears as a whole or not at all; ``cut`` decides where the cuts go.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _read(path: Path, model: Path | None) -> EncodingSet:
 
 
 def show_encodings(path: Path, *, model: Path | None, names: Names, arrays: bool) -> Json:
-    """What ``describe_encodings`` says, of all tensors or of those named; UsageError for a name without entry."""
+    """The description of a file's encodings, of all tensors or of those named; UsageError for a name without entry."""
     encodings = _read(path, model)
     unknown = [name for name in names if name not in encodings]
     if unknown:
@@ -102,7 +102,7 @@ def convert_encodings(
         return convert(encodings, to_version, layouts=layouts(facts), signedness=signedness)
     changed, left = lpbq_encodings(encodings)
     done = convert(changed, to_version, layouts=layouts(facts), signedness=signedness)
-    moved = [  # by how much of themselves; one weight is looked at after the other
+    moved = [  # the largest relative change of a scale, per weight
         scale_error(old.scale, entry.value.scale)
         for name, entry in changed.entries.items()
         if isinstance(entry.value, Lpbq) and isinstance(old := encodings.entries[name].value, Affine)
@@ -174,7 +174,10 @@ def apply_encodings(
 def extract_encodings(
     model: Path, output: Path | None = None, *, version: str = "2.0.0", force: bool = False
 ) -> Removed:
-    """The encodings of a QDQ model as the text of a file; ``output`` takes the float model, when it is wanted."""
+    """The encodings of a QDQ model as the text of a file.
+
+    The float model is written to ``output`` where that is given.
+    """
     if output is not None:
         _refuse_existing(output, force=force)
     with blaming(model):
@@ -188,7 +191,7 @@ def extract_encodings(
 
 
 def data_of(output: Path) -> Path:
-    """Where the large weights of a model go that is written to ``output``."""
+    """The file for the large weights of a model that is written to ``output``."""
     return output.with_name(f"{output.name}.data")
 
 
@@ -199,7 +202,7 @@ def _refuse_existing(output: Path, *, force: bool) -> None:
 
 
 def _write(model: ModelProto, output: Path) -> None:
-    """The file appears complete or not at all; large weights go beside it."""
+    """Write a model so that the file appears complete or not at all; large weights go beside it."""
     try:
         with workspace(output.resolve().parent, output.name) as folder:
             fresh = folder / output.name
@@ -224,10 +227,10 @@ class PartReport(Published):
 
 
 def split_files(models: Sequence[Path], out: Path, *, parts: int, encodings: Path | None) -> tuple[PartReport, ...]:
-    """Cut every model alike and write ``NAME_1.onnx``, …; external weights of a number lie in ``part_NUMBER.data``.
+    """Cut every model alike and write ``NAME_1.onnx``, …; part NUMBER has its external weights in ``part_NUMBER.data``.
 
     ``encodings`` are for all models; each part gets its own file of them, of the same version. Raises UsageError for
-    what cannot be cut, PackageError for a folder that exists, InputError for files that are none.
+    what cannot be cut, PackageError for a folder that exists, InputError for files that are no models.
     """
     if os.path.lexists(out):
         raise PackageError(f"{out}: exists and was kept", next="name another folder")
@@ -260,7 +263,7 @@ def _written(
     encodings: Sequence[EncodingSet | None],
     out: Path,
 ) -> list[PartReport]:
-    """The parts of one number, of every model, over one data file; ``out`` is what the folder will be called."""
+    """Write one part of every model, with one data file for all; ``out`` is the later name of ``folder``."""
     data, places = folder / f"part_{number}.data", dict[tuple[Path, int], int]()
     reports = []
     with data.open("wb") as sink:
@@ -279,7 +282,7 @@ def _written(
             path = folder / f"{model.path.stem}_{number}.onnx"
             path.write_bytes(part.model.SerializeToString(deterministic=True))
             beside = None
-            if entries is not None:  # those of what the part has, in the version that they were given in
+            if entries is not None:  # the entries of the part's tensors, in the version that was given
                 beside = path.with_suffix(".encodings")
                 tensors = collect_facts(wrap_proto(part.model, path=path)).tensors
                 beside.write_text(write_encodings(entries.only(tensors.keys()), entries.version), "utf-8")

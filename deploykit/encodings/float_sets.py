@@ -1,10 +1,10 @@
-"""Says of every tensor whether it has an encoding, needs none or misses one, which stay float, and where kinds meet.
+"""Tells which tensors have an encoding, need none or miss one, which stay float, and where the two kinds meet.
 
 A missing entry does not by itself mean float: tool chains fuse operators, copy grids over data movement and derive
 biases. The model of a converter that falls back to float (inferred from documented wording: encodings pass through
 data-movement ops, the rest stays float): a tensor with an integer entry is quantized; an entry travels over data
 movement in both directions; a tensor between two ops that the tool chain fuses has no type of its own; everything else
-is float. It changes no set by itself.
+is float. It changes no encodings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCALES = frozenset({"Add", "Div", "Mul", "Sub"})
 
 
 def unscaled_rows(facts: GraphFacts) -> Names:
-    """Rows of features until each of them is scaled by a number of its own, and these numbers.
+    """Rows of features, what is computed from them until each is scaled by its own number, and these numbers.
 
     No grid holds 0.001 beside 4,000, which is why the model scales them.
     """
@@ -72,7 +72,7 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
         found.update((name, fusion) for name in sorted(fusion.inside) if name not in encodings and name not in stated)
         for name in sorted(fusion.settings - stated):
             readers = settings.setdefault(name, set())
-            # True for a node that makes something inside a fusion, or its result.
+            # Readers that make a tensor inside the fusion, or its result.
             readers.update(
                 i
                 for i in facts.tensors[name].consumers
@@ -115,7 +115,7 @@ def _is_quantized(facts: GraphFacts, name: str, floats: Collection[str]) -> bool
 def suggest_extensions(
     facts: GraphFacts, floats: Collection[str], *, ignored: Collection[str] = frozenset(), most_nodes: int = 32
 ) -> list[Json]:
-    """Small quantized islands among float ops whose inclusion removes borders, best gain per op first.
+    """Small quantized islands among float ops that would remove borders as float, best gain per op first.
 
     An island starts at a border and grows over the ops it turns float while these are at most ``most_nodes``; borders
     that it would put around itself are subtracted. Gains are measured one by one, not added up.
@@ -123,7 +123,7 @@ def suggest_extensions(
     facts, base = with_static(facts), frozenset(floats)
     running = float_nodes(facts, base)
     borders = find_borders(facts, base, ignored=ignored)
-    # Quantized tensors around every border, one island per step of their growth.
+    # Islands of quantized tensors around every border, one per step of their growth.
     islands: dict[frozenset[str], None] = {}
     for start in dict.fromkeys(border["tensor"] for border in borders):
         island, frontier, turned = {start}, {start}, set(running)
@@ -156,10 +156,10 @@ class FloatPrediction(Record):
 
     ``unexpected`` will be float though an encoding was meant to exist; ``missing`` are meant to be float and will be
     quantized. ``absorbed`` are tensors inside a fused pair, with the op that takes them in: they are in neither set.
-    ``explicit`` is False when the file says nothing about float tensors, so that ``intended`` was read from what is
-    left out. ``by_habit`` are those of them whose omission says nothing, since the exporter never gives such tensors an
-    entry: casts of integers, stored values beside data, what only selects among quantized values, and what follows.
-    ``borders`` are the places where data changes its kind at run time.
+    ``explicit`` is False when the file says nothing about float tensors, so that ``intended`` was inferred from missing
+    entries. ``by_habit`` are intended tensors whose missing entry means nothing, since the exporter never gives them
+    one: casts of integers, stored values beside data, what only selects among quantized values, and what follows from
+    these. ``borders`` are the places where data changes its kind at run time.
     """
 
     intended: frozenset[str]
@@ -171,17 +171,17 @@ class FloatPrediction(Record):
 
     @property
     def meant(self) -> frozenset[str]:
-        """Intended float by more than a habit of the exporter."""
+        """The intended float tensors that the exporter would not have left out by habit."""
         return self.intended - self.by_habit
 
     @property
     def unexpected(self) -> frozenset[str]:
-        """Predicted float, not intended."""
+        """The tensors predicted float that were not intended."""
         return self.predicted - self.intended
 
     @property
     def missing(self) -> frozenset[str]:
-        """Intended float, predicted quantized."""
+        """The tensors intended float that are predicted quantized."""
         return self.intended - self.predicted - self.absorbed.keys()
 
 
@@ -209,7 +209,7 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
     predicted = frozenset(speaking - quantized)
     habitual = set[str]()
     if stated:
-        # What was stated, with what data movement copies from it and what only serves it (static inputs without entry).
+        # The stated tensors, their copies over data movement, and static inputs without an entry that serve only them.
         spread = _spread(facts, set(stated), blocked=facts.tensors.keys() - predicted - stated)
         intended = spread | _servants(facts, predicted, spread, absorbed)
     else:
@@ -242,7 +242,7 @@ def _movement(facts: GraphFacts, trait: Trait = Trait.CARRIES_GRID) -> tuple[tup
 def _spread(
     facts: GraphFacts, seeds: Collection[str], *, blocked: Iterable[str], trait: Trait = Trait.CARRIES_GRID
 ) -> set[str]:
-    """Everything that data movement connects with the seeds, not entering blocked tensors; linear in the graph."""
+    """Every tensor that data movement connects with the seeds without entering a blocked one; linear in the graph."""
     moved = _movement(facts, trait)
     neighbours = grouped((*moved, *((copy, source) for source, copy in moved)))
     walls = set(blocked)
@@ -268,7 +268,10 @@ def _has_type(facts: GraphFacts, tensor: TensorFact) -> bool:
 def _left_out(
     facts: GraphFacts, encodings: EncodingSet, absorbed: Mapping[str, str], speaking: Iterable[str]
 ) -> set[str]:
-    """Read the intent from omissions: a computed tensor that normally has an entry and has none."""
+    """The tensors whose missing entry means float: computed ones that normally have an entry.
+
+    Stored values that only serve them are included.
+    """
     movers = {copy for _, copy in _movement(facts)}
     silent = {name for name in speaking if name not in encodings}
     roots = {name for name in silent - movers if not _is_bias(facts, name)}
@@ -279,10 +282,10 @@ def _left_out(
 
 
 def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
-    """True for a tensor that the exporter gives no entry whatever was meant."""
+    """True for a tensor that the exporter never gives an entry, whatever was meant."""
     if name in encodings:
         return False
-    if facts.is_stored(name):  # what is stored says its range itself; a linear operator's weights were left out
+    if facts.is_stored(name):  # stored values tell their range; a linear operator's weights were left out
         return not any(has(node, Trait.LINEAR) for node, _ in _readers(facts, name))
     maker = facts.producer_of(name)
     if maker is None or not maker.inputs:
@@ -319,7 +322,7 @@ def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
 
 
 def _servants(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbed: Mapping[str, str]) -> set[str]:
-    """Stored values among ``names`` whose every reader makes only float tensors: they go float with them."""
+    """Stored values among ``names`` whose readers make only float tensors: they become float with them."""
     made = set(floats)
     for node in reversed(facts.nodes):
         if any(out in made for out in node.outputs):

@@ -2,7 +2,7 @@
 
 Every quantized tensor is read through its own pair, weights are stored as integers, and biases as int32 where that is
 asked for. Weights are rounded as AIMET does: ``floor(x / scale - offset + 1/2)`` in float32, halves upward, clamped to
-the grid. It derives no encoding: which tensors need one is somebody else's business.
+the grid. It derives no encoding: which tensors need one is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ def dequantized(integers: Numbers, encoding: Affine | Lpbq | Float8) -> Numbers:
 
 
 def _whole_blocks(shape: Shape, numbers: Array, encoding: Affine | Lpbq) -> Array:
-    """Per block, ONNX wants the full length in every axis but the block one; encodings may have 1 there."""
+    """Blockwise numbers in full length along every axis but the block one, as ONNX wants; encodings may have 1 there.
+
+    Raises ValueError where they do not fit the shape.
+    """
     if encoding.block_size is None or encoding.block_axis is None:
         return numbers
     axis, size = encoding.block_axis, encoding.block_size
@@ -115,7 +118,7 @@ def _steps(values: Numbers, grid: Numbers, shift: Any, bits: int) -> Numbers:
 
 
 def _full(shape: Shape, numbers: Numbers, encoding: Affine | Lpbq | Float8) -> Numbers:
-    """Numbers of an encoding's granularity, broadcastable against the tensor."""
+    """Numbers of an encoding's granularity, shaped to broadcast against the tensor."""
     if encoding.block_size is not None and encoding.block_axis is not None:
         return np.repeat(numbers, encoding.block_size, axis=encoding.block_axis)
     if numbers.ndim == 0 or encoding.axis is None:
@@ -129,8 +132,10 @@ _BIASED = ops(Trait.TAKES_BATCHNORM) | {"LayerNormalization"}
 
 
 class QdqModel(Record):
-    """The quantized model. ``placed`` maps each quantized tensor to its type, ``stored`` to the name of its integers,
-    ``activations`` are those computed at run time, and ``skipped`` says of what was left float why that is.
+    """The quantized model. ``placed`` maps each quantized tensor to its type, ``stored`` to the name of its integers.
+
+    ``activations`` are the quantized tensors computed at run time, and ``skipped`` gives for a tensor left float the
+    reason.
     """
 
     model: ModelProto
@@ -177,7 +182,10 @@ def insert_qdq(
 
 
 class _Insertion(Struct, kw_only=True):
-    """A graph while pairs are put into it: what is read under another name from now on, and the nodes so far."""
+    """A graph while pairs are put into it.
+
+    ``read_as`` has the new names of tensors that are read, ``nodes`` the nodes so far.
+    """
 
     graph: GraphCopy
     encodings: EncodingSet
@@ -239,7 +247,7 @@ class _Insertion(Struct, kw_only=True):
         )
 
     def _quantize_activation(self, name: str) -> str:
-        """Emit the pair behind a tensor; answers with the name its producer must write from now on."""
+        """Emit the pair behind a tensor; returns the name that its producer must write from now on."""
         entry = self.encodings.get(name)
         if entry is None or isinstance(entry.value, Float):
             return name
@@ -248,7 +256,7 @@ class _Insertion(Struct, kw_only=True):
             self.skipped.setdefault(name, f"an activation cannot be {value.dtype} {value.granularity}")
             return name
         value = to_unsigned(value) if self.unsigned else value
-        # What the graph is given and gives back unchanged has no producer that could write another name.
+        # An input that is also an output has no producer that could write another name.
         is_output = name in self.graph.outputs - self.graph.inputs
         source = self.graph.fresh(f"{name}_float") if is_output else name
         read = self._pair(f"{name}_wide", source, self.first[name]) if name in self.first else source
@@ -259,7 +267,7 @@ class _Insertion(Struct, kw_only=True):
         self.read_as[name], self.stands_for[final], self.placed[name] = final, name, dtype
 
     def _pair(self, name: str, source: str, value: Affine, *, final: str = "") -> str:
-        """Emit QuantizeLinear and DequantizeLinear behind a tensor; answers with the name of the result."""
+        """Emit QuantizeLinear and DequantizeLinear behind a tensor; returns the name of the result."""
         grid = self._grid(name, value.scale.reshape(()), value.zero_point.reshape(()), value.dtype)
         middle = self.graph.fresh(f"{name}_q")
         final = final or self.graph.fresh(f"{name}_dq")
@@ -276,13 +284,13 @@ class _Insertion(Struct, kw_only=True):
         return output
 
     def _grid(self, name: str, scale: Any, zero: Any, dtype: str) -> tuple[str, str]:
-        """Store a scale and a zero point; answers with their names."""
+        """Store a scale and a zero point; returns their names."""
         with np.errstate(over="ignore"):
             stored = np.asarray(scale, np.float32)
         return self.graph.store(f"{name}_scale", stored), self._store(f"{name}_zero_point", zero, dtype)
 
     def _store(self, name: str, values: Numbers, dtype: str) -> str:
-        """Store values of such a type under a fresh name; answers with it."""
+        """Store values in this type under a fresh name; returns the name."""
         return self.graph.store(name, np.asarray(values).astype(numpy_type(dtype)))
 
     def _store_weight(self, name: str) -> None:
@@ -314,7 +322,7 @@ class _Insertion(Struct, kw_only=True):
         self._read(name, self._store_constant(name, constant), constant.dtype)
 
     def _store_constant(self, name: str, constant: QuantizedConstant) -> str:
-        """Add the integers of a weight and the nodes that read them; answers with the float tensor's name."""
+        """Add the integers of a weight and the nodes that read them; returns the float tensor's name."""
         stored = self._store(f"{name}_q", constant.values, constant.dtype)
         if constant.channel_scale is None:
             scale, zero = self._grid(name, constant.scale, constant.zero_point, constant.dtype)
@@ -330,7 +338,7 @@ class _Insertion(Struct, kw_only=True):
         return self._node("DequantizeLinear", [stored, scale, zero], final, name, **axes)
 
     def _bias_input(self, node: NodeProto, name: str) -> str:
-        """The name under which a node reads its bias: an int32 one where that is wanted and possible."""
+        """The name under which a node reads its bias: an int32 copy where it is wanted and possible, else the bias."""
         scale = None if self.bias == "float" else self._bias_scale(node, name)
         if scale is None:
             return name
@@ -355,7 +363,7 @@ class _Insertion(Struct, kw_only=True):
         )
 
     def _fit_weight(self, node: NodeProto) -> None:
-        """Coarser steps for the weights of a channel whose bias 32 bits do not hold: beside it they are nothing."""
+        """Coarsen the weights of channels whose bias 32 bits do not hold: beside it the weights are nothing."""
         weight, name = self.encodings.get(node.input[1]), operand(node, 2)
         scale = self._bias_scale(node, name) if name in self.graph.stored else None
         if weight is None or not isinstance(weight.value, Affine) or scale is None or not scale.ndim:
@@ -366,7 +374,10 @@ class _Insertion(Struct, kw_only=True):
             self.encodings = self.encodings.with_entries([replace(weight, value=replace(weight.value, scale=coarser))])
 
     def _bias_scale(self, node: NodeProto, name: str) -> Array | None:
-        """That of its int32 entry, or input scale times weight scale: 0-d or one per channel; None without."""
+        """The scale of a bias: its int32 entry's, or input scale times weight scale.
+
+        0-d or one per channel, None without.
+        """
         dims = self.graph.stored[name].dims
         if len(dims) != 1:
             self.skipped.setdefault(name, f"a bias of rank {len(dims)} cannot be int32")

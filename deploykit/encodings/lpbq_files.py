@@ -1,6 +1,6 @@
 """Turns block-quantized weights of a QDQ model file into LPBQ, one weight in memory at a time, external data streamed.
 
-Nothing that does not qualify is touched, and every such weight is reported with its reason.
+A weight that does not qualify is left as it is and reported with the reason.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class WeightReport(Published):
 
 
 class LpbqReport(Record):
-    """Every weight with a block size, in graph order."""
+    """What became of every weight with a block size, in graph order; ``output`` is the written model."""
 
     weights: tuple[WeightReport, ...]
     output: Path | None
 
     @property
     def converted(self) -> int:
-        """How many weights are LPBQ now."""
+        """The number of weights that are LPBQ now."""
         return sum(report.converted for report in self.weights)
 
 
@@ -103,7 +103,7 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
             raise InputError(
                 f"{source}: no DequantizeLinear with a block size", why="there is nothing to convert in it"
             )
-        # The new nodes before those that read them; integers computed at run time so far, and old scales, go.
+        # New nodes stand before their readers; old scales, and integers computed at run time so far, are dropped.
         graph = work.graph
         constants = dict(graph.stored)
         nodes: list[NodeProto] = []
@@ -246,7 +246,7 @@ def _block_weight(work: _ModelWork, node: NodeProto, layer: NodeProto) -> BlockW
 
 
 def _quantized(work: _ModelWork, node: NodeProto, floats: TensorProto, scale: Any, size: int) -> Any:
-    """What that QuantizeLinear computes (halves to even), packed; from then on the integers are stored."""
+    """The packed integers that the QuantizeLinear computes (halves to even); they are stored from then on."""
     axis = int(attribute(node, "axis", 1)) % len(floats.dims)
     with np.errstate(all="ignore"):  # behind a scale of 0 any integer stands for 0
         values = np.asarray(weight(work.model, floats.name), np.float32) / np.repeat(scale, size, axis=axis)
@@ -265,7 +265,7 @@ def _quantized(work: _ModelWork, node: NodeProto, floats: TensorProto, scale: An
 
 
 def _packed(work: _ModelWork, stored: TensorProto) -> Any:
-    """The bytes as they lie in the file: two integers each, never unpacked as a whole."""
+    """The packed bytes of an int4 tensor as they lie in the file: two integers each, never unpacked as a whole."""
     if not is_external(stored):
         if stored.raw_data:
             return np.frombuffer(stored.raw_data, np.uint8)

@@ -112,7 +112,7 @@ _WIDE = 16
 
 
 def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tuple[EncodingSet, Names]:
-    """The encodings with 16-bit entries for what these nodes read and make, and the names of these tensors.
+    """The encodings with 16-bit entries for results of these nodes and constants that they read, and these names.
 
     Weights stay. A node that only moves values keeps its grid unless a node before it was widened: there is nothing to
     gain.

@@ -154,7 +154,7 @@ def _check_channels(count: int, layout: Layout, where: str) -> None:
 def _inferred_block(value: Affine, layout: Layout) -> int | None:
     """The only block size with which a 0.6.1 list that is longer than the channel axis fits as blocks.
 
-    None for none.
+    None where none fits.
     """
     if layout.shape is None or layout.channel_axis is None or layout.block_axis is None:
         return None

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 NETWORK_OPS = ops(Trait.CONTROL_FLOW) | ROLES.keys() | {"Attention", "DeformConv", "Einsum", "GridSample", "Resize"}
-"""Ops that belong to the network: what is followed by one is no post-processing."""
+"""Operators of the network: a node that leads to one is no post-processing."""
 
 _MOVES = ops(Trait.REARRANGES)
 
@@ -69,7 +69,7 @@ class Operand(Published):
         return max(abs(self.low), abs(self.high))
 
     def as_published(self) -> Json:
-        """None for an end that is not known."""
+        """The operand and its range; an end that is not known is published as None."""
         return {"tensor": self.tensor, "range": [self.low, self.high]}
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Operand(Published):
 
 
 class Hurt(Published):
-    """One node, what it does, and its operands with their ranges."""
+    """One node that integers hurt, the harm, and its operands with their ranges."""
 
     node: str
     harm: Harm
@@ -86,10 +86,10 @@ class Hurt(Published):
 
 
 class PostProcessing(Published):
-    """The nodes behind the network that lead to outputs, by index, as far as something in them is hurt by integers.
+    """The nodes between the network and the outputs, by index, in those parts of the graph that integers hurt.
 
-    They are closed: what enters comes from ``heads``, the last operators of the network before them (with a bias or a
-    clamp that fuses with them), or from graph inputs. ``starts`` and ``ends`` are the first and last nodes by label.
+    They are closed: values enter from ``heads``, the last operators of the network before them (with a bias or a clamp
+    that fuses with them), or from graph inputs. ``starts`` and ``ends`` are the first and last nodes by label.
     """
 
     nodes: frozenset[int]
@@ -100,11 +100,11 @@ class PostProcessing(Published):
 
     @property
     def harms(self) -> tuple[Harm, ...]:
-        """What happens in it, each once."""
+        """The harms that its nodes suffer, each once."""
         return tuple(harm for harm in Harm if any(hurt.harm is harm for hurt in self.hurts))
 
     def tensors(self, facts: GraphFacts) -> Names:
-        """What its nodes make, floats only, in graph order."""
+        """The float tensors that its nodes make, in graph order."""
         made = [name for index in sorted(self.nodes) for name in facts.nodes[index].outputs]
         return tuple(name for name in made if name and facts.tensors[name].is_float)
 
@@ -113,14 +113,15 @@ class PostProcessing(Published):
         return f"{len(self.nodes)} node{'s' if len(self.nodes) > 1 else ''} behind the network ({where})"
 
     def as_published(self) -> Json:
-        """How many nodes there are, from where to where, and what they do."""
+        """The number of nodes, where they start and end, and what hurts them."""
         return {**published(self, without=("heads",)), "nodes": len(self.nodes)}
 
 
 def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | None]) -> PostProcessing | None:
-    """The end of a float graph that integers hurt; None where there is none.
+    """The post-processing of a float graph that integers hurt; None where there is none.
 
-    ``known`` gives bounds of tensors, or what they reached on data, stored ones among them.
+    ``known`` gives the bounds of a tensor, stored ones among them, or the range it reached on data; None where it is
+    unknown.
     """
     hurts: dict[int, Hurt] = {}
     nodes = set[int]()
@@ -133,7 +134,7 @@ def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | No
         return None
     inside = [facts.nodes[index] for index in sorted(nodes)]
     made = {name for node in inside for name in node.outputs}
-    entering = {  # what comes from outside and is computed or fed
+    entering = {  # the inputs from outside that are computed or fed
         node.index: [
             name
             for name in node.inputs
@@ -160,7 +161,7 @@ def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | No
 
 
 def _groups(facts: GraphFacts) -> Iterator[set[int]]:
-    """The nodes that no node of the network follows, constants left out, in parts that no tensor joins."""
+    """The nodes that no node of the network follows, constants left out, in groups that no tensor connects."""
     left = set[int]()
     for node in reversed(facts.nodes):
         if node.op_type == "Constant" or not is_standard(node) or _is_of_network(facts, node):
@@ -180,7 +181,7 @@ def _groups(facts: GraphFacts) -> Iterator[set[int]]:
 
 
 def _is_of_network(facts: GraphFacts, node: NodeFact) -> bool:
-    """True for the network's ops, but not for the mean over bins; true too for what fuses with one: bias and clamp."""
+    """True for the network's operators, and for a bias or clamp that fuses with one; False for the mean over bins."""
     if node.op_type in NETWORK_OPS:
         return not _is_expectation(facts, node)
     if has(node, Trait.CLAMPS, Trait.RECTIFIES):
@@ -196,7 +197,7 @@ def _is_bias(facts: GraphFacts, node: NodeFact) -> bool:
 
 
 def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
-    """A product of what a Softmax gives with one short stored row of numbers."""
+    """True for the product of a Softmax's result with one short stored row of numbers."""
     if not has(node, Trait.LINEAR) or len(node.inputs) < 2 or not facts.is_stored(node.inputs[1]):
         return False
     sizes = facts.static_shape(node.inputs[1]) or ()
@@ -206,13 +207,13 @@ def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
 
 
 def _hurt(facts: GraphFacts, node: NodeFact, known: Callable[[str], Interval | None]) -> Hurt | None:
-    """What one node does to integers."""
+    """The harm that integers do at one node; None where they do none."""
     if not facts.tensors[node.outputs[0]].is_float:
         return None
     parts = [_part(facts, name, known) for name in node.inputs if name and facts.tensors[name].is_float]
     harm: Harm | None = None
     if node.op_type == "Concat":
-        # By their ranges where all are known; else where some operators bound theirs and others do not.
+        # Judged by the ranges where all are known; else unlike, since some operators bound theirs and others do not.
         sizes = [part.magnitude for part in parts if math.isfinite(part.magnitude)]
         unlike = sizes and (len(sizes) < len(parts) or max(sizes) > UNLIKE * min(sizes))
         harm = Harm.UNLIKE if unlike else None
@@ -229,7 +230,7 @@ def _hurt(facts: GraphFacts, node: NodeFact, known: Callable[[str], Interval | N
 
 
 def _part(facts: GraphFacts, name: str, known: Callable[[str], Interval | None]) -> Operand:
-    """A tensor's range: what is known of it, else what bounds it seen through ops that only move values."""
+    """A tensor with its known range, else with that of a bounded operator seen through ops that only move values."""
     seen = name
     low, high = known(seen) or _UNKNOWN
     while not (math.isfinite(low) and math.isfinite(high)):
@@ -257,7 +258,7 @@ class Mixing(Record):
     """A Concat whose operands end up under one scale.
 
     ``parts`` are its operands with the slices they fill along ``axis``. ``starts`` and ``ends`` name a closed subgraph
-    around it that can stay in float; ``starts`` is empty where some of its nodes have no name.
+    around it that can stay in float; ``starts`` is empty where one of its nodes has no name.
     """
 
     concat: NodeFact
@@ -277,7 +278,7 @@ class Mixing(Record):
 
 
 def output_of_shape(facts: GraphFacts, name: str, shape: Shape) -> str | None:
-    """The graph output called ``name``, else the only one, else the only one of that shape."""
+    """The graph output called ``name``, else the only one, else the only one of that shape; None where several are."""
     if name in facts.outputs:
         return name
     if len(facts.outputs) == 1:

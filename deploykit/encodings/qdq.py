@@ -1,7 +1,7 @@
-"""Reads the encodings that the QuantizeLinear and DequantizeLinear nodes of a model stand for, and takes them out.
+"""Reads the encodings that the QuantizeLinear and DequantizeLinear nodes of a model stand for, and removes the nodes.
 
-Per-tensor, per-channel, blockwise, LPBQ and float8 grids whose scales are stored. Entries carry the name their tensor
-has once those nodes are gone. A scale that is computed at run time is no encoding.
+It reads per-tensor, per-channel, blockwise, LPBQ and float8 grids whose scales are stored. Entries carry the name that
+their tensor has once those nodes are gone. A scale that is computed at run time is no encoding.
 """
 
 from __future__ import annotations
@@ -33,26 +33,32 @@ __all__ = ["DEQUANTIZE", "QDQ_VERSION", "QUANTIZE", "extract_qdq", "read_qdq"]
 
 
 class PlainNames(Struct, kw_only=True):
-    """One name for what a pair reads and makes. ``copies``, by name: outputs that are the same values as another tensor
-    whose name has to stay as well, since that is an input or an output too."""
+    """One name for the tensors that a pair reads and makes.
+
+    ``copies`` maps an output to the tensor with the same values, where both names must stay: that tensor is an input or
+    output too.
+    """
 
     graph: GraphCopy
     copies: dict[str, str] = {}
     _read_as: dict[str, str] = {}
 
     def final(self, name: str) -> str:
-        """The name that a tensor of the graph has in the end."""
+        """The name that a tensor of the graph has when all pairs are gone."""
         while name in self._read_as:
             name = self._read_as[name]
         return name
 
     def say(self, name: str, plain: str) -> None:
-        """Whoever reads ``name`` reads ``plain``, which may be the same."""
+        """Let the readers of ``name`` read ``plain``, which may be the same."""
         if name != plain:
             self._read_as[name] = plain
 
     def join(self, read: str, made: str) -> str:
-        """The one name of both ends of a pair. An output of the graph keeps its name, and a pair before it gets it."""
+        """Give both ends of a pair one name, and return it.
+
+        An output of the graph keeps its name, and the tensor before the pair gets that name.
+        """
         name = self.final(read)
         if made not in self.graph.outputs:
             self._read_as[made] = name
@@ -66,14 +72,17 @@ class PlainNames(Struct, kw_only=True):
 QUANTIZE, DEQUANTIZE = QUANTIZERS
 _DOMAINS = (*DEFAULT_DOMAINS, CONTRIBUTED)
 _SUFFIXES = ("_q", "_quantized")
-"""What AIMET and ONNX Runtime append to the name of a weight whose integers they store."""
+"""The suffixes that AIMET and ONNX Runtime append to the name of a weight whose integers they store."""
 
 ReadTensor = Callable[[str], "np.ndarray[Any, Any] | None"]
-"""Gives the values of an initializer that is stored outside of the model, or None."""
+"""A function that gives the values of an initializer that is stored outside of the model, or None."""
 
 
 class QdqGraph(Record):
-    """A graph and what else is known of its tensors. Methods raise InputError for what is no encoding."""
+    """A graph with the known ranks, types and numbers of its tensors.
+
+    Methods raise InputError for what is no encoding.
+    """
 
     graph: GraphCopy
     ranks: Mapping[str, int]
@@ -84,7 +93,10 @@ class QdqGraph(Record):
 
     @classmethod
     def of(cls, graph: GraphCopy, *, source: str, read_tensor: ReadTensor | None = None) -> QdqGraph:
-        """``source`` names the model in messages; scales outside of the model are asked of ``read_tensor``."""
+        """The graph with its declared types.
+
+        ``source`` names the model in messages; ``read_tensor`` gives scales outside of it.
+        """
         proto = graph.model.graph
         infos = (*proto.input, *proto.output, *proto.value_info)
         return cls(
@@ -96,7 +108,7 @@ class QdqGraph(Record):
         )
 
     def fail(self, node: NodeProto, complaint: str, *, why: str = "") -> NoReturn:
-        """InputError about one node."""
+        """Raise an InputError about one node."""
         name = node.name or (node.output[0] if node.output else "?")
         raise InputError(f"{self.source}: {node.op_type} {name!r} {complaint}", why=why)
 
@@ -109,7 +121,10 @@ class QdqGraph(Record):
                 yield node
 
     def first_of_pair(self, node: NodeProto) -> NodeProto | None:
-        """The QuantizeLinear that a DequantizeLinear undoes, None for one of stored integers; both grids must agree."""
+        """The QuantizeLinear that a DequantizeLinear undoes; None for one of stored integers.
+
+        InputError where grids differ.
+        """
         maker = self.graph.maker(node.input[0])
         if maker is None or maker.op_type != QUANTIZE:
             return None
@@ -118,12 +133,15 @@ class QdqGraph(Record):
         return maker
 
     def makes_scales(self, node: NodeProto) -> bool:
-        """True for a DequantizeLinear whose result only serves other quantizers as their scale, as in LPBQ."""
+        """True for a DequantizeLinear whose result is read only as a scale of other quantizers, as in LPBQ."""
         uses = self.graph.uses(node.output[0])
         return bool(uses) and all(reader.op_type in QUANTIZERS and position == 1 for reader, position in uses)
 
     def plain_name(self, node: NodeProto) -> str:
-        """The name that the integers a node reads would have as floats: without the usual suffix, else its output's."""
+        """The name for the float values of the integers that a node reads.
+
+        It is the integers' name without the usual suffix, else that of the node's output.
+        """
         for suffix in _SUFFIXES:
             base = node.input[0].removesuffix(suffix)
             if base and base != node.input[0] and base not in self.graph.stored and base not in self.graph.makers:
@@ -131,7 +149,7 @@ class QdqGraph(Record):
         return str(node.output[0])
 
     def is_param(self, node: NodeProto) -> bool:
-        """True for stored values that end where an op expects a weight, a bias or a norm parameter."""
+        """True for stored values that an operator reads as a weight, a bias or a norm parameter, or that are int32."""
         stored = self.graph.stored.get(node.input[0])
         if stored is None:
             return False
@@ -142,7 +160,7 @@ class QdqGraph(Record):
         return named or stored.data_type == element_type("int32")
 
     def value(self, node: NodeProto, tensor: str = "") -> Value:
-        """The grid of one node, by default for what it reads."""
+        """The grid of one node, for the tensor that it reads or for ``tensor``."""
         tensor = tensor or node.input[0]
         where = f"{self.source}: {tensor!r}"
         dtype = self._dtype(node)
@@ -192,7 +210,7 @@ class QdqGraph(Record):
         return axis, None
 
     def _lpbq(self, node: NodeProto, scale_node: NodeProto, where: str, dtype: str) -> Value:
-        """Integer block scales that are dequantized by a float scale per channel."""
+        """The LPBQ grid of integer block scales that are dequantized by a float scale per channel."""
         grid, size = grids.INTEGER_TYPES.get(dtype), int(attribute(node, "block_size", 0))
         blocks = self._numbers(scale_node, scale_node.input[0])
         channels = self._numbers(scale_node, scale_node.input[1])
@@ -214,7 +232,7 @@ class QdqGraph(Record):
         return grids.checked(where, value)
 
     def _dtype(self, node: NodeProto) -> str:
-        """The integers' type, in ONNX's lower case: of the zero point, the attribute, or the stored integers."""
+        """The integers' type, in ONNX's lower case: from the zero point, the attribute, or the stored integers."""
         zero = self.graph.stored.get(operand(node, 2))
         if zero is not None:
             return dtype_name(zero.data_type)
@@ -247,7 +265,7 @@ class QdqGraph(Record):
 
 
 QDQ_VERSION = "qdq"
-"""What stands for the version in a set that was read from a model."""
+"""The version of an encoding set that was read from a QDQ model."""
 
 
 def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTensor | None = None) -> EncodingSet:
@@ -264,7 +282,7 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
             names.join(quantize.input[0], node.output[0])
     found: dict[str, Encoding] = {}
     for node in graph.quantizers():
-        # The second half of a pair says nothing new, and scales of scales belong to their weight.
+        # The second half of a pair says nothing new, and scales of scales belong to the entry of their weight.
         if graph.first_of_pair(node) is not None or (node.op_type == DEQUANTIZE and graph.makes_scales(node)):
             continue
         if graph.graph.maker(node.input[1], "DynamicQuantizeLinear") is not None:  # of a CPU's dynamic quantization
@@ -289,8 +307,8 @@ class Extracted(Record):
 def extract_qdq(model: ModelProto, *, saturate: bool = False) -> Extracted:
     """Remove every pair and every dequantized constant. Weights become float32 initializers on their grid.
 
-    What is no encoding, such as a grid computed at run time, stays where it is and is reported. With ``saturate``, for
-    whoever runs the model without its pairs, what only their saturation did is computed.
+    A pair that is no encoding, such as one with a grid computed at run time, stays and is reported. ``saturate`` is for
+    running the model without its pairs: a Clip computes what only their saturation did.
     """
     graph = GraphCopy(model)
     qdq, names = QdqGraph.of(graph, source="the model"), PlainNames(graph=graph)
@@ -336,11 +354,11 @@ def extract_qdq(model: ModelProto, *, saturate: bool = False) -> Extracted:
 
 
 def _saturate(graph: GraphCopy, encodings: EncodingSet, types: Mapping[str, int]) -> None:
-    """Compute with a Clip what only the saturation of a pair did, for tensors that nothing else reads unquantized.
+    """Put a Clip where only the saturation of a pair bounded a tensor that nothing else reads unquantized.
 
     ONNX Runtime's quantizer leaves out a Relu or Clip in front of a pair whose grid begins at zero. Behind a layer or a
-    sum with results of both signs such a grid stands for one: without the pair, what it cut off would go on. So would
-    the infinity of a Log whose small summand became zero on its grid.
+    sum with results of both signs such a grid stands for one: without the pair, the values it cut off would go on. So
+    would the infinity of a Log whose small summand became zero on its grid.
     """
     limits = {
         entry.name: entry.value.ends
@@ -382,7 +400,10 @@ def _name_of_weight(qdq: QdqGraph, node: NodeProto, weights: Mapping[str, Any]) 
 
 
 def _rewire(graph: GraphCopy, names: PlainNames, gone: set[int], weights: Mapping[str, Any]) -> None:
-    """Let the others read and make what the taken nodes stood between; their scales and integers go with them."""
+    """Rename what the remaining nodes read and make, as if the removed pairs were not there.
+
+    The scales and integers of removed pairs are dropped.
+    """
     constants = dict(graph.stored)
     graph.model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
     left = [node for node in graph.nodes if id(node) not in gone]

@@ -1,7 +1,7 @@
-"""Rules about encodings on the graph they are meant for: entries that fit nothing, contradict it, or hide something.
+"""Rules about encodings on the graph they are meant for: entries that fit no tensor, contradict it, or hide something.
 
-What is malformed was refused while reading. Codes DK101 to DK149; whether a device takes a grid is the adapters'
-business.
+Malformed encodings were refused while reading. Codes DK101 to DK149; whether a device takes a grid is for the adapters
+to say.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES", "EncodingsOnGraph"]
 
-# Names in a message.
+# The most names in a message.
 _SHOWN = 10
 # Editorial: with fewer of its own steps a part of a Concat is as good as lost.
 _FEW_STEPS = 32
-# Steps that a whole number may lie beside the grid's own: what is written with seven digits.
+# How far 1 / scale may lie from a whole number: scales are written with seven digits.
 _WHOLE = 1e-5
-# Names of a model up to which the nearest one is looked for.
+# The most tensor names among which the nearest one is looked for.
 _COMPARED = 20_000
 _AIMET = "aimet-onnx 2.42.0, observed"
 
 
 class EncodingsOnGraph(Record, dict=True):
-    """Encodings, placed on the graph they are for. What needs arrays is imported where it is asked for, since every
-    listing of rules loads this file."""
+    """Encodings, placed on the graph they are for.
+
+    Modules that need arrays are imported inside functions, since every listing of rules loads this file.
+    """
 
     encodings: EncodingSet
     facts: GraphFacts
 
     @property
     def source(self) -> str:
-        """The file, for messages."""
+        """The name of the encodings file, for messages."""
         return self.encodings.source or "the encodings"
 
     @property
     def names(self) -> tuple[Names, Names]:
-        """Every tensor that is spoken of, with an entry or named as float; and those that the graph does not have."""
+        """All tensors with an entry or named as float; and those of them that the graph does not have."""
         names = tuple(dict.fromkeys((*self.encodings.entries, *sorted(self.encodings.float_tensors))))
         return names, tuple(name for name in names if name not in self.facts.tensors)
 
@@ -67,7 +69,7 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Finds:
     Fix: use the model that the encodings were exported with ('deploykit quantize' leaves it beside them: model.onnx)
     or correct the names
     """
-    # One finding for all of them, unless none fits at all.
+    # One finding for all unknown names, unless none fits at all.
     names, strangers = context.names
     if not strangers or len(strangers) == len(names):
         return

@@ -1,8 +1,9 @@
 """Partitions a graph at precision borders into segments that are wholly float or wholly quantized, and cuts it there.
 
-Segments follow each other; their kinds alternate. As few as the graph's order allows come from giving every node the
-earliest level whose parity is its kind. Then quantized groups are turned float while that makes the whole cheaper: two
-borders less often outweigh a few ops in float. A float op is never turned quantized, for lack of an encoding.
+Segments follow each other; their kinds alternate. Each node gets the earliest level whose parity is its kind, which
+makes as few segments as the graph's order allows. Then quantized groups are turned float while that makes the whole
+cheaper: two borders less often outweigh a few ops in float. A float op is never turned quantized, for lack of an
+encoding.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ __all__ = ["Partition", "Segment", "partition", "split_model", "whole_as_cut"]
 
 
 class SegmentCosts(Record):
-    """What is weighed, in bytes moved: starting one more segment, a byte that crosses, an op that becomes float.
+    """The costs that are weighed, in bytes moved: one more segment, a byte that crosses, an op that becomes float.
 
-    An op that becomes float costs ``changed_op`` and the bytes of what it makes and of its weights. Editorial values.
+    An op that becomes float costs ``changed_op`` and the bytes of its outputs and its weights. Editorial values.
     """
 
     segment: float = 50_000.0
@@ -79,7 +80,7 @@ def partition(
     best = _improve(draft, draft.levels(frozenset()), lambda way: way.cost)
     while max_segments is not None and best.count > max(max_segments, 1):
         fewer = _improve(draft, best, lambda way: way.count, enough=max_segments)
-        if fewer is best:  # the cheapest group, although it saves no segment; in the end all is one float segment
+        if fewer is best:  # no group saves a segment: take the cheapest; in the end all is one float segment
             options = [draft.levels(best.changed | group) for group in draft.groups(best)]
             fewer = min(options, key=lambda option: (option.cost, sorted(option.changed)))
         best = fewer
@@ -87,7 +88,10 @@ def partition(
 
 
 def _improve(draft: _Levelling, best: _Levels, weight: Callable[[_Levels], float], *, enough: int = 0) -> _Levels:
-    """Turn groups float, the most promising first, each judged again before it is taken, until none weighs less."""
+    """Turn groups float until none lowers the weight or ``enough`` segments remain; the most promising group is first.
+
+    Each group is weighed again before it is taken.
+    """
     while best.count > enough:
         options = ((draft.levels(best.changed | group), sorted(group)) for group in draft.groups(best))
         promising = sorted((o for o in options if weight(o[0]) < weight(best)), key=lambda o: (o[0].cost, o[1]))
@@ -102,7 +106,10 @@ def _improve(draft: _Levelling, best: _Levels, weight: Callable[[_Levels], float
 
 
 class _Levels(Record):
-    """One way to cut: a level per node, odd levels being of the other kind than ``first_float`` says of even ones."""
+    """One way to cut: a level per node.
+
+    Even levels are float where ``first_float`` says so, odd ones are of the other kind.
+    """
 
     changed: frozenset[int]
     level: Mapping[int, int]
@@ -144,12 +151,15 @@ class _Levelling:
         return (fact.producer for fact in facts if fact.producer is not None)
 
     def _bytes(self, name: str) -> int:
-        """Two bytes per element: 16-bit values on either side; unknown dimensions count as 1."""
+        """The bytes of a tensor at two per element: values have 16 bits on either side.
+
+        Unknown dimensions count as 1.
+        """
         shape = self.facts.tensors[name].shape or ()
         return 2 * math.prod(dim if isinstance(dim, int) else 1 for dim in shape)
 
     def levels(self, changed: frozenset[int]) -> _Levels:
-        """The cheaper of the two ways to begin."""
+        """The cheaper of the two ways to cut: with a float or with a quantized level first."""
         return min((self._from(changed, first) for first in (False, True)), key=lambda way: way.cost)
 
     def _from(self, changed: frozenset[int], first_float: bool) -> _Levels:
@@ -176,7 +186,7 @@ class _Levelling:
         return False if index in self.data else None
 
     def groups(self, way: _Levels) -> list[frozenset[int]]:
-        """Connected groups of quantized nodes on one level, with what the level has of them all together."""
+        """Connected groups of quantized nodes on one level, and all quantized nodes of each level together."""
         found: dict[frozenset[int], None] = {}
         for level in sorted(set(way.level.values())):
             if way.is_float(level):
@@ -245,7 +255,7 @@ def split_model(model: ModelProto, encodings: EncodingSet, cut: Partition) -> tu
     for number, span in enumerate(cut.segments):
         name = f"segment_{number}_{'float' if span.is_float else 'quantized'}"
         whole = [item.name for item in model.graph.output if item.name in span.outputs]
-        outputs = dict.fromkeys((*whole, *span.outputs))  # those of the whole first, in its order
+        outputs = dict.fromkeys((*whole, *span.outputs))  # outputs of the whole model first, in its order
         part = part_of(graph, span.nodes, list(outputs), name=name, types=types)
         segments.append(
             Segment(
@@ -265,7 +275,7 @@ def split_model(model: ModelProto, encodings: EncodingSet, cut: Partition) -> tu
 def whole_as_cut(
     model: ModelProto, encodings: EncodingSet, cut: Partition, segments: tuple[Segment, ...]
 ) -> tuple[ModelProto, EncodingSet]:
-    """The uncut model with quantizers where the chain has them: what the chain must equal.
+    """The uncut model and its encodings, with quantizers where the chain of segments has them: the chain must equal it.
 
     Entries of tensors that only float segments have fall away. A tensor that enters a quantized segment from an input
     or from a float segment is quantized for that segment's ops only, so it gets a copy that they read.

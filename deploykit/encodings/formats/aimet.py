@@ -1,7 +1,8 @@
-"""Reads and writes the encodings files of AIMET; what a file's content says must agree with the version it claims.
+"""Reads and writes the encodings files of AIMET; a file's content must agree with the version that it claims.
 
-It needs no model. Values that only a graph can place stay unplaced; see ``deploykit.encodings.place``. What a version
-cannot hold is left out when it is written; ``deploykit.encodings.formats.conversion`` says beforehand what that is.
+It needs no model. Values that only a graph can place stay unplaced; see ``deploykit.encodings.place``. A value that a
+version cannot hold is left out when it is written; ``deploykit.encodings.formats.conversion`` names those values
+beforehand.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ _LEAST = "version 1.0.0 takes least room: deploykit compat encodings-1.0.0 says 
 
 
 VERSIONS = ("0.6.1", "0.6.2", "1.0.0", "2.0.0", "2.1.0")
-"""The versions that are read."""
+"""The versions that can be read."""
 
-# By the first digit of the version, what is at the top beside the head.
+# The sections at the top of a file beside the head, by the first digit of its version.
 _SECTIONS: dict[str, dict[str, type]] = {
     "0": dict.fromkeys(SECTIONS, dict),
     "1": dict.fromkeys(SECTIONS, list),
@@ -54,7 +55,7 @@ WRITTEN_VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
 
 _Plain: TypeAlias = str | bool | int | float | None
 _DECODER = msgspec.json.Decoder(dict[str, dict[str, v061.Items | _Plain] | list[Any] | _Plain])
-"""Any version; objects with an item for each scale, of which there may be a million, become structs at once."""
+"""Decodes any version; entries with an item for each scale, of which there may be a million, become structs at once."""
 
 _HEAD = ("version", "producer", "quantizer_args")
 
@@ -83,7 +84,7 @@ def read_encodings(path: Path) -> EncodingSet:
 
 def _check_budget(data: bytes, what: str, following: str) -> None:
     """Raises InputError where parsing would take more memory than is allowed."""
-    # Letters are counted where they might matter.
+    # Characters are counted only in a file that is large enough to matter.
     dearest = (2 + max(_COSTS.values())) * len(data)
     cost = 2 * len(data) + sum(data.count(letter) * each for letter, each in _COSTS.items()) if dearest > _BUDGET else 0
     if cost > _BUDGET:
@@ -96,7 +97,10 @@ def _check_budget(data: bytes, what: str, following: str) -> None:
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Hundreds of thousands of values that all live on: looking for cycles among them takes as long as reading them."""
+    """Switches garbage collection off: hundreds of thousands of values all live on.
+
+    Looking for cycles among them takes as long as reading them.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -114,7 +118,7 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
             next="is this really an encodings file?",
         )
     version = _version(document, where)
-    # The sections of the claimed version must be there, and none of the others'.
+    # The sections of the claimed version must be there, and no section of another version.
     sections, looks = _SECTIONS[version[0]], _looks_like(document)
     if looks and looks[0] != version[0]:
         raise InputError(
@@ -163,7 +167,7 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
 
 
 def _layout(version: str) -> Any:
-    """What reads and writes a version."""
+    """The module that reads and writes a version."""
     if version.startswith("0"):
         return v061
     return import_module(f"deploykit.encodings.formats.v{version[0]}00")
@@ -209,7 +213,7 @@ def write_encodings(encodings: EncodingSet, version: str) -> str:
         document = {key: msgspec.Raw(json.dumps(value, sort_keys=True, allow_nan=False)) for key, value in head.items()}
         document |= _layout(version).format_sections(encodings)
         written = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=1)
-    # What nobody could read back is not handed on.
+    # A file that could not be read back is not written.
     _check_budget(written, f"encodings of version {version}", _LEAST)
     text = written.decode() + "\n"
     return text if text.isascii() and "\x7f" not in text else _NOT_ASCII.sub(lambda one: json.dumps(one[0])[1:-1], text)

@@ -20,7 +20,7 @@ from deploykit.findings.records import Json, Published, published, replace
 
 __all__ = ["Conversion", "convert", "writable_versions"]
 
-# How the versions begin whose files state no axes.
+# The beginnings of the versions whose files state no axes.
 _WITHOUT_AXES = ("0.6", "1.")
 
 
@@ -33,7 +33,7 @@ class OutcomeKind(StrEnum):
 
 
 class ConversionOutcome(Published):
-    """What became of one tensor, and what was lost or why it is not there."""
+    """The outcome of one tensor, and what was lost or why the tensor is left out."""
 
     name: str
     outcome: OutcomeKind
@@ -43,8 +43,8 @@ class ConversionOutcome(Published):
 class Conversion(Published):
     """Encodings of another version, with one outcome per tensor of the source, in its order.
 
-    ``encodings`` lacks the impossible ones; its ``float_tensors`` belong into a side file when the version cannot
-    hold them. ``notes`` say what the whole file lost, ``warnings`` what it may hide.
+    ``encodings`` lacks the tensors whose outcome is impossible; its ``float_tensors`` belong into a side file when the
+    version cannot hold them. ``notes`` say what the whole file lost, ``warnings`` what it may hide.
     """
 
     source_version: str
@@ -61,7 +61,7 @@ class Conversion(Published):
 
     @property
     def text(self) -> str:
-        """The file to write."""
+        """The text of the file to write."""
         return write_encodings(self.encodings, self.version)
 
     @property
@@ -74,7 +74,7 @@ class Conversion(Published):
         return tuple(one for one in self.outcomes if one.outcome is kind)
 
     def as_published(self) -> Json:
-        """Lossless tensors are only counted."""
+        """The published fields; lossless tensors are only counted."""
         return {
             "from": self.source_version,
             "to": self.version,
@@ -201,7 +201,7 @@ def _loss(entry: Encoding, source: str, target: str, layout: Layout | None) -> t
 
 
 def _lost_axes(value: Affine, source: str, target: str, layout: Layout | None) -> tuple[OutcomeKind, str] | None:
-    """Older versions state no axis: nothing is lost only where every reader will find the same one."""
+    """The loss of a list because older versions state no axis; None only where every reader finds the same axis."""
     if value.granularity == "per-tensor":
         return None
     if value.block_size is not None:

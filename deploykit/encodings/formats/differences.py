@@ -1,6 +1,6 @@
 """Compares and describes encodings tensor by tensor, and restates grids as signed or unsigned ones.
 
-Which of two sets is right is not its business.
+It does not judge which of two sets is right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Signedness: TypeAlias = Literal["as-is", "unsigned", "signed"]
 
 
 def to_unsigned(value: Affine, *, signed: bool = False) -> Affine:
-    """The same grid counted from 0; ``signed``: from the lowest negative number."""
+    """The same grid counted from 0 or, with ``signed``, from the lowest negative number."""
     if value.signed is signed:
         return value
     half = 1 << (value.bits - 1)
@@ -28,7 +28,7 @@ def to_unsigned(value: Affine, *, signed: bool = False) -> Affine:
 
 
 class EntryChange(Published, kw_only=False):
-    """One property that differs, as JSON values."""
+    """One property in which two values differ, as JSON values."""
 
     field: str
     first: Any
@@ -73,13 +73,13 @@ _ARRAYS: dict[type[Value], tuple[str, ...]] = {
     Float8: ("scale",),
     Float: (),
 }
-"""The numbers that a value states."""
+"""The arrays that each kind of value states."""
 
 
 def compare_values(
     first: Value, second: Value, *, tolerance: float = 0.0, grid_only: bool = False
 ) -> tuple[EntryChange, ...]:
-    """The properties in which two values differ; what one of them does not state is no difference."""
+    """The properties in which two values differ; a property that one of them does not state is no difference."""
     if type(first) is not type(second):
         kinds = [f"{value.dtype} {value.granularity}" for value in (first, second)]
         return (EntryChange("type", kinds[0], kinds[1]),)
@@ -108,7 +108,7 @@ def compare_values(
 
 
 def _comparable(name: str, owner: Value, other: Value) -> Array:
-    """Unplaced per-channel lists are flat; flatten the placed side too where its order cannot differ."""
+    """An array of ``owner``, flattened where its list can be compared with an unplaced one, which is always flat."""
     array: Array = getattr(owner, name)
     states = [getattr(value, "placed", True) for value in (owner, other)]
     flat = not all(states) and (not any(states) or (isinstance(owner, Affine) and owner.block_size is None))

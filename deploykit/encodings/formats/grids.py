@@ -1,7 +1,7 @@
-"""What the layouts of encodings files have in common: typed rows of JSON, and checks of the values made of its numbers.
+"""What the layouts of encodings files share: typed rows of JSON, and checks of the values made of its numbers.
 
-Every complaint names the file and the tensor. Whatever version or format the numbers come from, the same things are
-impossible and refused here.
+Every complaint names the file and the tensor. The same impossible values are refused here, whatever version or format
+the numbers come from.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WIDEST = 32
 Width: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=WIDEST)]
 BlockSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
-# Where versions that tell parameters apart have their entries.
+# The sections of versions that tell parameters apart.
 SECTIONS = ("activation_encodings", "param_encodings")
 
 FLOAT8_TYPES = ("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz")
@@ -57,10 +57,10 @@ FLOAT8_TYPES = ("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz"
 # No tensor of a real model has more dimensions, so deeper nesting is refused before it costs anything.
 _DEEPEST = 8
 
-# A scale below it reaches no infinity on any grid.
+# With a smaller scale no grid reaches infinity.
 _FAR_FROM_INFINITY = 1e290
 
-# The decoder's words, and those of a message.
+# The decoder's words, and what a message says instead.
 _PLAIN = {
     "Object missing required field": "missing is",
     "Object contains unknown field": "not a key of such an entry:",
@@ -152,7 +152,10 @@ def nested(value: Any, where: str, key: str) -> Array:
 def one_scale(
     where: str, bits: int, scale: float, zero_point: float, *, signed: bool, symmetric: bool | None
 ) -> Affine:
-    """The grid of a whole tensor, checked as ``checked`` does: most entries, and numbers are quicker than arrays."""
+    """The grid of a whole tensor, checked as ``checked`` does.
+
+    Most entries are such, and numbers are quicker than arrays.
+    """
     lowest = -(1 << (bits - 1)) if signed else 0
     scales, zero_points = np.array(scale), np.array(zero_point)
     value = Affine(bits=bits, signed=signed, scale=scales, zero_point=zero_points, symmetric=symmetric)
@@ -186,7 +189,7 @@ def checked(where: str, value: Grid) -> Grid:
 
 
 def _refuse_affine(where: str, value: Affine) -> None:
-    """Say what is wrong, if it is more than the distance from infinity."""
+    """Raise InputError with what is wrong; a scale that is only large is not wrong."""
     scale, zero_point = value.scale, value.zero_point
     _check_scales(where, scale)
     if scale.shape != zero_point.shape:
@@ -215,7 +218,7 @@ def _check_scales(where: str, scale: Array) -> None:
 
 
 def _check_reach(where: str, scale: Array, bits: int) -> None:
-    """Refuse scales whose largest value is no number any more: nothing could be said or written about them."""
+    """Refuse scales whose largest value a double cannot hold: nothing could be said or written about them."""
     with np.errstate(over="ignore"):
         reach = scale * (1 << bits)
     if not np.isfinite(reach).all():
@@ -223,13 +226,13 @@ def _check_reach(where: str, scale: Array, bits: int) -> None:
 
 
 def zero_point_of(offset: Number, bits: int, *, signed: bool) -> Number:
-    """The zero point of ``dtype``'s own grid for an offset of 0.6.1 or 1.0.0, which speaks of the unsigned grid."""
+    """The zero point on the grid of ``dtype`` for an offset of 0.6.1 or 1.0.0, which counts on the unsigned grid."""
     # Adding 0.0 turns -0.0 into 0.0: both mean the same, and only one of them compares equal as text.
     return -offset - (1 << (bits - 1) if signed else 0) + 0.0
 
 
 def offset_of(value: Affine) -> Array:
-    """The offset that 0.6.1 and 1.0.0 write, of the shape of the zero point; the same step back."""
+    """The offset that 0.6.1 and 1.0.0 write, of the shape of the zero point: the inverse of ``zero_point_of``."""
     return np.asarray(zero_point_of(value.zero_point, value.bits, signed=value.signed))
 
 

@@ -61,7 +61,7 @@ def _parse_value(items: list[Any], where: str) -> Value:
         raise InputError(f"{where}: 'bitwidth' or 'is_symmetric' differs between the items of one tensor")
 
     def column(key: str) -> Any:
-        """A number, or of a weight with an item for each of its channels an array."""
+        """One number, or an array for a weight with an item for each of its channels."""
         return getattr(first, key) if single else np.array(list(map(attrgetter(key), items)))
 
     scale, zero = column("scale"), grids.zero_point_of(column("offset"), bits, signed=signed)
@@ -70,7 +70,7 @@ def _parse_value(items: list[Any], where: str) -> Value:
     else:
         affine = Affine(bits=bits, signed=signed, scale=scale, zero_point=zero, symmetric=signed, placed=False)
         value = grids.checked(where, affine)
-    # One step, and what a producer that worked in float32 may lose.
+    # The slack is one and a half steps, and what a producer that worked in float32 may lose.
     slack = scale * (1.5 + 1e-6 * (1 << bits))
     for key, end in (("min", value.lowest), ("max", value.highest)):
         stated, given = column(key), (end - zero) * scale

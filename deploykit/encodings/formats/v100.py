@@ -22,7 +22,7 @@ _Numbers = Annotated[list[float], Meta(min_length=1)]
 
 
 class GridItem(Struct, kw_only=True, tag_field="enc_type", forbid_unknown_fields=True):
-    """The numbers of one tensor; a float has none of them."""
+    """The numbers of one tensor; a float entry has none."""
 
     name: str
     bw: grids.Width
@@ -176,6 +176,6 @@ def _format_value(value: Value) -> Json | None:
 
 
 def _flat(array: Array, value: Affine | Lpbq) -> Array:
-    """As the file lists it: transposed for a placed rank-2 blockwise value whose channel axis is the last."""
+    """The array as the file lists it: flat, and transposed for a placed rank-2 blockwise value with channels last."""
     transposed = value.placed and value.block_size is not None and array.ndim == 2 and value.axis == 1
     return (array.T if transposed else array).reshape(-1)

@@ -19,7 +19,7 @@ from deploykit.findings.records import Json
 
 __all__: list[str] = []
 
-# Axes beyond 64 are none of any tensor.
+# No tensor has an axis beyond 64.
 _Axis = Annotated[int, Meta(ge=-64, le=64)]
 
 
@@ -100,7 +100,7 @@ def _parse_value(row: LinearItem, where: str, version: str) -> Value:
 
 
 def _refuse(where: str, row: LinearItem, *keys: str) -> None:
-    """Keys that belong to entries of another kind: what they are meant to change nobody knows."""
+    """Refuse keys that belong to entries of another kind: nobody knows what they are meant to change."""
     for key in keys:
         if getattr(row, key) is not UNSET:
             raise InputError(f"{where}: {key!r} is not a key of such an entry")
