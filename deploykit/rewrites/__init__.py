@@ -9,16 +9,16 @@ STRUCTURAL = (
 """Rewrites that keep every value, in the order in which they are applied."""
 
 CURES = (
-    # First: shapes behind operators that onnx does not know are found only now.
+    # First, since shapes behind operators that onnx does not know are found only once these are gone.
     *("integers-to-pairs", "dequantize-layers"),
-    *STRUCTURAL,  # what they settle when the model is made, the others need not answer
+    *STRUCTURAL,  # what these settle, the others need not handle
     # Another form of one operator or block, each for what some compiler lacks or computes wrongly.
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
     *("pool-by-taps", "cumulate-forward", "product-by-halves", "rank-four", "longer-axes", "reshape-behind"),
     *("pad-by-borders", "equal-of-bools", "float-exponent", "one-hot-of-floats", "zeros-in-kernel"),
     *("write-out-functions", "einsum-to-matmul", "global-pool", "sums-to-matmul", "gathernd-to-gather", "flat-index"),
     *("mask-constant", "clip-to-extremes", "cast-labels", "conv-by-shifts", "transposed-to-conv", "usual-activations"),
-    # What float16 does not hold, in a form in which it does.
+    # Values that float16 does not hold, in a form in which it does.
     *("double-to-float", "half-to-float", "log-of-scaled", "sum-to-mean"),
     "loops-on-host",  # last: what is settled by another form needs no host
 )

@@ -1,4 +1,4 @@
-"""Turns inputs and outputs of four axes to channels last; what lies between them stays, and so does every value."""
+"""Turns inputs and outputs of four axes to channels last; the nodes between them and all values stay the same."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def asked_borders(texts: Iterable[str], facts: GraphFacts) -> frozenset[str]:
-    """What ``--io`` names: ``nhwc`` all inputs and outputs of four axes, ``NAME=nhwc`` one; UsageError for another.
+    """The inputs and outputs that ``--io`` names; UsageError for a text that names none.
 
-    What is channels last already, as a model that comes from TensorFlow begins and ends, is left as it is.
+    ``nhwc`` names all of four axes, ``NAME=nhwc`` one. Those that are channels last already, as a model from TensorFlow
+    begins and ends, are left out.
     """
     four = [n for n in (*facts.inputs, *facts.outputs) if facts.tensors[n].rank == 4 and not facts.is_stored(n)]
     named = set[str]()
@@ -45,7 +46,7 @@ def turn_borders(
 ) -> tuple[ModelProto, EncodingSet | None]:
     """A copy of the model with these inputs and outputs as N, H, W, C under their old names, and its encodings.
 
-    The tensor inside has a new name and what is said of the border. The model's metadata say which were turned.
+    The tensor inside gets a new name and the entry of the input or output. The model's metadata say which were turned.
     """
     graph = GraphCopy(model)
     proto, inside = graph.model.graph, {name: graph.fresh(f"{name}_nchw") for name in sorted(names)}

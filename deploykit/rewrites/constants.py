@@ -1,7 +1,7 @@
 """Rewrites that make ranges small: huge stored values, quotients under a Log, the inverse of a Sigmoid.
 
-On an integer grid a value of 1e30 leaves one step for everything else. What an output may not change by is stated;
-whether an assumed margin was enough is seen by the proof on data.
+On an integer grid a value of 1e30 leaves one step for everything else. Each rewrite states by how much an output may
+change; the proof on data shows whether an assumed margin was enough.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from deploykit.rewrites.contract import (
 __all__: list[str] = []
 
 _MASK_PASSES = {"Add", "Where", "Identity", *ops(Trait.REARRANGES)}
-# What lies below is a mask: no attention score does.
+# Values below this are masked: no attention score is that low.
 _MASKED = -1e3
 # exp of less than minus this is zero in float32.
 _ZERO_AFTER = 104.0
-# Assumed distance of scores, and of a summand, whose range nothing tells.
+# Assumed spread of scores, and assumed size of a summand, whose range is not known.
 _UNKNOWN_SPREAD = 100.0
 _UNKNOWN_MARGIN = 18.0
-# Stored values beyond this are looked at: no ordinary weight or anchor is that large.
+# Stored values beyond this are examined: no ordinary weight or anchor is that large.
 _HUGE = 1e3
 _MOVING = ops(Trait.REARRANGES) | {"TopK", "Concat", "Where", "Add"}
 
 
 class _Flow(Struct, kw_only=True):
-    """Where a constant goes: the tensors it passes, what is added to it, what a Where puts beside it.
+    """The way of a constant: the tensors it passes, the tensors added to it, and those that a Where puts beside it.
 
     ``low`` and ``high`` are the saturation points of its last readers.
     """
@@ -65,8 +65,8 @@ class _Flow(Struct, kw_only=True):
     high: float = 0.0
 
 
-# Of a graph, the constant, a reader and the tensor that it reads: whether it is a last reader. It raises NoMatchError
-# where there may be no such reader.
+# A function of a graph, the constant, a reader, the tensor that it reads and the flow: True where this is a last
+# reader. It raises NoMatchError where the constant must not reach such a reader.
 _Ends = Callable[[GraphCopy, str, "NodeProto", str, _Flow], bool]
 
 
@@ -80,9 +80,9 @@ def _shrinking(
     ends: _Ends,
     shrink: Callable[[GraphCopy, str, _Flow, Mapping[str, Interval]], str],
 ) -> Transform:
-    """A Transform whose sites are ``wanted`` constants with such a ``reader`` that become smaller; nodes stay.
+    """A Transform that makes ``wanted`` constants with such a ``reader`` smaller; the nodes stay.
 
-    ``shrink`` changes one of them, given the bounds of all tensors before, and says what it did.
+    ``shrink`` changes one constant, given the bounds of all tensors before, and returns a note about it.
     """
 
     def follow(graph: GraphCopy, start: str) -> _Flow:
@@ -123,7 +123,7 @@ def _shrinking(
         return MatchResult(tuple(sites), refusals=tuple(near), reason="" if sites else none)
 
     def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-        """Bounds of what the constants reach are proven from the encodings where these exist."""
+        """Shrink the constants. Bounds of tensors that they reach are proven, from the encodings where these exist."""
         graph = GraphCopy(model)
         passed = {name for site in matched.sites for name in site.tensors}
         known = {name: value for name, value in encoded_bounds(encodings).items() if name not in passed}
@@ -142,7 +142,7 @@ def _shrinking(
 
 
 def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flow) -> bool:
-    """True for the Softmax that a mask is for."""
+    """True for the Softmax that a mask ends in. Raises NoMatchError for a reader that a mask must not reach."""
     if node.op_type == "Softmax":
         axis, rank = attribute(node, "axis", -1), len(graph.shape(node.input[0]) or ())
         if axis not in (-1, rank - 1):
@@ -160,7 +160,7 @@ def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flo
 
 
 def _bound_mask(graph: GraphCopy, name: str, flow: _Flow, bounds: Mapping[str, Interval]) -> str:
-    """Raise every masked value to the largest one that still gives zero."""
+    """Raise every masked value to the largest one that still gives zero; returns a note."""
     value: Any = graph.array(name)
     spread = 0.0
     for summand in flow.summands:
@@ -187,7 +187,10 @@ mask_constant = _shrinking(
 
 
 def _ends_in_saturation(graph: GraphCopy, start: str, node: NodeProto, name: str, flow: _Flow) -> bool:
-    """True for what no longer changes beyond some value; what only moves or adds is passed."""
+    """True for a reader that saturates; False for one that only moves or adds values.
+
+    Raises NoMatchError for any other.
+    """
     del start
     point, problem = _saturation(graph, node, name), ""
     if point is not None:
@@ -225,7 +228,7 @@ def _saturation(graph: GraphCopy, node: NodeProto, name: str) -> Interval | None
 
 
 def _clamp(graph: GraphCopy, name: str, flow: _Flow, bounds: Mapping[str, Interval]) -> str:
-    """A clamped value plus its summands must still lie beyond the saturation point."""
+    """Clamp a constant such that with its summands it still lies beyond the saturation points; returns a note."""
 
     pulls = [bounds.get(other, ANYTHING) for other in flow.summands]
     below, above = (
@@ -242,7 +245,7 @@ saturating_constant = _shrinking(
     name="saturating-constant",
     summary="Clamps stored values of 1e30 and the like that only saturate a Sigmoid, Tanh, Clip or HardSigmoid.",
     none="no stored value beyond 1e3 reaches only saturating ops",
-    # What a Conv or MatMul reads may be large: it is not even looked at.
+    # A large operand of a Conv or MatMul is ordinary: it is not even looked at.
     reader=lambda node: node.op_type not in ROLES,
     wanted=lambda value: bool(np.abs(value).max() > _HUGE),
     ends=_ends_in_saturation,
@@ -356,7 +359,7 @@ def logit_of_sigmoid(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 def _clipped(graph: GraphCopy, name: str) -> tuple[str, float]:
-    """What a tensor is a Clip of, and the Clip's lower bound, which must lie strictly between 0 and 1/2."""
+    """The input of the Clip that makes a tensor, and the Clip's lower bound, which must lie between 0 and 1/2."""
     clip = graph.maker(name, "Clip")
     if clip is None:
         raise NoMatchError(f"{name} is not clipped away from zero")
@@ -367,7 +370,7 @@ def _clipped(graph: GraphCopy, name: str) -> tuple[str, float]:
 
 
 def _sigmoid(graph: GraphCopy, name: str) -> NodeProto:
-    """The Sigmoid behind a tensor, through Identity and Clips that change nothing of 0..1."""
+    """The Sigmoid behind a tensor, seen through Identity and through Clips that keep all of 0..1."""
     while True:
         node = graph.maker(name)
         if node is not None and node.op_type == "Sigmoid":

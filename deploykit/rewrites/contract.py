@@ -1,7 +1,7 @@
-"""What a rewrite is, and the frame that makes one of a function; it proves nothing and chooses nothing.
+"""What a rewrite is, and the decorators that make one of a function; nothing is proven or chosen here.
 
-``@rewrite`` turns a function that looks at one node into a ``Transform``. The function says why a node does not
-qualify (``NoMatchError``), or returns ``Found``: why it does, and what writes it anew. Every ``Transform`` that a
+``@rewrite`` turns a function that looks at one node into a ``Transform``. The function says why a node does not qualify
+(``NoMatchError``), or returns a ``Match``: why the node qualifies, and what writes it anew. Every ``Transform`` that a
 module of this package holds can be asked for by its name.
 """
 
@@ -68,7 +68,7 @@ class NearMiss(Published, kw_only=False):
 
 
 class NoMatchError(Exception):
-    """What looked like a site is none; ``node`` is where that showed, "" for the node that was looked at."""
+    """A place that looked like a site is none; ``node`` is where that showed, "" for the node that was looked at."""
 
     def __init__(self, reason: str, *, node: str = "") -> None:
         super().__init__(reason)
@@ -105,7 +105,7 @@ class Rewritten(Record, kw_only=False):
 
 
 def rewritten(graph: GraphCopy, encodings: EncodingSet | None, note: str) -> Rewritten:
-    """A model whose remaining tensors hold what they held."""
+    """The result of a rewrite that keeps the values of all tensors that remain."""
     return Rewritten(graph.model, keep_entries(encodings, graph), notes=(note,))
 
 
@@ -125,15 +125,18 @@ class Transform(Record, kw_only=False):
     until: str = ""
 
     def match(self, model: ModelProto, encodings: EncodingSet | None = None) -> MatchResult:
-        """Where it applies; without ``encodings`` a rewrite for certain grids finds nothing."""
+        """The sites in a model; without ``encodings`` a rewrite for certain grids finds none."""
         return self.find(ModelLook(model, encodings))
 
 
 class ModelLook(GraphView):
-    """A graph that a rewrite looks through, and its encodings; what cannot be told ends the look at a node."""
+    """A graph that a rewrite looks through, and its encodings.
+
+    A method raises NoMatchError where it cannot tell, which ends the look at a node.
+    """
 
     def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
-        vars(self).update(vars(view_of(model)))  # one index for all who look through the model
+        vars(self).update(vars(view_of(model)))  # all looks at a model share one index
         self.encodings = encodings
 
     def sizes(self, name: str, *axes: int) -> Shape:
@@ -160,7 +163,7 @@ class ModelLook(GraphView):
         return value
 
     def grid(self, name: str) -> Affine | None:
-        """The integer grid of a tensor as a whole, None for a float and for one that differs by channel."""
+        """The integer grid of a whole tensor; None for a float, and for a grid that differs by channel."""
         entry = None if self.encodings is None else self.encodings.get(name)
         value = None if entry is None else entry.value
         return value if isinstance(value, Affine) and value.scale.size == 1 else None
@@ -180,12 +183,12 @@ LIST_IS_AN_INPUT = {"Split": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13
 
 
 class NodeSteps:
-    """The copy that is edited, its encodings, and the nodes that are written in the place of one found node.
+    """The copy that is edited, its encodings, and the new nodes that replace one matched node.
 
-    ``node`` makes the tensor that the find names; ``source`` is the first that it reads, ``made`` the first that it
-    makes. ``gone`` are the nodes that vanish: that one unless the rewrite
-    says otherwise. Of tensors, ``needed`` need an entry unless they have got one by the end, ``touched`` a new one even
-    so, and ``bounded`` one within bounds that follow from the graph once all is written; ``ranges`` need no sample.
+    ``node`` makes the tensor that the match names; ``source`` is its first input, ``made`` its first output. ``gone``
+    are the nodes that vanish: ``node`` unless the rewrite says otherwise. Tensors in ``needed`` need an entry unless
+    they have one by the end; those in ``touched`` need a new entry in any case, those in ``bounded`` one within bounds
+    that follow from the graph once all is written; for tensors in ``ranges`` the range is known without samples.
     """
 
     def __init__(self, graph: GraphCopy, encodings: EncodingSet | None) -> None:
@@ -195,27 +198,30 @@ class NodeSteps:
         self.notes: list[str] = []
 
     def start(self, node: NodeProto) -> None:
-        """Go on to the next place."""
+        """Begin the steps for the next matched node."""
         self.node = node
         self.source, self.made = next(iter(node.input), ""), node.output[0]
         self.nodes: list[NodeProto] = []
         self.gone: list[NodeProto] = [node]
 
     def write(self, op_type: str, inputs: Iterable[str], made: str, *, name: str = "", **attributes: Any) -> str:
-        """A node whose result is the tensor of exactly that name; the name."""
+        """Add a node whose result has exactly the name ``made``; returns the name."""
         self.nodes.append(helper.make_node(op_type, list(inputs), [made], name=name or made, **attributes))
         return made
 
     def add(self, op_type: str, inputs: Iterable[str], made: str, *, name: str = "", **attributes: Any) -> str:
-        """A node whose result is a new tensor, called ``made`` or much like it; the tensor's name."""
+        """Add a node whose result is a new tensor, called ``made`` or much like it; returns the tensor's name."""
         return self.write(op_type, inputs, self.graph.fresh(made), name=name, **attributes)
 
     def end(self, op_type: str, inputs: Iterable[str], *, name: str = "", **attributes: Any) -> None:
-        """The node that makes what ``node`` made, under its name."""
+        """Add the node that makes the first output of ``node``, under the name of ``node``."""
         self.write(op_type, inputs, self.made, name=name or self.node.name, **attributes)
 
     def reshape(self, source: str, sizes: Sequence[int], made: str = "", *, name: str = "") -> str:
-        """A Reshape to fixed sizes; without ``made`` it ends the steps."""
+        """Add a Reshape to fixed sizes and return its result.
+
+        Without ``made`` it makes the first output of ``node``.
+        """
         result = self.graph.fresh(made) if made else self.made
         shape = self.store(f"{result}_shape", sizes)
         return self.write("Reshape", [source, shape], result, name=name or (result if made else self.node.name))
@@ -223,9 +229,9 @@ class NodeSteps:
     def listed(
         self, op_type: str, source: str, word: str, values: Sequence[int], made: str | Sequence[str], **attributes: Any
     ) -> str:
-        """A node with a list of integers that is an attribute in early operator sets and an input in later ones.
+        """Add a node with a list of integers that is an attribute in early operator sets and an input in later ones.
 
-        ``made`` is the exact name of the result, or the names where there are several.
+        ``made`` is the exact name of the result, or the names where there are several; returns the first.
         """
         results, inputs = [made] if isinstance(made, str) else list(made), [source]
         if self.graph.opset < LIST_IS_AN_INPUT[op_type]:
@@ -236,28 +242,28 @@ class NodeSteps:
         return results[0]
 
     def store(self, name: str, value: npt.ArrayLike) -> str:
-        """A new stored tensor; see ``GraphCopy.store``."""
+        """Add a stored tensor and return its name; see ``GraphCopy.store``."""
         return self.graph.store(name, value)
 
     def share(self, source: str, *made: str) -> None:
-        """Say of new tensors what is said of ``source`` as a whole: they hold nothing but its values."""
+        """Give new tensors the per-tensor entry of ``source``: they hold nothing but its values."""
         self.encodings = share_entry(self.encodings, source, made)
 
     def entry(self, name: str) -> Encoding | None:
-        """What is said of a tensor."""
+        """The entry of a tensor; None where it has none."""
         return None if self.encodings is None else self.encodings.get(name)
 
     def put(self, entry: Encoding | None, **changed: Any) -> None:
-        """Set an entry beside those that there are, with what is changed of it; without one nothing is said."""
+        """Add an entry with some of its fields changed; does nothing for None or without encodings."""
         if entry is not None and self.encodings is not None:
             entries = {**self.encodings.entries, changed.get("name", entry.name): replace(entry, **changed)}
             self.encodings = replace(self.encodings, entries=entries)
 
 
 class Match(Struct, frozen=True):
-    """A node that a rewrite is for: why, and what writes it anew on a copy of the graph.
+    """A place where a rewrite applies: why, and the function that writes the new nodes on a copy of the graph.
 
-    ``output`` names the tensor whose maker is replaced, ``nodes`` and ``tensors`` are what the report speaks of; left
+    ``output`` names the tensor whose maker is replaced; ``nodes`` and ``tensors`` are those that the report names. Left
     out, they are the node that was looked at and its result. ``opset`` is the least operator set that the new nodes
     need.
     """
@@ -271,7 +277,7 @@ class Match(Struct, frozen=True):
 
 
 Finder = Callable[[ModelLook], Iterator[Match | NearMiss]]
-"""Looks through a graph and gives what a rewrite is for, and what it is not for though it looks like it."""
+"""A function that looks through a graph and gives the matches of a rewrite, and its near misses."""
 
 
 def rewrite(
@@ -280,7 +286,7 @@ def rewrite(
     """Makes a Transform of a function that looks at one node of the given standard operators at a time.
 
     The function returns None for a node that it is not for; its name, with dashes, is the rewrite's, and its docstring
-    begins with the summary. ``none`` is said where nothing was found and nothing refused; ``quiet`` drops the
+    begins with the summary. ``none`` is the reason where nothing was found and nothing refused; ``quiet`` drops the
     refusals. The rest is as for ``rewrite_graph``.
     """
 
@@ -307,7 +313,7 @@ def rewrite(
 
 
 def _named(function: Callable[..., Any], **how: Any) -> Transform:
-    """A Transform with the name of its function; the docstring begins with the summary."""
+    """A Transform with the name of its function; the function's docstring begins with the summary."""
     summary = (function.__doc__ or "").partition("\n\n")[0]
     return Transform(function.__name__.replace("_", "-"), summary=" ".join(summary.split()), **how)
 
@@ -374,7 +380,7 @@ def regrid(
 ) -> Callable[[Callable[[ModelLook], Mapping[str, Affine]]], Transform]:
     """Makes a Transform of a function that gives tensors other grids; the graph stays as it is.
 
-    What a tensor is only moved to and shares its grid gets the new one too, unless ``alone``.
+    Tensors that only hold the moved values of one on the same grid get the new grid too, unless ``alone``.
     """
 
     def of(find: Callable[[ModelLook], Mapping[str, Affine]]) -> Transform:
@@ -400,7 +406,7 @@ def regrid(
 
 
 def moved_to(graph: GraphCopy, encodings: EncodingSet, tensor: str) -> Iterator[str]:
-    """A tensor, and those that hold its values moved and on its grid."""
+    """A tensor, and the tensors that hold its moved values on its grid."""
     todo = [tensor]
     while todo:
         name = todo.pop()
@@ -412,7 +418,7 @@ def moved_to(graph: GraphCopy, encodings: EncodingSet, tensor: str) -> Iterator[
 
 
 def shares_grid(entry: Encoding | None, other: object) -> bool:
-    """True where an entry is on that per-tensor grid, signed or not."""
+    """True where an entry has the per-tensor grid ``other``, signed or not."""
     one = None if entry is None else entry.value
     if not isinstance(one, Affine) or not isinstance(other, Affine):
         return False

@@ -1,9 +1,9 @@
-"""Takes If, Loop and sequences of tensors out of a graph where it is settled what runs and what each place holds.
+"""Takes If, Loop and sequences out of a graph where fixed shapes settle what runs and what each sequence holds.
 
 Exports of scripted code ask for ranks and sizes at run time; once the inputs have fixed shapes, the answers are fixed.
 Conditions and counts that depend on the values of inputs stay. Exports of ``torch.split``, ``unbind`` and ``chunk``
-split into a sequence and pick places of it; Split and the tensors themselves say the same. Sequences that come from
-outside or leave the graph stay.
+split into a sequence and pick places of it; a Split and its outputs say the same. Sequences that come from outside or
+leave the graph stay.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _settled_branches(graph: ModelLook) -> MatchResult:
 
 
 def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Put the bodies in the places of their nodes, again while what was put in holds further ones."""
+    """Replace settled nodes by the nodes of their bodies, again while these hold further ones."""
     graph = GraphCopy(model)
     count = 0
     while True:  # a protobuf file nests about thirty bodies at most
@@ -74,7 +74,7 @@ def _settled(model: ModelProto) -> dict[str, float]:
     """
     graph = GraphCopy(model)
     asked = list(
-        # What says what runs: the condition of an If, the count and the condition of a Loop.
+        # The tensors that decide what runs: the condition of an If, the count and the condition of a Loop.
         dict.fromkeys(
             name for n in graph.nodes if _runs_a_body(n) for name in n.input[: 1 if n.op_type == "If" else 2] if name
         )
@@ -130,7 +130,7 @@ def _always_goes_on(body: GraphProto) -> bool:
 
 
 def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> Iterator[NodeProto]:
-    """The nodes that compute what one If or Loop gives."""
+    """The nodes that compute the outputs of one If or Loop without it."""
     if node.op_type == "If":
         wanted = "then_branch" if known[node.input[0]] else "else_branch"
         body = next(found.g for found in node.attribute if found.name == wanted)
@@ -164,9 +164,9 @@ def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> 
 def _inlined(
     graph: GraphCopy, body: GraphProto, outputs: Sequence[str], renamed: dict[str, str]
 ) -> Iterator[NodeProto]:
-    """The nodes of a body such that they make ``outputs``; an empty name is wanted by nobody.
+    """The nodes of a body, renamed so that they make ``outputs``; "" stands for an output that nothing reads.
 
-    They get names that are free in the graph around it where ``renamed`` has none.
+    A tensor that ``renamed`` does not rename gets a name that is free in the graph around it.
     """
     made = dict.fromkeys(name for node in body.node for name in node.output if name)
     copies = []
@@ -219,7 +219,7 @@ def both_branches(look: ModelLook, node: NodeProto) -> Match:
     if any(branch is None or len(branch.output) != len(node.output) or branch.input for branch in branches):
         raise NoMatchError("its branches do not give what it does")
     for name in filter(None, node.output):
-        look.sizes(name)  # of branches that differ in a size onnx says nothing
+        look.sizes(name)  # raises NoMatchError where the branches differ in a size: onnx then says nothing
 
     def write(to: NodeSteps) -> None:
         made: dict[str, list[str]] = {}
@@ -244,12 +244,12 @@ inline_control_flow = Transform(
 )
 
 
-# Parts of one split: beyond, the graph grows more than it is worth.
+# The most parts of one split: beyond, the graph grows more than it is worth.
 _MOST_PARTS = 1024
 
 
 class _Resolved(NodeSteps):
-    """What each sequence holds, in graph order, and the nodes on tensors that take the place of nodes on sequences."""
+    """The tensors in each sequence, in graph order, and the nodes on tensors that replace nodes on sequences."""
 
     def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
         """Raises NoMatchError at the first sequence that is not settled."""
@@ -267,7 +267,7 @@ class _Resolved(NodeSteps):
             raise NoMatchError(f"{min(left)} is a sequence and an output of the model")
 
     def _takes(self, node: NodeProto) -> bool:
-        """Follow one node; False where it is none on sequences."""
+        """Follow one node; False where it neither makes nor reads a sequence in a way that is known."""
         made = node.output[0] if node.output else ""
         match node.op_type:
             case "SequenceConstruct" | "SequenceEmpty":
@@ -297,7 +297,7 @@ class _Resolved(NodeSteps):
         return True
 
     def _split(self, node: NodeProto) -> list[str]:
-        """The parts of known sizes; those of size one lose their axis where they are asked to."""
+        """The tensors of the parts, whose sizes are known; parts of size one lose their axis where the node says so."""
         source, axis = node.input[0], int(attribute(node, "axis", 0))
         shape, given = self.graph.shape(source), np.asarray(1)
         whole = None if shape is None else shape[axis]
@@ -347,7 +347,7 @@ class _Resolved(NodeSteps):
 
 
 def _match(look: ModelLook) -> MatchResult:
-    """The readers of sequences, when every sequence of the graph is settled; else the first one that is not."""
+    """The nodes on sequences, when every sequence of the graph is settled; else a refusal for the first that is not."""
     if not any("Sequence" in node.op_type for node in look.nodes):
         return MatchResult(reason="nothing works on a sequence of tensors")
     try:
@@ -360,7 +360,7 @@ def _match(look: ModelLook) -> MatchResult:
 
 
 def _apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Let the tensors take the places of the sequences."""
+    """Replace the nodes on sequences by nodes on tensors."""
     resolved = _Resolved(model, encodings)
     graph = resolved.graph
     steps = {graph.index_of(node): nodes for node, nodes in resolved.written}

@@ -1,9 +1,8 @@
 """Rewrites that change the type a graph computes in: layers on integers, doubles and float16.
 
-Dynamic quantization is made for CPUs: no compiler for an NPU takes a network of it. Weights keep their values; what
-changes is that activations are no longer rounded to 8 bits, so that results differ from the given model's by that
-rounding. Doubles are what an exporter left of Python's numbers; float16 is what quantizers and some compilers do not
-take.
+Dynamic quantization is made for CPUs: no compiler for an NPU takes a network of it. Weights keep their values;
+activations are no longer rounded to 8 bits, so that results differ from the given model's by that rounding. Doubles are
+Python's numbers that an exporter left as they were; quantizers and some compilers do not take float16.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 
 def _quantized_from(look: ModelLook, name: str) -> tuple[NodeProto, list[NodeProto]]:
-    """The DynamicQuantizeLinear that made integers, and the operators that moved them since."""
+    """The DynamicQuantizeLinear that made integers, and the operators that moved the integers since."""
     name, moves = _before_moves(look, name)
     maker = look.maker(name, "DynamicQuantizeLinear")
     if maker is None or maker.output[0] != name:
@@ -85,7 +84,7 @@ def _quantized_from(look: ModelLook, name: str) -> tuple[NodeProto, list[NodePro
 
 
 def _before_moves(look: ModelLook, name: str) -> tuple[str, list[NodeProto]]:
-    """Where integers come from, and the operators that moved them since."""
+    """The tensor that integers come from, and the operators that moved the integers since."""
     moves: list[NodeProto] = []
     while (maker := look.maker(name)) is not None and has(maker, Trait.CARRIES_GRID):
         moves.insert(0, maker)
@@ -94,19 +93,19 @@ def _before_moves(look: ModelLook, name: str) -> tuple[str, list[NodeProto]]:
 
 
 def _moved(to: NodeSteps, source: str, moves: Sequence[NodeProto]) -> str:
-    """The float that integers were made of, moved as they were."""
+    """The float tensor that integers were made of, moved as the integers were."""
     for move in moves:
         source = to.add(move.op_type, [source, *move.input[1:]], f"{move.output[0]}_float", **attributes(move))
     return source
 
 
 def _zero(look: ModelLook, node: NodeProto, at: int) -> Numbers:
-    """The zero point that a node reads there; without one it is 0."""
+    """The zero point that a node reads at an input; 0 where the input is left out."""
     return look.values(node.input[at]) if any(node.input[at : at + 1]) else np.zeros((), np.int8)
 
 
 def _round_trip(look: ModelLook, node: NodeProto) -> Match:
-    """Integers that only become floats again."""
+    """The match of a DequantizeLinear that only makes floats again of integers quantized at run time."""
     quantizer, moves = _quantized_from(look, node.input[0])
     if quantizer.output[1] != node.input[1]:
         raise NoMatchError(f"{node.input[1]} is not the scale of {node.input[0]}")
@@ -114,7 +113,7 @@ def _round_trip(look: ModelLook, node: NodeProto) -> Match:
 
 
 def _table(look: ModelLook, node: NodeProto) -> Match:
-    """Rows of a stored table of integers, an embedding mostly, with one scale for all."""
+    """The match of a stored table of integers, an embedding mostly, with one scale for all rows."""
     name, moves = _before_moves(look, node.input[0])
     scale = look.values(node.input[1])
     if scale.size != 1:
@@ -125,7 +124,7 @@ def _table(look: ModelLook, node: NodeProto) -> Match:
 
 
 def _layer(look: ModelLook, node: NodeProto) -> Match:
-    """DynamicQuantizeLinear, the layer, a bias in integers where it has one, a Cast, and a Mul by both scales."""
+    """The match of a layer on integers: DynamicQuantizeLinear, layer, maybe a bias, Cast, and Mul by both scales."""
     quantizer, moves = _quantized_from(look, node.input[0])
     if node.input[2:3] != quantizer.output[2:3]:
         raise NoMatchError(f"{operand(node, 2) or 'nothing'} is not the zero point of its input")
@@ -156,7 +155,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
     kept = attributes(node)
 
     def write(to: NodeSteps) -> None:
-        # What made the scales and the bias is read by nobody then, and goes as well.
+        # Nothing reads the makers of the scales and the bias any more: they are pruned.
         to.gone = [to.node, *(to.graph.makers[name] for name in (*inner, cast.output[0]))]
         values = _values(weights, scale.reshape(channels), zero.reshape(channels))
         weight = to.store(f"{node.input[1]}_float", values)
@@ -177,7 +176,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
 
 
 def _product(look: ModelLook, node: NodeProto) -> Match:
-    """ONNX Runtime's MatMul of a float and an integer matrix, with a bias where it has one."""
+    """The match of ONNX Runtime's MatMul of a float and an integer matrix, with a bias where it has one."""
     if len(node.input) < 3:
         raise NoMatchError("it has too few inputs")
     weight, scale = node.input[1:3]
@@ -187,7 +186,7 @@ def _product(look: ModelLook, node: NodeProto) -> Match:
 
 
 def _blocks(look: ModelLook, node: NodeProto) -> Match:
-    """ONNX Runtime's MatMul by a matrix of few bits, packed by columns in blocks that have a scale each."""
+    """The match of ONNX Runtime's MatMul by a matrix of few bits, packed by columns in blocks with a scale each."""
     if operand(node, 4):
         raise NoMatchError("its rows are in another order")
     bits, columns, rows = (int(attribute(node, name, 4)) for name in ("bits", "N", "K"))
@@ -202,13 +201,13 @@ def _blocks(look: ModelLook, node: NodeProto) -> Match:
 
 
 def _unpacked(packed: Numbers, bits: int) -> Numbers:
-    """Integers of some bits out of bytes, the lowest first, along the last axis."""
+    """Integers of ``bits`` bits, unpacked from bytes along the last axis; the lowest bits come first."""
     parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 def _by_floats(node: NodeProto, values: npt.NDArray[np.float32], *, bias: int) -> Match:
-    """MatMul by a matrix of floats, and Add of the input at ``bias`` where there is one."""
+    """The match that writes a MatMul by a matrix of floats, and an Add of the input at ``bias`` where there is one."""
     added = operand(node, bias)
 
     def write(to: NodeSteps) -> None:
@@ -223,7 +222,7 @@ def _by_floats(node: NodeProto, values: npt.NDArray[np.float32], *, bias: int) -
 
 
 def _lstm(look: ModelLook, node: NodeProto) -> Match:
-    """Its weights lie transposed, with a scale for each direction or for each of its gates' rows."""
+    """The match of a quantized LSTM: transposed weights with a scale for each direction or for each gate's rows."""
     floats = []
     for weight, scale, zero in ((1, 8, 9), (2, 10, 11)):
         if len(node.input) < 12:
@@ -254,7 +253,7 @@ def _check_sizes(node: NodeProto, weights: Numbers, axis: int, *grid: Numbers) -
 
 
 def _values(integers: Numbers, scale: Numbers, zero: Numbers) -> npt.NDArray[np.float32]:
-    """What integers stand for."""
+    """The float32 values that integers stand for."""
     return np.asarray((integers.astype(np.float32) - zero.astype(np.float32)) * scale, np.float32)
 
 
@@ -264,7 +263,7 @@ def _whole(node: NodeProto, write: Any) -> Match:
 
 
 def _of_type(kind: int, graph: ModelLook) -> MatchResult:
-    """The nodes that make floats of another width, where float32 holds them; none where doubles are fed."""
+    """The nodes that make floats of this type, where float32 holds the stored values; none where doubles are fed."""
     dtype = dtype_name(kind)
     names = [name for name, tensor in graph.stored.items() if tensor.data_type == kind]
     made = [label(node) for node in graph.nodes if dtype in map(graph.dtype, node.output)]
@@ -285,12 +284,15 @@ def _of_type(kind: int, graph: ModelLook) -> MatchResult:
     return MatchResult((Site(tuple(made), tensors=tuple(names), why="float32 holds its values"),))
 
 
-# What GELU is made of; rounded to float16, no tool knows the operator any more.
+# The constants of GELU; rounded to float16, no tool recognizes the operator any more.
 _OF_GELU = np.array([2**0.5, 0.5**0.5, (2 / np.pi) ** 0.5, 0.044715], np.float32)
 
 
 def _widened(values: Numbers) -> npt.NDArray[np.float32]:
-    """In float32; a single number that is one of GELU's, rounded to float16, is that number again."""
+    """The values in float32.
+
+    A single number that is one of GELU's constants rounded to float16 becomes the constant again.
+    """
     if values.size == 1 and values.dtype == np.float16:
         meant = _OF_GELU[_OF_GELU.astype(np.float16) == values.item()]
         return np.full(values.shape, meant[0] if meant.size else values, np.float32)
@@ -298,7 +300,7 @@ def _widened(values: Numbers) -> npt.NDArray[np.float32]:
 
 
 def _compute_in_float(kind: int, model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Stored values, what Casts make, and the declared types."""
+    """Change stored values, the results of Casts and the declared types to float32; inputs get a Cast."""
     graph = GraphCopy(model)
     for tensor in graph.model.graph.initializer:
         if tensor.data_type == kind:
@@ -365,7 +367,7 @@ def integers_to_pairs(look: ModelLook) -> Iterator[Match | NearMiss]:
 
     What compilers read; a value may come out one step of its grid away, since the sums are rounded elsewhere.
     """
-    grids: dict[str, tuple[str, str]] = {}  # of integers: the names of scale and zero point
+    grids: dict[str, tuple[str, str]] = {}  # the names of scale and zero point, by integer tensor
     for node in look.nodes:
         made = node.output[0] if node.output else ""
         joins = node.op_type == "QLinearConcat" and node.domain == CONTRIBUTED
@@ -415,7 +417,7 @@ def _write_pairs(to: NodeSteps) -> None:
 
 
 def _write_moved(to: NodeSteps, grid: tuple[str, str]) -> None:
-    """Between pairs as well, so that the operator moves floats; a Split has one behind each result."""
+    """Write an operator that moves integers between pairs, so that it moves floats; a Split has one pair per result."""
     node = to.node
     floats = {name: to.graph.fresh(f"{name}_float") for name in data_outputs(node, node.output)}
     given = to.add("DequantizeLinear", [node.input[0], *grid], f"{node.input[0]}_{to.made}_float")

@@ -1,6 +1,6 @@
-"""Folds what a graph's stored values and static shapes settle, and takes out nodes that do nothing.
+"""Folds nodes that stored values and static shapes settle, and takes out nodes that do nothing.
 
-In rounds, with bounded memory, and so that no grid is lost: tensors with an entry keep their names.
+It works in rounds, with bounded memory, and loses no grid: tensors with an entry keep their names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site,
 __all__ = ["fold"]
 
 _LARGEST_BYTES = 16 << 20
-"""A result above this stays computed, unless it is at most four times what it is computed from."""
+"""Bytes. A larger result stays computed, unless it is at most four times the size of what it is computed from."""
 
 _LARGEST_GROWTH = 4
 # An Identity of a stored value is folded below this: above, a weight that is shared would be stored twice.
@@ -41,10 +41,10 @@ _Values = dict[str, Numbers]
 
 
 def fold(graph: GraphCopy, kept: Collection[str] = ()) -> int:
-    """Compute and store in place, round by round, until nothing more is settled; how many nodes were computed.
+    """Compute settled nodes and store their results, in place, until no node is settled.
 
-    Nodes that make a tensor in ``kept``, an output of the model or something that a subgraph reads stay. Shape and Size
-    of static shapes are settled too.
+    Returns how many were computed. A node stays where it makes a tensor in ``kept``, an output of the model or a tensor
+    that a subgraph reads. Shape and Size of static shapes are settled too.
     """
     hopeless = set[str]()
     count = 0
@@ -104,7 +104,7 @@ def _static(known: tuple[str, OpenShape] | None) -> Shape | None:
 
 
 def _computed(graph: GraphCopy, nodes: Sequence[NodeProto]) -> tuple[_Values, set[str]]:
-    """What the nodes give, and the outputs of those that cannot be run; a batch that fails is halved."""
+    """The results of the nodes by name, and the outputs of nodes that cannot be run; a batch that fails is halved."""
     values: _Values = {}
     todo, failed = [list[Any]()], set[str]()
     for node in nodes:
@@ -132,7 +132,7 @@ def _computed(graph: GraphCopy, nodes: Sequence[NodeProto]) -> tuple[_Values, se
 
 
 def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Arrays) -> _Values:
-    """Runs a model without inputs: the nodes, and what they read stored under the same names."""
+    """Run a model without inputs: the nodes, and the stored values that they read. The results, by name."""
     if not nodes:
         return {}
     part = ModelProto(ir_version=graph.model.ir_version)
@@ -161,13 +161,16 @@ _SHAPING = ("Reshape", "Expand", "Tile", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def _idle_nodes(graph: GraphCopy, named: Collection[str]) -> list[tuple[NodeProto, str]]:
-    """Nodes that hand on an operand, with that; those whose output the model, a subgraph or an entry names stay."""
+    """Nodes that hand on an operand unchanged, each with that operand.
+
+    A node whose output is named by the model, a subgraph or an entry stays.
+    """
     bound, found = _bound(graph, named), []
     for node in graph.nodes:
         if not is_standard(node) or len([name for name in node.output if name]) != 1 or node.output[0] in bound:
             continue
         op_type, matters = node.op_type, [*node.input[:1]]
-        if op_type == "Concat":  # with nothing
+        if op_type == "Concat":  # an empty tensor adds nothing
             matters = [name for name in node.input if 0 not in (_static(graph.types.get(name)) or ())]
         elif op_type in _NEUTRAL:  # a Max with -inf, a Min with inf: a NaN passes both
             matters = [name for name in node.input if graph.scalar(name) != _NEUTRAL[op_type]]
@@ -191,7 +194,7 @@ def _idle_nodes(graph: GraphCopy, named: Collection[str]) -> list[tuple[NodeProt
 
 
 def _find_settled(graph: ModelLook) -> MatchResult:
-    """What stored values and static shapes settle, and the nodes that hand on what they get."""
+    """The nodes that stored values and static shapes settle, and the nodes that hand on their operand unchanged."""
     found = (
         (_ready(graph, ()), "stored values and static shapes settle them"),
         ([node for node, _ in _idle_nodes(graph, ())], "they change nothing"),
@@ -205,10 +208,10 @@ def _find_settled(graph: ModelLook) -> MatchResult:
 
 
 def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Fold and take out, again while either finds something; what has an entry that nothing else says stays."""
+    """Fold, and take idle nodes out, until neither finds a node; a tensor whose entry nothing else holds stays."""
     del matched
     graph = GraphCopy(model)
-    # Tensors with an entry, or meant to be float: what takes them out must not lose that.
+    # Tensors with an entry, or meant to be float: taking their node out must not lose the entry.
     named = frozenset() if encodings is None else frozenset(encodings.entries) | encodings.float_tensors
     before = len(graph.nodes)
     computed = removed = 0

@@ -1,8 +1,8 @@
-"""Rewrites that make one operator of several: GELU, HardSwish, LayerNormalization of single steps; BatchNormalization
-of nothing, folded into the layer in front of it.
+"""Rewrites that make one operator of several: GELU, HardSwish, LayerNormalization.
 
-Scalar steps around a gate are a function where they have its values at points, whatever their form; a normalization
-is matched by its exact form and nothing that is only close to it.
+One folds a BatchNormalization into the layer in front of it. Scalar steps around a gate match a function where they
+have its values at points, whatever their form; a normalization is matched by its exact form and nothing that is only
+close to it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, N
 __all__: list[str] = []
 
 
-# Where a function is looked at, and the index of 4.0, where a gated function is far from zero.
+# The points at which a function is compared, and the index of 4.0, where a gated function is far from zero.
 _POINTS: Doubles = np.linspace(-6.0, 6.0, 241)
 _AT = 200
-# Of values, relative to the factor: constants of six digits pass, an approximation of the same function does not.
+# Tolerance of values, relative to the factor: constants of six digits pass, an approximation of the function does not.
 _TOLERANCE = 1e-5
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -62,7 +62,10 @@ _STEPS: Mapping[str, Callable[..., Any]] = {
 
 
 def _factor(graph: GraphCopy, nodes: Sequence[NodeProto], source: str, wanted: Doubles) -> float | None:
-    """The positive number that what the nodes make of ``source`` is of ``wanted``; None where it is something else."""
+    """The positive factor f with which the nodes make f * ``wanted`` of ``source``.
+
+    None where they make something else.
+    """
     known = {source: _POINTS}
     with np.errstate(all="ignore"):
         for node in nodes:
@@ -78,9 +81,9 @@ def _factor(graph: GraphCopy, nodes: Sequence[NodeProto], source: str, wanted: D
 def _fused(
     look: ModelLook, gate: NodeProto, op_type: str, values: Doubles, *, since: int, domain: str = "", **attributes: Any
 ) -> Match:
-    """The function around a gate: without a factor if there is one, else the shortest that has one.
+    """The match of an operator around a gate: a part without a factor if there is one, else the shortest with a factor.
 
-    ``since`` is the operator set that has the operator, ``domain`` one that has it before.
+    ``since`` is the operator set that has the operator, ``domain`` a domain that has it before. Raises NoMatchError.
     """
     facts = facts_of(look)
     blocks = (block for block in find_blocks(facts) if gate.output[0] in block.inside)
@@ -118,7 +121,7 @@ def _fused(
         to.end("Mul", [plain, times], name=f"{name}_factor")
         entry = to.entry(output)
         if entry is not None and isinstance(entry.value, Affine):
-            # The same integers, each standing for less or more.
+            # The same integers, with another scale.
             to.put(entry, name=plain, value=replace(entry.value, scale=entry.value.scale / factor))
         to.needed |= {plain, times}
 
@@ -130,7 +133,7 @@ def _fused(
 def _only_fused(
     look: ModelLook, gate: NodeProto, op_type: str, values: Doubles, *, since: int, **attributes: Any
 ) -> Match | None:
-    """As ``_fused`` for an operator that is everywhere: one that belongs to no such function is no near miss."""
+    """The match of ``_fused``; None for a gate in no such function, which is no near miss for a common operator."""
     try:
         found = _fused(look, gate, op_type, values, since=since, **attributes)
     except NoMatchError:
@@ -211,7 +214,7 @@ def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 
 def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match:
-    """The normalization that these nodes write out, with what scales and shifts it over the last axis."""
+    """The match of a normalization that these nodes write out, with what scales and shifts it over the last axis."""
     shape = look.shape(source) if look.dtype(source) == "float" else None
     size = shape[-1] if shape else None
     if shape is None or not isinstance(size, int) or size < 1:
@@ -284,7 +287,8 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
     new = (shift * factor + (beta - mean * factor)).astype(np.float32)
     moving, fixed = look.grid(layer.input[0]), look.grid(weight)
     if moving is not None and fixed is not None:
-        # A device adds the bias to sums in steps of both grids: those of two 16-bit ones are too fine for some.
+        # A device adds the bias to sums in steps of both scales; those of two 16-bit grids are too fine for some
+        # biases.
         finest = moving.scale * fixed.scale * np.abs(factor)
         if (np.abs(new) > finest * 2**31).any():
             raise NoMatchError(f"a bias does not fit into 32 bits in steps of {layer.input[0]} times {weight}")
@@ -308,16 +312,19 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
 
 
 def _is_lopsided(grid: Affine | None) -> bool:
-    """True for one grid whose zero lies more than half a step off the middle, which even a symmetric one may."""
+    """True for a per-tensor grid whose zero lies more than half a step off the middle.
+
+    A symmetric one may lie half a step off.
+    """
     middle = 0 if grid is None else (grid.lowest + grid.highest + 1) / 2
     return grid is not None and grid.scale.size == 1 and abs(float(grid.zero_point.item()) - middle) > 0.5
 
 
 def _scaled(value: Any, factor: Any, axis: int, scaled: Any) -> Any:
-    """The encoding of a weight whose channels are multiplied, which gives ``scaled``.
+    """The encoding of a weight whose channels are multiplied by ``factor``; ``scaled`` are its new values.
 
-    A negative factor mirrors the grid, which only moves the zero point of an asymmetric one. A lopsided
-    grid for all channels becomes a symmetric one for each, as fine as its bits allow.
+    A negative factor mirrors the grid, which only moves the zero point of an asymmetric one. A lopsided grid for all
+    channels becomes a symmetric one for each, as fine as its bits allow.
     """
     if isinstance(value, Float):
         return value

@@ -1,7 +1,7 @@
 """Rewrites of operators that devices lack with operators that they have; ranks and orders are in ``lower_shapes``.
 
-Of a pool a place of the window is a tap: a Gather with stored places. The greatest of the taps is the MaxPool, their
-sum over their number the AveragePool. Windows are computed axis by axis, so that 3 x 3 x 3 places cost 9 taps.
+A tap is one place of a pool's window: a Gather with stored places. The greatest of the taps is the MaxPool, their sum
+over their number the AveragePool. Windows are computed axis by axis, so that 3 x 3 x 3 places cost 9 taps.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchErro
 __all__ = ["PoolAxis", "pool_windows"]
 
 
-# Values of a kernel with zeros in it: 128 MB.
+# The most values of a kernel with zeros in it: 128 MB.
 _LARGEST_KERNEL = 1 << 25
-# Factors of one product: each doubling costs three nodes, and float products of more mean little.
+# The most factors of one product: each doubling costs three nodes, and float products of more mean little.
 _MOST_FACTORS = 4096
 
 
@@ -498,7 +498,7 @@ def clip_to_extremes(look: ModelLook, node: NodeProto) -> Match | None:
     return Match("its bounds are computed", write)
 
 
-# So many steps apart, compilers tile a convolution at great cost.
+# Compilers tile a convolution at great cost where its places lie so many steps apart.
 _FAR = 256
 
 
@@ -596,7 +596,7 @@ def transposed_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"its places lie {max(far)} steps apart", write)
 
 
-# Those of the ONNX operators where none are named.
+# The activations of the ONNX operators where none are named.
 _USUAL = {"GRU": [b"Sigmoid", b"Tanh"], "LSTM": [b"Sigmoid", b"Tanh", b"Tanh"]}
 
 
@@ -617,7 +617,7 @@ def usual_activations(_: ModelLook, node: NodeProto) -> Match | None:
     return Match("it has them anyway", lambda to: to.nodes.append(same))
 
 
-# Taps of all axes together: beyond, the graph grows more than it is worth.
+# The most taps of all axes together: beyond, the graph grows more than it is worth.
 _MOST_TAPS = 32
 
 
@@ -647,10 +647,10 @@ def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 class PoolAxis(Record):
-    """Along one axis: for every place of the result, the places that its window covers, and which of them exist.
+    """The windows along one axis: for every place of the result, the places that its window covers, and which exist.
 
-    ``places`` and ``exists`` are [result, kernel]; a place beyond either end is counted ``padded`` where the operator
-    pads there, and not where only rounding up made room for it.
+    ``places`` and ``exists`` are [result, kernel]; a place beyond either end is ``padded`` where the operator pads
+    there, and not where only rounding up made room for it.
     """
 
     axis: int
@@ -713,14 +713,17 @@ def pool_windows(node: NodeProto, given: Sequence[int], made: Sequence[int]) -> 
 
 
 class _Taps:
-    """The nodes of one pooling. Each axis is the second of three while it is worked on."""
+    """The nodes of one pooling. While an axis is worked on, the tensor has three axes and this one is the second."""
 
     def __init__(self, to: NodeSteps, shape: list[int]) -> None:
         self._to, self._shape = to, shape
         self._source, self._made = to.source, to.made
 
     def greatest(self, windows: list[PoolAxis]) -> None:
-        """A place beyond the end sees a place of the same window that exists: the greatest stays the greatest."""
+        """Write a MaxPool.
+
+        A place beyond the end reads a place of the same window that exists: the greatest stays the greatest.
+        """
         source = self._source
         for window in windows:
             nearest = np.argmax(window.exists, axis=1)
@@ -730,7 +733,10 @@ class _Taps:
         self._to.reshape(source, self._shape, name=f"{self._made}_reshaped")
 
     def average(self, windows: list[PoolAxis]) -> None:
-        """Sums axis by axis, a zero behind the last place for those beyond, times one over the number that counts."""
+        """Write an AveragePool: sums along each axis, times one over the number of places that count.
+
+        Places beyond the end read a zero that is put behind the last place.
+        """
         to, source = self._to, self._source
         counted = bool(attribute(to.node, "count_include_pad", 0))
         number = np.ones(1, np.float32)
@@ -746,12 +752,12 @@ class _Taps:
         to.end("Mul", [summed, to.store(f"{self._made}_share", 1 / number)])
 
     def _flat(self, source: str, axis: int) -> str:
-        """What is in front of the axis is one, and what is behind."""
+        """Reshape to three axes: all in front of ``axis`` as one, ``axis``, and all behind it as one."""
         shape = (math.prod(self._shape[:axis]), self._shape[axis], math.prod(self._shape[axis + 1 :]))
         return self._to.reshape(source, shape, f"{self._made}_axis{axis}_given")
 
     def _combined(self, op_type: str, source: str, window: PoolAxis, places: npt.NDArray[np.int64]) -> str:
-        """What the windows along one axis give."""
+        """Combine the taps of all windows along one axis; returns the result's name."""
         taps = []
         for number in range(places.shape[1]):
             tap = f"{self._made}_axis{window.axis}_tap{number}"

@@ -42,21 +42,22 @@ from deploykit.rewrites.contract import (
 
 __all__: list[str] = []
 
-# Tensors of more dimensions than this are what the kernels of NPUs do not take.
+# The most dimensions that the kernels of NPUs take.
 _MOST_AXES = 5
 # Axes of a transposition for which every pair of steps is tried: 5040 pairs at most.
 _MOST_SEARCHED = 7
-# Kernels for one value at a time, and for statistics per channel, often end at so many.
+# Kernels for one value at a time, and for statistics per channel, often take no more dimensions.
 _KERNEL_RANK = 4
 # Operators that move or sum what they read first, and nothing else.
 _SUMMING = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Gather", "GatherND", "Slice", "ReduceSum", "ReduceMean")
-# Values of a matrix that stands for sums: a map of 64 x 64, 32 x 32 windows. Its places are run one by one.
+# The most values of a matrix that stands for sums (a map of 64 x 64, 32 x 32 windows), and the most places of a map,
+# which are run one by one.
 _LARGEST_MATRIX, _MOST_PLACES = 1 << 22, 1 << 14
-# Values that a repeated constant may have: a position table for a few samples has far fewer.
+# The most values of a repeated constant: a position table for a few samples has far fewer.
 _MOST_REPEATED = 1 << 26
 
 Move = tuple[tuple[int, ...], tuple[int, ...]]
-"""One step of a transposition: the shape that is moved, and the order of its axes."""
+"""One step of a transposition: the shape before it, and the order of its axes."""
 
 
 @rewrite(
@@ -101,7 +102,7 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
             to.share(given, between, move.input[0])
         del move.attribute[:]
         move.attribute.append(helper.make_attribute("perm", list(steps[-1][1])))
-        # What the model declares of these two is their former shape.
+        # The model declares the former shapes of these two.
         declared = to.graph.model.graph.value_info
         kept = [item for item in declared if item.name not in (given, turned)]
         del declared[:]
@@ -144,7 +145,7 @@ def _static(shape: OpenShape) -> Shape | None:
 def moves(shape: Sequence[int], order: Sequence[int]) -> tuple[Move, ...] | None:
     """One or two steps of at most five axes that transpose ``shape`` into ``order``; None where there are none."""
     if sorted(order) != list(range(len(shape))):
-        return None  # what is declared of the tensor does not fit the node
+        return None  # the declared shape does not fit the node
     shape, order = _merged(shape, order)
     if len(shape) <= _MOST_AXES:
         return ((shape, order),)
@@ -161,7 +162,7 @@ def moves(shape: Sequence[int], order: Sequence[int]) -> tuple[Move, ...] | None
 
 
 def _merged(shape: Sequence[int], order: Sequence[int]) -> Move:
-    """The same transposition without axes of one element, axes that stay beside each other being one."""
+    """The same transposition without axes of one element; axes that stay beside each other are merged into one."""
     kept = [axis for axis in order if shape[axis] != 1]
     ranks = {axis: rank for rank, axis in enumerate(sorted(kept))}
     groups: list[list[int]] = []
@@ -212,7 +213,7 @@ def rank_four(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 def _on_other_sizes(to: NodeSteps, inputs: Sequence[str], sizes: Sequence[int], **changed: Any) -> None:
-    """The operator that is replaced, on reshaped inputs, and a Reshape of its result to the sizes that it had."""
+    """Add the replaced operator on reshaped inputs, and a Reshape of its result to the sizes that it had."""
     changed = attributes(to.node) | changed
     computed = to.add(to.node.op_type, inputs, f"{to.made}_computed", name=to.node.name, **changed)
     to.reshape(computed, sizes, name=f"{computed}_back")
@@ -348,7 +349,10 @@ def sums_to_matmul(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 
 def _summed(look: ModelLook, start: int) -> list[int]:
-    """The nodes behind one, up to the first tensor of at most four dimensions through which all goes that it makes."""
+    """The nodes behind one, up to the first tensor of at most four dimensions that all its results lead into.
+
+    [] where there is no such tensor.
+    """
     static, inside, found = look.static(), {*look.nodes[start].output}, list[int]()
     for index, node in enumerate(look.nodes[start + 1 :], start + 1):
         read = {name for name in node.input if name and name not in static}
@@ -365,7 +369,7 @@ def _summed(look: ModelLook, start: int) -> list[int]:
 
 
 def _is_linear(look: ModelLook, node: NodeProto) -> bool:
-    """True where each number that a node makes is one that it reads, a sum or mean of these, or zero."""
+    """True where each number that a node makes is one that it reads, a sum or mean of such numbers, or zero."""
     stored = [name in look.static() for name in node.input]
     if node.op_type == "Where":
         others = [look.array(name) for name, is_stored in zip(node.input[1:], stored[1:], strict=True) if is_stored]
@@ -374,7 +378,10 @@ def _is_linear(look: ModelLook, node: NodeProto) -> bool:
 
 
 def _matrix(part: ModelProto, source: str, sizes: Sequence[int]) -> Numbers | None:
-    """What each place of a map gives to each place of the result; None where channels differ in it, or nothing runs."""
+    """The weight of each place of a map in each place of the result.
+
+    None where channels differ in these weights, or the part cannot be run.
+    """
     channels, places = math.prod(sizes[:2]), math.prod(sizes[2:])
     if not channels * places:
         return None
@@ -383,7 +390,7 @@ def _matrix(part: ModelProto, source: str, sizes: Sequence[int]) -> Numbers | No
     try:
         session = CpuSession(part.SerializeToString(), SessionOptions())
         found, *rows = (session.run(None, {source: one.reshape(sizes)})[0] for one in chain([probe], each))
-    except Exception:  # whatever the runtime has to say of a graph that a stranger wrote
+    except Exception:  # whatever the runtime raises for a graph that a stranger wrote
         return None
     matrix: Numbers = np.concatenate([one.reshape(channels, -1) for one in rows])[:places]
     return matrix if np.allclose(probe @ matrix, found.reshape(channels, -1), atol=1e-4) else None
@@ -472,7 +479,7 @@ def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 def _rank_step(to: NodeSteps, op_type: str, source: str, made: str, name: str) -> str:
-    """Adds or drops axis 2."""
+    """Add a node that adds or drops axis 2; returns the result's name."""
     result = to.listed(op_type, source, "axes", [2], to.graph.fresh(made))
     to.nodes[-1].name = name
     return result
@@ -521,7 +528,7 @@ def _dims(item: ValueInfoProto) -> Sequence[TensorShapeProto.Dimension]:
 
 
 def _close_batches(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """One sample in every input and output that shares the symbol; shapes in between are inferred anew."""
+    """Set one sample in every input, and in outputs that share the symbol; shapes in between are inferred anew."""
     names = {name for site in matched.sites for name in site.tensors}
     sizes = {item.name: [1, *(dim.dim_value for dim in _dims(item)[1:])] for item in model.graph.input}
     graph = GraphCopy(pin_shapes(model, {name: sizes[name] for name in names}), copy=False)

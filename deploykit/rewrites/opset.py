@@ -32,11 +32,11 @@ __all__: list[str] = []
 # before set 10 there are no QuantizeLinear and DequantizeLinear, which quantizers write, before 13 no grids per channel
 # and no Cast to bfloat16. It is also the oldest that tools in use are tested with.
 _LEAST = 13
-# Functions of ONNX until set 15: ONNX Runtime then knows no shape of what they make (1.31, and the provider says so).
+# Functions of ONNX until set 15: ONNX Runtime then knows no shape of their results (1.31, and the provider says so).
 # Its optimizer writes LayerNormalization into older sets too, where no other tool knows it.
 _NEEDS = {"GreaterOrEqual": 16, "LessOrEqual": 16, "LayerNormalization": LAYERNORM_SINCE}
 
-# Operators that compilers for devices rarely have. What they mostly have, such as a LayerNormalization, stays one.
+# Operators that compilers for devices rarely have. Operators that they mostly have, such as LayerNormalization, stay.
 _WRITTEN_OUT = frozenset(
     {
         *("AffineGrid", "Attention", "Celu", "CenterCropPad", "DynamicQuantizeLinear", "Mish"),
@@ -51,13 +51,13 @@ _BODIES = "bodies"
 
 @cache
 def _contributed() -> Mapping[str, FunctionProto]:
-    """Operators of ONNX Runtime's own as functions of ONNX's, by name, activation and number of inputs."""
+    """ONNX Runtime's own operators as functions of ONNX's operators, by name, activation and number of inputs."""
     text = Path(__file__).with_name("contributed.onnxtxt").read_text("utf-8")
     return {function.name: function for function in onnx.parser.parse_model(text).functions}
 
 
 def _contributed_name(node: NodeProto) -> str:
-    """The function that a node is; "" for one with other outputs, another axis or a place that is left out."""
+    """The function that a node stands for; "" where the node has other outputs, another axis or leaves an input out."""
     name = f"{node.op_type}{attribute(node, 'activation', '')}{len(node.input)}"
     plain = all(node.input) and not any(node.output[1:3]) and attribute(node, "axis", -1) == -1
     return name if plain and node.domain in ("", CONTRIBUTED) and name in _contributed() else ""
@@ -81,7 +81,7 @@ def _wanted(model: ModelProto) -> int:
 
 
 def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Entries of tensors keep their names."""
+    """Raise the operator set; entries stay, since tensors keep their names."""
     del matched
     given, target = opset_of(model), _wanted(model)
     raised = raised_to(copy_of(model), target)
@@ -109,7 +109,7 @@ raise_opset = Transform(
 
 
 def _with_bodies(graph: ModelLook) -> MatchResult:
-    """Every such operator that has a body in the model's operator set, or in one that the model can be raised to."""
+    """Every operator to write out whose body is of the model's operator set, or of one it can be raised to."""
     model = graph.model
     sites, refusals = list[Site](), list[NearMiss]()
     for node in graph.nodes:
@@ -153,7 +153,7 @@ def _needed_opset(op_type: str, opset: int) -> int | None:
 
 
 def _inlined(model: ModelProto, sites: Sequence[Site]) -> tuple[ModelProto, tuple[str, ...]]:
-    """A copy with the bodies in the places of the operators, and which operators they are."""
+    """A copy in which the operators at these sites are replaced by their bodies, and the types of these operators."""
     graph = view_of(model)
     kinds = tuple(sorted({graph.makers[site.tensors[0]].op_type for site in sites}))
     raised = raised_to(copy_of(model), max(site.data for site in sites))
@@ -165,7 +165,7 @@ def _inlined(model: ModelProto, sites: Sequence[Site]) -> tuple[ModelProto, tupl
         node.attribute.extend(d for d in _contributed()[node.op_type].attribute_proto if d.name not in given)
     for function in _contributed().values() if own else ():
         raised.functions.add().CopyFrom(function)
-        # What it holds means the same in all sets from its own on.
+        # A function's nodes mean the same in all operator sets from its own on.
         raised.functions[-1].opset_import[0].version = opset_of(raised)
     raised.opset_import.append(helper.make_opsetid(_BODIES, 1))
     chosen = [*(("", kind) for kind in kinds), *((_BODIES, name) for name in _contributed())]
@@ -177,7 +177,7 @@ def _inlined(model: ModelProto, sites: Sequence[Site]) -> tuple[ModelProto, tupl
 
 
 def _write_out(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Put in the bodies, and fold what they compute of shapes."""
+    """Replace the operators by their bodies, and fold what the bodies compute of shapes."""
     known = view_of(model).tensor_names
     written, kinds = _inlined(model, matched.sites)
     graph = GraphCopy(written, copy=False)

@@ -52,7 +52,7 @@ def _end(graph: GraphCopy, belongs: Callable[[int, NodeProto], bool]) -> frozens
 
 
 def _followers(graph: GraphCopy, chosen: Iterable[int], within: Iterable[int]) -> set[int]:
-    """Positions of the chosen nodes, and of those within others that they lead to."""
+    """Positions of the chosen nodes, and of the nodes in ``within`` that they lead to."""
     below = set(chosen)
     reached = {name for index in below for name in graph.nodes[index].output}
     for index in sorted(within):
@@ -63,7 +63,10 @@ def _followers(graph: GraphCopy, chosen: Iterable[int], within: Iterable[int]) -
 
 
 def _cut(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Cut before the nodes whose positions the one site carries; new float outputs without an entry need one."""
+    """Cut before the nodes at the positions in the one site's data.
+
+    New float outputs without an entry count as touched.
+    """
     head, tail = cut_model(model, matched.sites[0].data)
     kept = keep_entries(encodings, GraphCopy(head, copy=False))
     before = {item.name for item in model.graph.output}
@@ -113,7 +116,10 @@ def _cut_at(
     tensors: Iterable[str] | None = None,
     refusals: Iterable[NearMiss] = (),
 ) -> MatchResult:
-    """What is to be cut off, for nodes that work there; its tensors are those that cross unless others are named."""
+    """The match that cuts the nodes at ``later`` off, where those at ``work`` compute.
+
+    Its tensors are those that cross the cut unless others are named.
+    """
     nodes = tuple(label(graph.nodes[index]) for index in work)
     named = crossing_tensors(graph, later) if tensors is None else tuple(dict.fromkeys(tensors))
     return MatchResult((Site(nodes, tensors=named, why=why, data=later),), refusals=tuple(refusals))
@@ -171,7 +177,8 @@ def _last_scales(graph: ModelLook) -> MatchResult:
     scales = [index for index in scales if index in later]
     if not scales:
         return MatchResult(refusals=tuple(refusals), reason="no output ends in a multiplication by a scale")
-    # ``later`` plus the makers of ``light`` tensors that only it reads: they would otherwise compute for nobody.
+    # Cut off the makers of ``free`` tensors too where only nodes behind the cut read these: they would compute for
+    # nobody.
     where = {id(node): index for index, node in enumerate(graph.nodes)}
     grown = set(_followers(graph, scales, later))
     for index in reversed(range(len(graph.nodes))):
@@ -186,7 +193,7 @@ def _last_scales(graph: ModelLook) -> MatchResult:
 
 
 def _no_scale(graph: GraphCopy, node: NodeProto, free: set[str]) -> str:
-    """Why a Mul or Div is not by a scale; "" where it is."""
+    """Why a Mul or Div does not multiply by a scale; "" where it does."""
     scale = node.input[1] if node.op_type == "Div" or node.input[1] in free else node.input[0]
     data = node.input[0] if scale == node.input[1] else node.input[1]
     if scale not in free:
