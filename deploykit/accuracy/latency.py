@@ -44,12 +44,12 @@ class TraceEvent(Struct, frozen=True):
 
 
 class OperatorTime(Record):
-    """What one operator takes, in cycles.
+    """The time of one operator, in cycles.
 
-    ``share`` is its part of the whole time: where kernels of several operators run at once they share the moment, and
-    a moment in which nothing computes belongs to the operator that waits, counted in ``waiting`` as well. All shares
-    add up to the whole. ``busy`` adds up threads of each unit, so it may exceed the share. ``reason`` says what
-    makes it dear, where the trace shows it.
+    ``share`` is its part of the whole time: where kernels of several operators run at once they share the moment, and a
+    moment in which nothing computes belongs to the operator that waits, counted in ``waiting`` as well. All shares add
+    up to the whole. ``busy`` adds up threads of each unit, so it may exceed the share. ``reason`` says why the operator
+    takes long, where the trace shows it.
     """
 
     node: str
@@ -72,13 +72,13 @@ class OperatorTime(Record):
 
 
 class Estimate(Published):
-    """The compiler's word on one chip. Times in microseconds, ``ddr`` in bytes by kind of traffic, ``clock_mhz`` of the
-    accelerator (0 where it is not told). ``missing_ops`` counts operators without a cost: the time is then a least one.
+    """The compiler's estimate for one chip; times are in microseconds.
 
-    ``operators`` are the dearest first, ``events`` all kernels of the trace; both are empty, with ``note`` saying why,
-    where no whole trace could be read. ``soc_model`` is the compiler's number of the chip, ``chip`` its name.
-    ``instead_of`` is the chip that was asked for, where the compiler has no model of that: the time is not its time.
-    ``timeline`` is where a package holds the trace.
+    ``ddr`` is in bytes by kind of traffic, ``clock_mhz`` the accelerator's (0 where it is not known). ``missing_ops``
+    counts operators without a cost: the time is then a lower bound. ``operators`` are the dearest first, ``events`` all
+    kernels of the trace; both are empty, with ``note`` saying why, where no whole trace could be read. ``soc_model`` is
+    the compiler's number of the chip, ``chip`` its name. ``instead_of`` is the chip that was asked for, where the
+    compiler has no model of that chip: the time is not that chip's. ``timeline`` is where a package holds the trace.
     """
 
     time_us: float
@@ -99,7 +99,7 @@ class Estimate(Published):
 
     @property
     def us_per_cycle(self) -> float:
-        """Of the simulated accelerator."""
+        """Microseconds per cycle of the simulated accelerator, 0 where no cycles are known."""
         return self.time_us / self.cycles if self.cycles else 0.0
 
     @property
@@ -118,13 +118,13 @@ class Estimate(Published):
         return f"{line}; {waiting} {verb} for DDR" if waiting else line
 
     def as_published(self) -> Json:
-        """The ten dearest operators, and no kernel."""
+        """The published fields with the ten dearest operators, and no kernels."""
         dearest = [item.to_json(self.us_per_cycle) for item in self.operators[:10]]
         return published(self, without=("operators", "events")) | {"dearest": dearest}
 
 
 def in_time(us: float) -> str:
-    """Microseconds for people."""
+    """A time in microseconds as a text for people, in ms or us."""
     if us >= 1000:
         return f"{us / 1000:.2f} ms"
     return f"{us:.0f} us" if us >= 100 or us == 0 else f"{us:.2g} us"
@@ -134,7 +134,10 @@ _UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}
 
 
 def read_time(text: str, option: str = "--max-time") -> float:
-    """The microseconds of ``--max-time 5ms``, ``800us`` or ``0.2 s``; a number alone is milliseconds, nothing is 0."""
+    """The microseconds in ``5ms``, ``800us`` or ``0.2 s``; a number alone is milliseconds, an empty text is 0.
+
+    Raises UsageError for any other text, and names ``option``.
+    """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(s|ms|us)?", text.strip())
     if not text:
         return 0.0
@@ -187,10 +190,10 @@ def operator_times(events: Iterable[TraceEvent]) -> tuple[OperatorTime, ...]:
 
 
 def _shares(ordered: list[TraceEvent]) -> tuple[dict[str, float], dict[str, float]]:
-    """How much of the whole time belongs to each operator, and how much of that it only waits."""
+    """The share of each operator in the whole time, and the part of the share in which it only waits, in cycles."""
     shares: dict[str, float] = defaultdict(float)
     waits: dict[str, float] = defaultdict(float)
-    # How many kernels of each operator run at a moment.
+    # The number of kernels of each operator that run at the moment.
     computing: dict[str, int] = {}
     moving: dict[str, int] = {}
     starts = [(event.start, 1, place) for place, event in enumerate(ordered)]

@@ -60,9 +60,9 @@ def read_outputs(path: Path) -> OutputSet:
 
 
 def _run_on(path: Path, inputs: OutputSet) -> OutputSet:
-    """The outputs of a model with ONNX Runtime on the CPU, sample by sample.
+    """The outputs of a model with ONNX Runtime on the CPU, sample by sample. A lone array feeds the only input.
 
-    An array by itself is the only input's. Floats get the width that the input has; other types are the user's care.
+    Floats get the width that the input has; other types are the user's care.
     """
     loaded = load_model(path)
     specs = {spec.name: spec for spec in input_specs(collect_facts(loaded))}
@@ -152,7 +152,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class ComparedOutputs(Record):
-    """Everything measured. ``missing`` samples are in the baseline only, ``extra`` in the candidate only.
+    """Everything that was measured. ``missing`` samples are in the baseline only, ``extra`` in the candidate only.
 
     ``mismatches`` are samples and outputs that could not be compared, and why.
     """
@@ -177,7 +177,7 @@ class ComparedOutputs(Record):
 
 
 def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
-    """Measure every sample that both sides have, in the order of the names."""
+    """The comparison of every sample that both sides have, in the order of the names."""
     outputs: dict[str, OutputComparison] = {}
     mismatches: list[tuple[str, str]] = []
     for name in sorted(baseline.samples.keys() & candidate.samples.keys()):
@@ -232,7 +232,7 @@ def _doubles(name: str, values: Numbers) -> Doubles:
 
 
 class Evaluation(Record):
-    """The numbers and what they mean."""
+    """A comparison, what it means, and the judge's verdict (None without the float model or common samples)."""
 
     comparison: ComparedOutputs
     findings: Findings
@@ -268,7 +268,7 @@ def evaluate(
     facts = None if known is None else collect_facts(load_model(known))
     verdict = None
     if facts is not None and comparison.samples and not comparison.mismatches:
-        # What was saved was saved on data that somebody chose.
+        # Saved outputs count as given: they were made on data that somebody chose.
         shared = sorted(sides[0].samples.keys() & sides[1].samples.keys())
         one, two = ([_named(facts.outputs, side.samples[name]()) for name in shared] for side in sides)
         inputs = {} if data is None else read_outputs(data).samples
@@ -286,5 +286,5 @@ def evaluate(
 
 
 def _named(names: Sequence[str], arrays: Arrays) -> Arrays:
-    """A lone array is the model's only input or output, whatever the file calls it."""
+    """The arrays by the model's names: a lone array is its only input or output, whatever the file calls it."""
     return dict(zip(names, arrays.values(), strict=True)) if len(names) == len(arrays) == 1 else arrays

@@ -1,6 +1,6 @@
-"""Detections: rows of boxes, scores and labels out of any layout, and which of two sides are the same.
+"""Detections: reads rows of boxes, scores and labels from any layout, and finds those that two sides share.
 
-It measures; limits are looked up elsewhere. Boxes are corners, or centres and sizes: ``are_corners`` tells by the rows.
+It measures; limits are looked up elsewhere. Boxes are corners, or centres and sizes: ``form_of`` tells by the rows.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Detections(Record):
     classes: int
 
     def at(self, rows: Numbers | slice) -> Detections:
-        """Some rows, in that order."""
+        """The rows at these positions, in this order."""
         taken = {name: getattr(self, name)[rows] for name in ("boxes", "scores", "labels", "margins")}
         return replace(self, **taken)
 
     def best(self, rows: npt.NDArray[np.bool_]) -> Detections:
-        """Of some rows the best, which come first."""
+        """The rows in a mask with the highest scores, best first, ``_MOST`` at most."""
         found = np.flatnonzero(rows)
         return self.at(found[np.argsort(-self.scores[found], kind="stable")][:_MOST])
 
@@ -91,12 +91,12 @@ def read_both(
     label: str,
     sides: Sequence[int] = (),
 ) -> _Pairs:
-    """The rows of both sides of each sample; none where the shapes of any do not fit together.
+    """The rows of both sides of each sample; [] where the shapes of any sample do not fit together.
 
-    Boxes without an area in rows that mean the same on both sides (``in_order``) are taken for what a head gives before
-    it is decoded: the place within a cell, and logarithms of sizes. On made-up inputs (``label``) they are not: a size
-    of the picture that nobody gave makes boxes without an area of decoded ones. ``sides`` are the picture's height and
-    width, which tell the cells.
+    Boxes without an area in rows that mean the same on both sides (``in_order``) are taken for a head's output before
+    it is decoded: the place within a cell, and logarithms of sizes. On made-up inputs (``label``) they are not: a
+    picture size that nobody gave makes decoded boxes without an area. ``sides`` are the picture's height and width,
+    which tell the cells.
     """
     read = [(read_detections(group, one), read_detections(group, two)) for one, two in samples]
     known = [(one, two) for one, two in read if one is not None and two is not None]
@@ -112,16 +112,17 @@ def read_both(
     cells = {count: _cells(count, sides) for count in {len(side.boxes) for pair in known for side in pair}}
     has_anchors = all(table[0, 2] == 1 for table in cells.values() if len(table))
     moves = np.concatenate([np.abs(side.boxes[:, :2]).ravel() for side in best])
-    # No anchor is as far from what it finds as it is large: such places and sizes are in parts of it, as SSD has them.
+    # No anchor is farther from its object than it is large: such places and sizes are in parts of the anchor, as in
+    # SSD.
     units = _VARIANCES if has_anchors and np.quantile(moves, _MOST_MOVES) > 1 else 1.0
     parts = [tuple(replace(side, boxes=side.boxes * units) for side in pair) for pair in known]
     return [(_of_cells(one, cells[len(one.boxes)]), _of_cells(two, cells[len(two.boxes)])) for one, two in parts]
 
 
 def _cells(count: int, sides: Sequence[int]) -> Doubles:
-    """The place and the size of each row's cell in pixels, (n, 3), where maps of the usual strides have as many cells.
+    """The place and the size of each row's cell in pixels, (n, 3), where maps of the usual strides have so many cells.
 
-    Elsewhere every row lies far from the others: it meets its own only.
+    Elsewhere every row lies far from the others, so that it meets only its own.
     """
     every = list[Numbers]()
     for stride in _STRIDES if sides else ():
@@ -134,14 +135,14 @@ def _cells(count: int, sides: Sequence[int]) -> Doubles:
 
 
 def _of_cells(side: Detections, cells: Doubles) -> Detections:
-    """Centres and sizes of what was given in units of each row's own cell."""
+    """Boxes as centres and sizes in pixels, from boxes in units of each row's own cell."""
     sizes = np.exp(np.clip(side.boxes[:, 2:], -_FAR_LOG, _FAR_LOG))
     size = cells[:, 2:]
     return replace(side, boxes=np.concatenate([side.boxes[:, :2] * size + cells[:, :2], sizes * size], axis=1))
 
 
 def _columns(piece: Piece, array: Numbers, width: int) -> Doubles | None:
-    """A piece as rows of ``width`` numbers."""
+    """The values of a piece as rows of ``width`` numbers; None where they do not fit."""
     values = np.asarray(array, np.float64)
     if piece.axis is not None:
         if values.ndim <= piece.axis or values.shape[piece.axis] < piece.stop:
@@ -170,7 +171,7 @@ def _score_table(piece: Piece, array: Numbers, count: int) -> Doubles | None:
 
 
 def corners_of(boxes: Doubles, *, are_corners: bool) -> Doubles:
-    """(n, 4) as left, top, right, bottom; given so, or as centres and sizes."""
+    """Boxes (n, 4) as left, top, right, bottom; they are given so, or as centres and sizes."""
     if are_corners:
         return boxes
     centres, halves = boxes[:, :2], boxes[:, 2:] / 2
@@ -187,14 +188,14 @@ def overlaps(one: Doubles, two: Doubles) -> Doubles:
 
 
 def _areas(boxes: Doubles) -> Doubles:
-    """Of corners; 0 where the second does not lie behind the first."""
+    """The areas of boxes given as corners; 0 where the second corner does not lie behind the first."""
     return np.asarray(np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1))
 
 
 def background_class(sides: Sequence[Detections], score: float) -> int:
-    """The class that stands for nothing, -1 for none: the first or the last, where most rows of the reference have it.
+    """The class that stands for no object, -1 for none: the first or last, where most rows of the reference have it.
 
-    Rows without an object would otherwise be kept detections, and hide the loss of real ones.
+    Such rows would otherwise be kept detections, and hide the loss of real ones.
     """
     classes, rows = max(side.classes for side in sides), sum(side.scores.size for side in sides)
     for end in (0, classes - 1) if classes >= 2 and rows else ():
@@ -204,12 +205,12 @@ def background_class(sides: Sequence[Detections], score: float) -> int:
 
 
 def count_kept(pairs: _Pairs, *, alone: bool = False) -> KeptCount | None:
-    """Count over samples, each as the reference's detections and the candidate's, as one does by hand.
+    """Count the detections of both sides of each sample, and the pairs of both, as one does by hand.
 
-    One to one, the same class, boxes that overlap; nothing is forgiven. None where boxes of the reference have no area,
-    read either way: then their form is not known, and no model would keep its own. Boxes are corners where all counted
-    ones of the reference could be. Taken for corners by mistake they are distorted alike on both sides. ``alone``: of
-    boxes over one another the best ones.
+    Pairs are one to one, of the same class, with boxes that overlap; nothing is forgiven. None where boxes of the
+    reference have no area, read either way: then their form is not known, and no model would keep its own. Boxes are
+    read as corners where all counted ones of the reference could be corners; boxes that are not are distorted alike on
+    both sides. With ``alone`` only the best of overlapping boxes count.
     """
     found, are_corners = _used(pairs, WORKING_SCORE, alone=alone)
     if are_corners is None:
@@ -222,7 +223,7 @@ def count_kept(pairs: _Pairs, *, alone: bool = False) -> KeptCount | None:
 
 
 def _used(pairs: _Pairs, least: float, *, alone: bool) -> tuple[_Pairs, bool | None]:
-    """What somebody would use of both sides, best first, and the form of the reference's boxes."""
+    """The detections of both sides that an application would use, best first, and the form of the reference's boxes."""
     nothing = background_class([one for one, _ in pairs], least)
 
     def used(side: Detections) -> Detections:
@@ -236,7 +237,7 @@ def _used(pairs: _Pairs, least: float, *, alone: bool) -> tuple[_Pairs, bool | N
 
 
 def distinct(side: Detections, *, are_corners: bool) -> Detections:
-    """Of rows that stand best first those that do not overlap a better one of their class."""
+    """The rows that overlap no better row of their class; rows must stand best first."""
     corners, kept = corners_of(side.boxes, are_corners=are_corners), list[int]()
     repeats = (overlaps(corners, corners) >= OVERLAP) & (side.labels[:, None] == side.labels)
     for row in range(len(corners)):
@@ -253,9 +254,9 @@ def form_of(sides: Sequence[Detections]) -> bool | None:
 
 
 def _partners(one: Detections, two: Detections, are_corners: bool, slack: float = 0.0) -> npt.NDArray[np.intp]:
-    """For each of the left side's rows, best first, the one that overlaps it most, is of its class and still free.
+    """For each row of the left side, best first, the free row of its class that overlaps it most; -1 for none.
 
-    -1 for none. With ``slack`` a label that leads by less counts as any.
+    With ``slack`` a row whose label leads by less may meet any label.
     """
     partner = np.full(one.scores.size, -1, np.intp)
     if not partner.size or not two.scores.size:
@@ -278,12 +279,12 @@ def judge_detections(
     samples: Sequence[tuple[Arrays, Arrays]],
     feeds: Sequence[Arrays],
 ) -> tuple[list[JudgedNumber], KeptCount | None]:
-    """The numbers of one set of detections, pooled over samples, and how many are kept, strictly counted.
+    """The numbers of one set of detections, pooled over samples, and the strict count of those that are kept.
 
-    They are the share that is kept, near misses of the score and near ties of labels forgiven, and how far boxes (in
-    pixels) and scores of what is kept are off; of rows that mean the same on both sides, place by place. Where such
-    rows give most objects several times, boxes over better ones are dropped on both sides, as whoever uses them does;
-    scores are those of what is left then.
+    The numbers are the share that is kept, near misses of the score and near ties of labels forgiven, and how far boxes
+    (in pixels) and scores of kept rows are off; rows that mean the same on both sides are compared place by place.
+    Where such rows give most objects several times, boxes over better ones are dropped on both sides, as an application
+    does; scores are then those of the rows that are left.
     """
     name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
     in_order = not ChosenRows.of(facts).is_behind(group.boxes.output)
@@ -339,9 +340,9 @@ def judge_detections(
 
 
 def _image_side(group: DetectionSet, boxes: Numbers, feed: Arrays, facts: GraphFacts) -> tuple[float, float]:
-    """The longer side of the image that boxes speak of, and what their numbers are multiplied by to be pixels.
+    """The longer side of the image in pixels, and the factor that turns the numbers of boxes into pixels.
 
-    ``boxes`` are the reference's. It is the size that the graph multiplies by, else the input's height and width.
+    ``boxes`` are the reference's. The side is the size that the graph multiplies by, else the input's height and width.
     """
     side, largest = float(max(_picture(facts), default=640)), float(np.abs(boxes).max(initial=0.0))
     if group.sizes in feed:

@@ -1,7 +1,7 @@
-"""The one judge: holds what a model gives on samples against the float model: yes, no or not judged.
+"""The one judge: compares the outputs of an execution with those of the float model: yes, no or not judged.
 
-Everybody who compares outputs asks it: ``judge_outputs`` about two sets of them, ``Judge`` where the model is there to
-run as well. Whether a package does as well as its quantization is ``Verdict.beside``.
+Every comparison of outputs asks it: ``judge_outputs`` about two sets of them, ``Judge`` where the model is there to run
+as well. ``Verdict.beside`` says whether a package does as well as its quantization.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ from deploykit.model.facts import GraphFacts, channel_first
 
 __all__ = ["Judge", "judge_outputs"]
 
-# Noise of a tenth of the signal: a single decision that differs is no sign of anything then.
+# dB. Noise is a tenth of the signal here: a single decision that differs is then no sign of a fault.
 _CLEAN_DB = 20.0
 _UNVARIED = "not judged: no signal, the reference hardly varies"
-# Of a sum of shares: rounded to 8 bits each.
+# How far a sum of shares may be from 1: each share is rounded to 8 bits.
 _NEARLY = 0.02
-# Of a value: four steps of a grid of 8 bits that reaches from zero to it.
+# A share of the largest value: four steps of a grid of 8 bits that reaches from zero to it.
 _ALIKE = 1 / 64
-# Tasks with a measure of their own: there decibels are told, and decide only that a sample is not broken.
+# Tasks judged in decibels of single samples. Elsewhere, and for scores, the task's own measure decides, and the
+# decibels of a sample show only that it is not broken.
 _SIGNALS = (Task.SIGNAL, Task.REGRESSION, Task.IMAGE, Task.CLASSES)
 
 
 class Judge:
-    """One model's outputs on samples, and what they are held against: the model's own (``reference``: known already).
+    """One model on samples, and the outputs that others are compared with: its own (``reference``: known already).
 
-    Plain feeds come from nowhere in particular: their label is ``arbitrary`` unless it is given, and then nothing is
-    judged. Of samples only those that vary are judged on. What is ``asked`` besides are fields of ``Context``.
-    ``end`` is what the host runs behind the model: then its outputs are judged, not those where the model was cut.
+    Plain feeds have the label ``arbitrary`` unless one is given, and then nothing is judged. Only samples that vary are
+    used. ``asked`` are further fields of ``Context``. ``end`` is what the host runs behind the model: then its outputs
+    are judged, not those where the model was cut.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Judge:
         self.reference = self._finished(Session(model).runs(self.feeds) if reference is None else reference)
 
     def compare(self, outputs: Sequence[Arrays]) -> Verdict:
-        """The verdict on one mapping per sample, which must hold the outputs; they may be of the first samples only."""
+        """The verdict on outputs, one mapping per sample with every output; they may be of the first samples only."""
         count, outputs = len(outputs), self._finished(outputs)
         return judge_outputs(self._facts, self._context, self.reference[:count], outputs, self.feeds[:count])
 
@@ -110,7 +111,8 @@ def judge_outputs(
         sides = [
             (one[name], two[name]) for one, two in zip(reference, outputs, strict=True) if name in one and name in two
         ]
-        # Not finite although the reference is, or NaN beside an infinity; in other shapes anywhere.
+        # Values that are not finite although the reference's are, or NaN beside an infinity; all of them where shapes
+        # differ.
         odd = [
             (b, ~np.isfinite(b) & (a.shape != b.shape or np.isfinite(a) | np.isnan(b) & np.isinf(a))) for a, b in sides
         ]
@@ -152,7 +154,7 @@ def judge_outputs(
 
 
 def _odd_values(facts: GraphFacts, name: str, seen: Sequence[tuple[Numbers, Numbers]]) -> Iterator[Oddity]:
-    """One output's, from its values and where they are bad."""
+    """The oddity of one output, if it has odd values. ``seen`` pairs its values with a mask of those that are odd."""
     odd = np.concatenate([values[bad].ravel() for values, bad in seen] or [np.zeros(0)])
     if odd.size:
         maker, what = facts.producer_of(name), "NaN" if np.isnan(odd).any() else "infinity"
@@ -160,7 +162,7 @@ def _odd_values(facts: GraphFacts, name: str, seen: Sequence[tuple[Numbers, Numb
 
 
 def _comparable(one: Arrays, two: Arrays) -> tuple[Arrays, Arrays]:
-    """Both sides with zeros where either is not finite: no number comes of what is no number."""
+    """Both sides with zeros where either is not finite: no measure is computed from such values."""
     left, right = dict(one), dict(two)
     for name in one.keys() & two.keys():
         if one[name].shape == two[name].shape:
@@ -193,7 +195,7 @@ def _output_numbers(
 
 
 def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
-    """What the task measures, decibels, and what looks for damage, of one kind of values."""
+    """The numbers of one piece: its task's own measure, decibels, and the measures that look for damage."""
     number = partial(context.number, piece.output, piece.kind, part=str(piece))
     if piece.kind is OutputKind.LABELS:
         yield from _of_task(number, piece, pairs)
@@ -222,23 +224,23 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     told = bool(measured) and not too_few and not context.same_graph and piece.kind is not OutputKind.LOGITS
     asked = context.thresholds is not None and context.thresholds.min_sqnr is not None
     yield number(Measure.SQNR, db, note="the task's own measure decides" if told and not asked else "")
-    # One decision per sample: the sample in which it falls otherwise is counted already, as is the class it is of.
+    # With one decision per sample, a sample in which it falls otherwise is counted already, and so is its class.
     counted = told and piece.task in (Task.CLASSES, Task.DECISIONS) and measured[0].items == len(pairs)
     note = "the task's own measure decides" if counted else ""
-    # One score of 0.7 among those of 0.01 is nearly all of the signal: what it alone loses is no scale of all.
+    # One score of 0.7 among scores of 0.01 is nearly all of the signal: its loss alone is no scale of all.
     power = np.square(values, dtype=np.float64)  # float32 holds none of what is beyond 1e19
     yield number(Measure.GAIN, measures.gain_error(pairs), note=note if power.max() > 0.9 * power.sum() else "")
     alone = measures.worst_sample(pairs, tolerance=tolerance)
     if alone is not None:
         keys = () if piece.task in _SIGNALS and piece.kind is not OutputKind.SCORES else ("task",)
         yield number(Measure.SAMPLE, alone[1], *keys, where=f"sample {alone[0]}", note=note)
-    # A row of pixels in which there is next to nothing is no part of a picture's areas; a channel is one.
+    # In a map of areas a row of pixels with next to nothing in it is no part of the output; a channel is one.
     areas = told and any(n.limit.measure is Measure.IOU for n in measured)
     axes = 1 if areas else None
     worst = None if piece.task is Task.EMBEDDING else measures.worst_slice(pairs, tolerance=tolerance, axes=axes)
     if worst is not None:
         lost = number(Measure.SLICE, worst[0], where=worst[1], note=note)
-        # Values that hardly differ between samples, as of scores of much the same sounds, show nothing of their loss.
+        # Values that hardly differ between samples, such as scores of much the same sounds, cannot show a loss.
         amounts = any(n.limit.measure is Measure.ERROR for n in measured)
         alike = amounts and np.std(values, dtype=np.float64) < _ALIKE * np.abs(values).max()
         yield replace(lost, note=f"{_UNVARIED}, and the values differ") if alike and lost.passes is False else lost
@@ -251,7 +253,7 @@ def _are_shares(values: Numbers) -> bool:
 
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
-    """The measure that people of the trade use; nothing where they use decibels."""
+    """The numbers of the measure that practitioners use for the task; none where they use decibels."""
     if piece.kind is OutputKind.LOGITS:
         values = np.concatenate([one.ravel() for one, _ in pairs])
         if values.min() > 0 and values.mean() > values.std():  # no logits: scores of a voice, from 1 to 5

@@ -1,6 +1,6 @@
-"""What an output is, and so how it is measured: read from operators and shapes.
+"""What an output holds, and so how it is measured: read from operators and shapes. Names of tensors say nothing here.
 
-Names of tensors say nothing here. No arrays, nothing is compared.
+No arrays are read and nothing is compared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Piece(Record):
 
     @property
     def width(self) -> int:
-        """How many slices."""
+        """The number of slices."""
         return self.stop - self.start
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Piece(Record):
 
 
 class DetectionSet(Record):
-    """The pieces that together are detections. ``sizes`` is the graph input that boxes are multiplied by, "" if none.
+    """The pieces that together are detections. ``sizes`` is the graph input that boxes are multiplied by, "" for none.
 
     Without ``labels`` the scores are per class, classes along the last axis of the piece (or its sliced axis).
     """
@@ -87,7 +87,7 @@ class DetectionSet(Record):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs it takes its pieces from."""
+        """The outputs that hold the pieces."""
         pieces = (self.boxes, self.scores, self.labels, self.objectness)
         return tuple(dict.fromkeys(piece.output for piece in pieces if piece is not None))
 
@@ -109,13 +109,13 @@ _LEAST_WORDS = 20
 _LEAST_FEATURES = 64
 _LAYERS = ops(Trait.LINEAR, Trait.INTEGER_LINEAR) | {"DynamicQuantizeLinear", "LogSoftmax"}
 _FEWEST_LETTERS = 11
-"""Ten digits and a blank."""
+"""The fewest letters of a text: ten digits and a blank."""
 
 
 def _kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
     """What a tensor holds, from what makes it, its type and its shape."""
     maker = facts.maker_behind(tensor, _MOVES)
-    # Whole numbers as such: of an integer type, or cast from one; stored steps of a quantizer are none.
+    # Whole numbers as such: of an integer type, or cast from one; the integers of a quantizer are none.
     if maker is not None and maker.op_type == "Cast":
         is_whole = not facts.is_data(maker.inputs[0]) and facts.producer_of(maker.inputs[0]) is not None
     else:
@@ -146,7 +146,7 @@ def _kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
 
 
 def _made_of_scores(facts: GraphFacts, node: NodeFact, depth: int = 3) -> bool:
-    """Objectness times class scores, times whether there is anything to see; scores here and a constant elsewhere."""
+    """True for products of scores, such as objectness times class scores, and for a Where of scores and a constant."""
     read = {"Mul": node.inputs, "Where": [n for n in node.inputs[1:] if not facts.is_stored(n)]}.get(node.op_type, ())
     makers = [facts.maker_behind(name, _MOVES) for name in read if depth]
     return bool(makers) and all(
@@ -168,14 +168,14 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
         class_axis, task = _task(facts, output, kind)
         return (Piece(output=output, kind=kind, class_axis=class_axis, task=task),)
     moved = [found for part in parts for found in _in_place(facts, part, along, parts[-1][2])]
-    # Of a Concat that is decoded afterwards what it joins is known.
+    # The operands of a Concat are known even where its result is decoded afterwards.
     found, read = list[Piece](), set(_reached(facts, parts[0][0]) if len(moved) == len(parts) else ())
     parts = tuple(moved)
     kinds = [_kind_of(facts, name) for name, _, _ in parts]
     scores = sum(stop - start for kind, (_, start, stop) in zip(kinds, parts, strict=True) if kind is OutputKind.SCORES)
     for kind, (name, start, stop) in zip(kinds, parts, strict=True):
         maker = facts.maker_behind(name, _MOVES)
-        # Boxes and scores of one Sigmoid: a head that is decoded after it. Its first score is whether there is any.
+        # Boxes and scores of one Sigmoid: a head that is decoded behind it. Its first score is objectness.
         whole = kind is not OutputKind.SCORES or maker is None or maker.outputs[0] not in read
         for begin, end in pairwise((start, stop) if whole or not found else (start, start + 1, stop)):
             piece = Piece(output=output, kind=kind, axis=axis, start=begin, stop=end)
@@ -192,9 +192,9 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
 
 
 def _in_place(facts: GraphFacts, part: tuple[str, int, int], along: int, total: int) -> list[tuple[str, int, int]]:
-    """What another Concat joins at the places of a part that is cut out of it and nothing else; the part without one.
+    """What an inner Concat joins at the places of a part that is cut out of it and nothing else; else the part itself.
 
-    What a decoder leaves as it is stays where it was.
+    Values that a decoder leaves as they are stay where they were.
     """
     name, start, stop = part
     for node, axes in _upwards(facts, name, "Slice", "Split"):
@@ -219,7 +219,7 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     made = [(node, axes) for node, axes in _upwards(facts, output) if axes and node.op_type in _SOFT]
     axis = next((axes[int(node.attributes.get("axis", default)) % len(axes)] for node, axes in made), None)
     if axis is None and kind is OutputKind.LOGITS:
-        # A model that makes probabilities of one output does so of all that are classes.
+        # A model that gives probabilities in one output does so in all outputs that are classes.
         beside = OutputKind.SCORES in [_kind_of(facts, name) for name in facts.outputs]
         end, wide = None if beside else _no_logits(facts, output), shape[1] if isinstance(shape[1], int) else 0
         # Vectors have 128, 192, 256, 512 numbers; a vocabulary may as well.
@@ -258,10 +258,11 @@ def _reads_words(facts: GraphFacts) -> bool:
 
 
 def _no_logits(facts: GraphFacts, tensor: str, *, averaged: bool = False) -> NodeFact | None:
-    """What shows that a row is no logits, which a linear layer gives, averaged over places or added up with others.
+    """The node that shows that a row is no logits; None where nothing shows it.
 
-    Features are an average of what an activation gives, a state, what a norm gives; None where nothing shows it. An
-    average over a Relu is logits where the layer before it gives fewer channels than it reads, or those of a data set.
+    Logits are what a linear layer gives, averaged over places or added up with others. Features are an average of an
+    activation's results, a state, or the result of a norm. An average over a Relu is logits where the layer before it
+    gives fewer channels than it reads, or those of a data set.
     """
     node = facts.maker_behind(tensor, _MOVES - {"Clip"} | {"Cast"})
     if node is None or node.op_type in _LAYERS:
@@ -285,24 +286,24 @@ def _is_layer(facts: GraphFacts, node: NodeFact) -> bool:
 
 
 def _without_bias(facts: GraphFacts, node: NodeFact | None) -> NodeFact | None:
-    """What a bias that was left outside is added to; else the node."""
+    """The operator whose result a separate bias is added to, for an Add; else the node itself."""
     if node is None or node.op_type != "Add":
         return node
     return next(filter(None, map(facts.producer_of, node.inputs)), None)
 
 
 def _weight_shape(facts: GraphFacts, node: NodeFact | None, *op_types: str) -> _Shape:
-    """That of the stored weight of a linear operator of some types; () for another operator."""
+    """The shape of the stored weight of a linear operator of some types; () for another operator."""
     linear = _without_bias(facts, node)
     fits = linear is not None and linear.op_type in op_types and facts.is_stored(linear.inputs[1])
     return facts.tensors[linear.inputs[1]].shape or () if linear is not None and fits else ()
 
 
 def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape, pictures: list[_Shape]) -> bool:
-    """A 1 by 1 convolution onto classes, perhaps enlarged: logits of a segmentation whose ArgMax is left to the host.
+    """True for a 1 by 1 convolution onto classes, perhaps enlarged.
 
-    In the size of the picture, or, by the number of classes of a public data set, in a smaller one: there heat maps of
-    key points are made alike.
+    These are logits of a segmentation whose ArgMax is left to the host. They have the size of the picture or, by the
+    number of classes of a public data set, a smaller one: there heat maps of key points are made alike.
     """
     kernel = _weight_shape(facts, facts.maker_behind(output, _SAME | {"Resize", "Upsample"}), "Conv")
     if kernel[2:] != (1, 1) or shape[1] in (None, 1) or kernel[0] != shape[1]:
@@ -312,10 +313,10 @@ def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape, pictures
 
 
 def _upwards(facts: GraphFacts, output: str, *also: str) -> Iterator[tuple[NodeFact, list[int | None]]]:
-    """What makes an output, through operators that move values only; per axis of what it makes, the output's axis.
+    """The nodes that make an output through moves only, each with the output's axis for each axis of the node's result.
 
-    A Concat of levels (along the axis of rows) is seen through: its operands are made alike. None: that is not told.
-    ``also`` are more operators that keep axes.
+    A Concat of levels (along the axis of rows) is seen through: its operands are made alike. An axis is None where the
+    output's is not known. ``also`` are more operators that keep axes.
     """
     tensor, axes = output, list[int | None](range(len(facts.tensors[output].shape or ())))
     while (node := facts.producer_of(tensor)) is not None and node.inputs:
@@ -346,9 +347,9 @@ def _are_features(facts: GraphFacts, parts: tuple[tuple[str, int, int], ...], sh
 
 
 def _same_axes(inner: _Shape, made: _Shape) -> list[int | None]:
-    """Per axis of what a Reshape reads, the axis of what it makes that is the same one.
+    """For each axis of a Reshape's input, the axis of its result that is the same one; None where there is none.
 
-    That is one as long, with as much before it or as much behind it. An unknown length is like no other: NaN.
+    The same axis is as long, with as much before it or as much behind it. An unknown length is like no other: NaN.
     """
     one, two = ([dim if isinstance(dim, int) else float("nan") for dim in shape] for shape in (inner, made))
     before = {(prod(two[:axis]), size): axis for axis, size in enumerate(two)}
@@ -366,7 +367,10 @@ def detection_sets(facts: GraphFacts) -> tuple[DetectionSet, ...]:
     left = {name: parts[0] for name, parts in pieces.items() if len(parts) == 1 and name not in taken}
 
     def doubt(name: str) -> int:
-        """Scores of four classes look like boxes: plain projections are logits, and a Sigmoid may be over either."""
+        """How doubtful it is that an output holds boxes.
+
+        Scores of four classes look like boxes: plain projections are logits, and a Sigmoid may be over either.
+        """
         maker = _without_bias(facts, facts.producer_of(name))
         is_plain = maker is not None and maker.op_type in ("Conv", "Gemm", "MatMul")
         return 2 if is_plain else int(left[name].kind is OutputKind.SCORES)
@@ -386,7 +390,10 @@ def detection_sets(facts: GraphFacts) -> tuple[DetectionSet, ...]:
 
 
 def _in_one(facts: GraphFacts, parts: tuple[Piece, ...]) -> DetectionSet | None:
-    """``[1, 4+C, N]``, ``[1, N, 5+C]``, ``[N, 6]``, ``[N, 7]``: a piece of four, scores, perhaps labels."""
+    """The detections in one output, ``[1, 4+C, N]``, ``[1, N, 5+C]``, ``[N, 6]`` or ``[N, 7]``; None if not.
+
+    The pieces are one of four values, scores, and perhaps labels.
+    """
     boxes = [piece for piece in parts if piece.width == _BOX and piece.kind not in _NO_BOXES][:1]
     boxes = boxes or [piece for piece in parts[:1] if piece.width == _BOX and piece.kind is OutputKind.SCORES]
     scores = [piece for piece in parts if piece.kind is OutputKind.SCORES and piece not in boxes]
@@ -401,7 +408,10 @@ def _in_one(facts: GraphFacts, parts: tuple[Piece, ...]) -> DetectionSet | None:
 
 
 def _among(facts: GraphFacts, name: str, rows: int | str | None, others: list[Piece]) -> DetectionSet | None:
-    """Boxes in one output, scores and perhaps labels in others with a row for each."""
+    """The detections with boxes in one output, and scores and perhaps labels in others with a row for each.
+
+    None where no outputs fit together.
+    """
 
     def is_column(piece: Piece) -> bool:
         shape = [dim for dim in facts.tensors[piece.output].shape or (None,) if dim != 1]
@@ -425,7 +435,7 @@ def _among(facts: GraphFacts, name: str, rows: int | str | None, others: list[Pi
 
 
 def _size_input(facts: GraphFacts, boxes: str) -> str:
-    """The graph input that boxes are multiplied by, "" when there is none: a few numbers such as the target's size."""
+    """The graph input that boxes are multiplied by, "" for none. It has a few numbers, such as the target's size."""
     shapes = {name: facts.tensors[name].shape or (None,) for name in facts.inputs}
     sides = {name: [dim for dim in shape[1:] or shape if isinstance(dim, int)] for name, shape in shapes.items()}
     small = {n for n, known in sides.items() if len(known) == len(shapes[n][1:] or shapes[n]) and prod(known) <= _BOX}
@@ -433,7 +443,7 @@ def _size_input(facts: GraphFacts, boxes: str) -> str:
 
 
 def _reached(facts: GraphFacts, tensor: str) -> Iterator[str]:
-    """A tensor and all that its values are moved from or computed of, as far as moves and arithmetic go."""
+    """A tensor and the tensors that its values are moved or computed from, through moves and arithmetic only."""
     todo = [tensor]
     for name in todo:  # grows while it is walked
         yield name

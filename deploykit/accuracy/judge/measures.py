@@ -1,7 +1,7 @@
 """Numbers about two arrays, or about pairs of them over samples. It knows no limits, no graph and no models.
 
-First what the vendor's evaluation tool computes, to the last bit; then what looks for damage; then what is decided by
-outputs, side by side: classes, texts, areas of a picture, labels. Near ties are no loss.
+First the numbers of the vendor's evaluation tool, to the last bit; then measures that look for damage; then measures of
+decisions on both sides: classes, texts, areas of a picture, labels. Near ties are no loss.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TINY = 1e-10
 
 # Fewer numbers do not make a slice: their variance says nothing. Fewer samples are not compared with one another.
 _LEAST_ELEMENTS, _LEAST_SAMPLES = 16, 3
-# What varies less than a float16 can show beside its largest value is no signal.
+# Values that vary less than float16 can show beside the largest of them are no signal.
 _FLOAT16_BITS = 11
 # A slice counts where it varies by a tenth of the usual slice: less is neither heard nor seen beside the others.
 _LEAST_SPREAD = 0.1
@@ -147,7 +147,7 @@ def _db(signal: float, noise: float) -> float:
     return 10 * math.log10(signal / noise) if signal / noise > 0 else -math.inf
 
 
-# Over pairs of one output's samples. Only what is told of any two runs meets values that are not finite.
+# Measures over pairs of one output's samples. Only ``overall_db`` is given values that are not finite.
 
 
 def overall_db(pairs: Sequence[Pair]) -> float:
@@ -166,19 +166,25 @@ def overall_db(pairs: Sequence[Pair]) -> float:
 
 
 def picture_db(pairs: Sequence[Pair]) -> float:
-    """Peak signal to noise in dB, with the range that the reference has as the peak; infinite without any."""
+    """Peak signal to noise in dB, with the range of the reference as the peak.
+
+    Infinite without a difference or a range.
+    """
     left, right = _all_of(pairs)
     error, peak = float(np.mean((left - right) ** 2)), float(np.ptp(left))
     return 10 * math.log10(peak**2 / error) if error and peak else math.inf
 
 
 def relative_error(pairs: Sequence[Pair]) -> float:
-    """The root of the mean squared difference, beside that of the reference."""
+    """The root mean square of the difference over that of the reference."""
     return 10 ** (-overall_db(pairs) / 20)
 
 
 def gain_error(pairs: Sequence[Pair]) -> float:
-    """By which share the right side is larger or smaller than the left as a whole, noise left out; 0 for no signal."""
+    """The share by which the right side is larger or smaller than the left as a whole, without noise.
+
+    0 for no signal.
+    """
     left, right = _all_of(pairs)
     energy = float(left @ left)
     return abs(float(left @ right) / energy - 1) if energy else 0.0
@@ -222,7 +228,7 @@ class Slices:
         self.low, self.high = np.full((2, count), np.inf), np.full((2, count), -np.inf)
 
     def add(self, one: Doubles, two: Doubles) -> None:
-        """One more sample."""
+        """Add one sample of both sides."""
         others = tuple(axis for axis in range(one.ndim) if axis != self.axis)
         difference = np.abs(one - two)
         self.total += one.sum(axis=others)
@@ -245,9 +251,10 @@ class Slices:
         return np.asarray((self.low[1] == self.high[1]) & varies, dtype=np.bool_)
 
     def least_left(self, tolerance: float) -> tuple[float, int]:
-        """The slice in which least is left of what varies, in dB beside what differs, and its place; infinite for none.
+        """The slice that keeps least of what varies in it: what varies over what differs, in dB, and its index.
 
-        Slices that hardly vary, beside themselves or beside the others, and small errors are passed over.
+        Infinite for none. Slices that hardly vary, beside themselves or beside the others, and small errors are passed
+        over.
         """
         energy = np.maximum(self.signal - self.total**2 / max(self.elements, 1), 0.0)
         spread = np.sqrt(energy / max(self.elements, 1))
@@ -268,16 +275,17 @@ class Slices:
 
 
 def runs_of(chosen: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Neighbours among the chosen slices: the first and the one behind the last."""
+    """Runs of neighbouring chosen slices, each as its first index and the one behind its last."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False])).astype(np.int8))).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def worst_slice(pairs: Sequence[Pair], *, tolerance: float, axes: int | None) -> tuple[float, str] | None:
-    """The worst of all values together, of what differs between samples, and of every slice along each of the axes.
+    """The worst of all values together, of the differences between samples, and of every slice along each of the axes.
 
-    In dB what varies in it over what differs, and where; "" for all values. A constant in the place of a slice leaves
-    nothing of it, whatever its mean. ``axes`` is how many axes after that of the batch are looked along, None for all.
+    It is given as the energy of what varies over that of what differs, in dB, and its place ("" for all values); None
+    where nothing differs. A constant in the place of a slice leaves nothing of it, whatever its mean. ``axes`` is how
+    many axes after the batch axis are looked along, None for all.
     """
     some = [(np.asarray(one, np.float64), np.asarray(two, np.float64)) for one, two in pairs if one.size]
     found = [(_along([(one.reshape(1, -1), two.reshape(1, -1)) for one, two in some], 0).least_left(tolerance)[0], "")]
@@ -312,9 +320,9 @@ _RARE, _LEAST_RARE = 0.1, 20  # positive decisions are counted alone where they 
 
 
 def answers(pairs: Sequence[Pair], axis: int | None) -> list[Pair]:
-    """What both sides decide: the class that leads along ``axis``, or for None which probabilities lie above a half.
+    """The decisions of both sides: the class that leads along ``axis``; for None, which probabilities lie above a half.
 
-    In a near tie of the left side the right is taken to agree.
+    In a near tie of the left side the right side is taken to agree.
     """
     found: list[Pair] = []
     for one, two in pairs:
@@ -349,8 +357,8 @@ def among_five(pairs: Sequence[Pair], axis: int) -> tuple[int, int]:
 def decisions_kept(pairs: Sequence[Pair]) -> tuple[int, int, str]:
     """How many yes/no answers are equal, of how many, and of what.
 
-    Where few are yes, as notes of a melody among all that could sound, only those count that are on either side: the
-    silent rest would hide what is lost.
+    Where few are yes, such as notes of a melody among all that could sound, only answers that are yes on either side
+    count: the silent rest would hide what is lost.
     """
     left, right = _all_of(pairs)
     either = int((left + right > 0).sum())
@@ -360,10 +368,10 @@ def decisions_kept(pairs: Sequence[Pair]) -> tuple[int, int, str]:
 
 
 def texts_read(pairs: Sequence[Pair]) -> tuple[int, int, float]:
-    """How many lines are read alike, of how many, and the share of letters to be edited; letters by (samples, steps).
+    """How many lines are read alike, of how many, and the share of letters to edit.
 
-    Steps that repeat are one letter, and the letter that is most frequent in all lines is CTC's blank. The steps
-    of one line may come first.
+    Inputs are letters by (samples, steps). Steps that repeat are one letter, and the letter that is most frequent in
+    all lines is CTC's blank. The steps of one line may come first.
     """
     pairs = [(one.reshape(1, -1), two.reshape(1, -1)) if one.shape[1] == 1 else (one, two) for one, two in pairs]
     blank = int(np.bincount(np.concatenate([one.ravel() for one, _ in pairs])).argmax())

@@ -31,11 +31,11 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\
 
 
 class UserMetric(Record):
-    """A measure, by the name of its ``function``. ``references`` are what the user gave, if anything.
+    """A measure, by the name of its ``function``. ``references`` is a file or folder of the user's, if there is one.
 
-    Of a folder its files are handed over as paths, in the order of their names; of a .npz file one sample per place of
-    the first axis. Without them the float model's outputs are the references. ``places`` are those of the samples that
-    are measured among the ``count`` samples that the references are for; None for all.
+    The files of a folder are handed over as paths, in the order of their names; a .npz file has one sample per place of
+    the first axis. Without it the float model's outputs are the references. ``places`` are the positions of the
+    measured samples among the ``count`` samples that the references are for; None for all.
     """
 
     function: str
@@ -44,7 +44,7 @@ class UserMetric(Record):
     count: int = 0
 
     def of_some(self, places: Sequence[int], count: int) -> UserMetric:
-        """The same measure of some of ``count`` samples: of the references those at the same places are taken."""
+        """The same measure for some of ``count`` samples; the references at the same places are taken."""
         return replace(self, places=tuple(places), count=count)
 
     def measure(self, outputs: Sequence[Arrays], reference: Sequence[Arrays]) -> float:
@@ -94,7 +94,7 @@ class UserMetric(Record):
 
 
 def user_metric(function: str | None, *, references: Path | None = None) -> UserMetric | None:
-    """The measure that was asked for, None for none. Raises UsageError for what is no function."""
+    """The measure that was asked for, None where none was. Raises UsageError for a text that names no function."""
     if function is None:
         if references is not None:
             raise UsageError("--references: nothing reads them", next="give --metric")
@@ -107,7 +107,7 @@ def user_metric(function: str | None, *, references: Path | None = None) -> User
 
 
 def _write(folder: Path, samples: Sequence[Arrays]) -> None:
-    """One .npz per sample, arrays by number: a tensor's name may hold what no member of an archive may."""
+    """Write one .npz per sample, arrays by number: a tensor's name may hold what no member of an archive may."""
     folder.mkdir()
     names = list(samples[0]) if samples else []
     (folder / "names.json").write_text(json.dumps(names), "utf-8")

@@ -1,4 +1,4 @@
-"""Rows behind a TopK or a NonMaxSuppression stand in an order that means nothing: it matches them by what they hold.
+"""Matches rows behind a TopK or a NonMaxSuppression by what they hold, since their order means nothing.
 
 Which tensors are behind a choice is read from the graph; rows that only one side has are left out, and counted.
 """
@@ -16,7 +16,7 @@ from deploykit.model.facts import GraphFacts
 
 __all__ = ["ChosenRows", "Matched"]
 
-# Places on the left and on the right, of the same length; each place at most once.
+# Positions of rows on the left and on the right, of the same length; each position at most once.
 _Pairs: TypeAlias = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 
 _CHOOSERS = frozenset({"TopK", "NonMaxSuppression", "NonZero"})
@@ -25,7 +25,7 @@ _MOST_ROWS = 2048  # the table of costs has a cell for every pair
 _LEAST_COMMON = 0.5  # sides that share fewer rows did not choose the same things
 _ALIKE = 0.5  # partners lie within half a spread of one another, on average over the tables
 _USUAL = 0.3  # and half of them within so much, or rows were paired by chance
-_ODD = (0.1, 4.0)  # a pair so far apart, and so many times as far as the usual pair, is none
+_ODD = (0.1, 4.0)  # a pair so far apart, and so many times as far as the usual pair, is no pair
 _COLUMNS = 256  # of wider tables, such as masks, so many columns tell rows apart
 _FARTHEST = 3.0  # a difference of three usual spreads is as bad as any: one odd column must not decide alone
 
@@ -47,7 +47,7 @@ class ChosenRows:
         self._behind: set[str] = set()
         self._lengths: set[int] = set()
         for node in facts.nodes if any(node.op_type in _CHOOSERS for node in facts.nodes) else ():
-            # What is scattered back stands where the data says, in its natural order.
+            # Values that are scattered back stand where the data says, in their natural order.
             read = node.inputs[:1] if node.op_type in _SCATTERS else node.inputs
             if node.op_type in _CHOOSERS or not self._behind.isdisjoint(read):
                 self._behind.update(node.outputs)
@@ -60,7 +60,7 @@ class ChosenRows:
 
     @classmethod
     def of(cls, facts: GraphFacts) -> ChosenRows:
-        """Those of a graph, found once."""
+        """The chosen rows of a graph, found once."""
         return facts.once("rows behind a choice", lambda: cls(facts))
 
     def _along(self, name: str, axis: int) -> set[int]:
@@ -72,16 +72,20 @@ class ChosenRows:
         return tensor in self._behind
 
     def matched(self, tensor: str, left: Numbers, right: Numbers) -> Matched:
-        """One tensor as both sides have it; as it is where nothing was chosen, or where sides are not alike.
+        """One tensor of both sides with matched rows.
 
-        Far inside a graph noise is no fault yet: rows are matched that are alike by little.
+        Unchanged where nothing was chosen, or where the sides are not alike. Far inside a graph noise is no fault yet,
+        so rows that are little alike are matched too.
         """
         return self.all_matched([tensor], {tensor: left}, {tensor: right}, strict=False)[tensor]
 
     def all_matched(
         self, tensors: Sequence[str], one: Arrays, two: Arrays, *, strict: bool = True
     ) -> dict[str, Matched]:
-        """Several tensors of one sample; those with rows of one choice are matched together, by all that they hold."""
+        """Several tensors of one sample.
+
+        Those with rows of one choice are matched together, by all that these rows hold.
+        """
         axes = {name: self._axes(name, one[name], two[name]) for name in tensors}
         alone = [name for name in tensors if len(axes[name]) == 1]
         lengths = {name: tuple(side[name].shape[axes[name][0]] for side in (one, two)) for name in alone}
@@ -123,7 +127,7 @@ def _tables(left: Numbers, right: Numbers, axis: int) -> tuple[Numbers, Numbers]
 
 
 def _along_axis(left: Numbers, right: Numbers, axis: int, pairs: _Pairs | None, strict: bool) -> Matched:
-    """Rows of one axis in pairs; where every item of a batch chose for itself, each by itself."""
+    """The rows of one axis in their pairs; where every item of a batch chose for itself, each item by itself."""
     if pairs is not None:
         first, second = pairs
         return Matched(
@@ -146,7 +150,7 @@ def _along_axis(left: Numbers, right: Numbers, axis: int, pairs: _Pairs | None, 
 
 
 def _by_signature(left: Numbers, right: Numbers, axes: Sequence[int], strict: bool) -> Matched:
-    """Several axes of chosen rows, as an attention between them has: each row is known by its values, sorted."""
+    """Several axes of chosen rows, as an attention between them has; each row is recognized by its sorted values."""
     made = Matched(left=left, right=right)
     for axis in axes:
         sides = [left, right]
@@ -161,7 +165,7 @@ def _by_signature(left: Numbers, right: Numbers, axes: Sequence[int], strict: bo
 
 
 def match_contents(tables: Sequence[tuple[Numbers, Numbers]], strict: bool = True) -> _Pairs | None:
-    """Rows of several tables as both sides have them, (rows, columns) each, matched by how alike they are.
+    """Pairs of rows, matched by how alike they are in all tables; each table is (rows, columns) on both sides.
 
     Every table counts the same; columns are measured by their spread on the left, whole numbers are equal or not. The
     closest two are paired first, each row once. None for too many rows, and where less than half find a partner.

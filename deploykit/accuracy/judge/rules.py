@@ -28,8 +28,8 @@ _QUANTIZED_LEVELS = 256
 class Judged(Record):
     """A comparison with what is known around it: the float model's facts, the target, and the thresholds.
 
-    ``precision`` is what a proposed command asks for to leave a part in float; ``verdict`` is the judge's, where a
-    model says what its outputs are. ``wider`` says how to ask for a wider format, "" where nobody offers one.
+    ``precision`` is the one that a proposed command names to leave a part in float; ``verdict`` is the judge's, where a
+    model says what its outputs are. ``wider`` says how to ask for a wider format, "" where none is offered.
     """
 
     comparison: ComparedOutputs
@@ -71,16 +71,17 @@ def check_dead(judged: Judged) -> Finds:
 
 
 def _parts(judged: Judged, output: OutputComparison) -> Iterator[Slices]:
-    """The axes whose slices are parts of the output: of a map of areas its channels, and no row of pixels."""
+    """The axes whose slices are parts of the output; of a map of areas only its channels, and no row of pixels."""
     numbers = () if judged.verdict is None else judged.verdict.numbers
     areas = any(n.limit.measure is Measure.IOU and n.output in ("", output.name) for n in numbers)
     yield from (axis for axis in output.axes if not areas or axis.axis == 1)
 
 
 def _told_slices(output: OutputComparison, axis: Slices, chosen: Any) -> Iterator[tuple[str, Json]]:
-    """Neighbours among the chosen slices, in words and as evidence.
+    """Runs of neighbouring chosen slices, in words and as evidence.
 
-    One value per sample on a few samples, as the logit of one class, tells nothing: those meet by chance.
+    A run with one value per sample on a few samples, as the logit of one class, is left out: such values meet by
+    chance.
     """
     from deploykit.accuracy.judge.measures import runs_of
 
@@ -109,7 +110,7 @@ def _dead(judged: Judged, output: OutputComparison, axis: Slices, where: str, ev
         return _about(output, message, severity=severity, evidence=evidence)
     lost = ", ".join(mixing.part_of(evidence["start"], evidence["stop"]))
     message += f". They come from {lost}, joined with other ranges by the Concat {mixing.concat.label!r}"
-    # A command that can be pasted, capitals for what is not known here.
+    # The command can be pasted; capitals stand for what is not known here.
     hint = f"deploykit package {shlex.quote(judged.model)} --target {shlex.quote(judged.target)} --precision "
     hint += f"{judged.precision} --exclude-subgraph {shlex.quote(mixing.exclusion)} --calibration FOLDER -o OUT"
     if not mixing.exclusion:

@@ -1,4 +1,4 @@
-"""Decides yes, no or not judged, from numbers beside what is asked of them. Plain values, no arrays."""
+"""Decides yes, no or not judged, from measured numbers and their limits. Plain values, no arrays."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ OVERLAP = 0.5
 """Intersection over union from which two boxes are usually called the same detection."""
 
 _ENOUGH = 100
-"""So many things show a difference of one in a hundred; of fewer, some may be lost by chance."""
+"""So many items show a difference of one in a hundred; of fewer, some may be lost by chance."""
 _MOST = 0.98
-"""Of a task's own count, so much is kept where nobody has to think of a wider type."""
+"""The share of a task's own count from which on nobody has to think of a wider type."""
 _CHANCE = 0.05
-"""A number of misses that chance alone gives more often than that is no proof of more than the limit allows."""
+"""Misses that chance alone gives more often than this do not prove that the limit is missed."""
 _SAME_SHARE, _SAME_DB = 0.01, 1.0
 _REFERENCE_SIDE = 640.0
 # Standard deviations below which a normal variable lies with 95 %, on one side.
@@ -110,7 +110,7 @@ class SegmentationSet(Record):
 
 
 class LimitFile(Record):
-    """``limits.toml``."""
+    """The content of ``limits.toml``."""
 
     schema: int
     limit: Mapping[str, Limit]
@@ -139,7 +139,7 @@ class Thresholds(Record):
     max_error: float | None = None
 
 
-# What of it replaces the limit of a measure.
+# The threshold that replaces the limit of a measure.
 _ASKED_OF = {
     Measure.SQNR: "min_sqnr",
     Measure.BOX_ERROR: "max_box_error",
@@ -150,11 +150,12 @@ _ASKED_OF = {
 
 
 class JudgedNumber(Published):
-    """One number about one output, with what is asked of it and what it was measured on.
+    """One number about one output, with its limit and the samples on which it was measured.
 
-    ``kind`` is the kind of output, ``part`` the slices of it that are meant ("" for all), ``where`` the place of the
-    worst sample or slice. ``note`` says why it counts for nothing. ``base`` is the same number of the quantization
-    itself, None where that was not measured; ``items`` is how many things were counted; ``words`` say it for people.
+    ``kind`` is the kind of output, ``part`` the slices that are meant ("" for all), ``where`` the place of the worst
+    sample or slice. ``note`` says why the number counts for nothing. ``base`` is the same number of the quantization
+    itself, None where that was not measured; ``items`` is how many things were counted; ``words`` say the number for
+    people.
     """
 
     output: str
@@ -174,7 +175,10 @@ class JudgedNumber(Published):
 
     @property
     def passes(self) -> bool | None:
-        """Whether it is good, or hardly worse than the quantization's; None for a number that counts for nothing."""
+        """Whether the number is good, or hardly worse than the quantization's.
+
+        None for a number that counts for nothing.
+        """
         if self.note or self.label == "arbitrary":
             return None
         limit, value, base = self.limit, self.value, self.base
@@ -210,12 +214,12 @@ class JudgedNumber(Published):
 
     @property
     def subject(self) -> str:
-        """What it is about: the output, the measure, and the part."""
+        """What the number is about: the output, the measure, and the part."""
         part = f" ({self.place})" if self.place else ""
         return f"{self.output or 'the output'} {self.limit.measure}{part}"
 
     def as_published(self) -> Json:
-        """With the limit's measure, unit and value."""
+        """The published fields, with the limit's measure, unit and value."""
         told = published(self, without=("limit", "label", "count", "base", "base_words"), also=("passes",))
         return told | {
             "measure": self.limit.measure,
@@ -237,7 +241,7 @@ class JudgedNumber(Published):
 
     @property
     def beside_limit(self) -> str:
-        """``0.9998 where at least 0.99 is asked``."""
+        """The value and its limit in words: ``0.9998 where at least 0.99 is asked``."""
         unit = f" {self.limit.unit}" if self.limit.unit else ""
         shown = "no difference" if self.value == math.inf else f"{self.value:.4g}{unit}"
         base = "" if self.base is None or not math.isfinite(self.base) else f", {self.base:.4g} by the encodings alone"
@@ -279,7 +283,7 @@ class Context(Record, kw_only=False):
         return JudgedNumber(output=output, kind=kind, value=value, **more)
 
     def limit(self, measure: Measure, *keys: str, side: float = _REFERENCE_SIDE) -> Limit:
-        """The row that counts: the first of ``measure/key`` that there is, else that of the measure.
+        """The limit of a measure: the first row ``measure/key`` that the table has, else the measure's own row.
 
         ``side`` is the longer side of the image in pixels; errors of boxes scale with it.
         """
@@ -316,7 +320,7 @@ class KeptCount(Published):
         return min(_at_least(self.kept, self.wanted), _at_least(self.kept, self.made))
 
     def as_published(self) -> Json:
-        """Of all samples together."""
+        """The counts of all samples together, and the shares that they show."""
         return {
             "wanted": sum(self.wanted),
             "made": sum(self.made),
@@ -338,7 +342,7 @@ class KeptCount(Published):
 
 
 def fewest_for(share: float) -> int:
-    """So many detections are needed to show a share, if all of them are kept."""
+    """The number of detections that show a share, if all of them are kept."""
     return math.ceil(_SURE**2 * share / (1 - share)) if share < 1 else 0
 
 
@@ -394,9 +398,9 @@ class Verdict(Published):
 
     @property
     def is_short(self) -> bool:
-        """True where a number misses what is asked, or less than ``_MOST`` is kept and chance is not to blame.
+        """True where a number misses its limit, or less than ``_MOST`` is kept and chance is not to blame.
 
-        Of values as much is kept as their relative error leaves.
+        Of values, one less their relative error counts as the kept share.
         """
         told = [n for n in self.numbers if n.passes and not n.limit.unit and not n.is_open]
         kept = [n.value for n in told if n.limit.at_least]
@@ -410,12 +414,15 @@ class Verdict(Published):
 
     @property
     def kept(self) -> float | None:
-        """The least share of the reference's detections that are there; None without any."""
+        """The least share of the reference's detections that are kept; None where no detections were judged."""
         return min((n.value for n in self.numbers if n.limit.measure is Measure.KEPT), default=None)
 
     @property
     def answer(self) -> tuple[bool | None, str]:
-        """What may be told of ``right``, and why not more: made-up inputs show damage, never that nothing is lost."""
+        """``right`` as far as it may be told, and the reason.
+
+        Made-up inputs show damage, never that nothing is lost.
+        """
         if self.right and self.numbers and self.numbers[0].label == "derived":
             return None, f"not judged: made-up inputs show no damage ({self.words}), which is no proof"
         return self.right, self.reason
@@ -428,7 +435,10 @@ class Verdict(Published):
         return "; ".join(dict.fromkeys(told)) or ("no difference" if math.isinf(self.overall_db) else known)
 
     def lost_outputs(self) -> Iterator[tuple[str, str, list[JudgedNumber]]]:
-        """Each output that misses limits, two losses in words at most, the task's own first, and all the numbers."""
+        """(output, words, numbers) of each output that misses limits.
+
+        The words are two losses at most, the task's own first.
+        """
         for output in dict.fromkeys(number.output for number in self.failures):
             missed = [number for number in self.failures if number.output == output]
             first = sorted(missed, key=lambda number: not number.words)[:2]
@@ -436,7 +446,7 @@ class Verdict(Published):
 
     @property
     def described(self) -> str:
-        """In a few words: right or wrong, the share of detections lost where there are any, and the noise."""
+        """The verdict in few words: right or wrong, the share of detections lost where there are any, and the noise."""
         right = {True: "right", False: "wrong", None: "not judged"}[self.answer[0]]
         lost = "" if self.kept is None else f"{1 - self.kept:.1%} of the detections lost, "
         return f"{right}, {lost}{self.overall_db:.1f} dB"
@@ -444,7 +454,7 @@ class Verdict(Published):
     def is_better_than(self, other: Verdict) -> bool:
         """True where this one is right and the other not, else where it keeps clearly more detections, else by noise.
 
-        A hundredth of the detections, strictly counted where they are, and a decibel are no difference.
+        No difference are a decibel, and a hundredth of the detections (counted strictly where there is a count).
         """
         if (self.right is True) is not (other.right is True):
             return self.right is True
@@ -455,9 +465,10 @@ class Verdict(Published):
         return more > 0 if abs(more) > _SAME_SHARE else self.overall_db > other.overall_db + _SAME_DB
 
     def beside(self, quantization: Verdict | None) -> Verdict:
-        """The verdict on a package, given the one on the quantization that it was made with, on the same samples.
+        """The verdict on a package, given the verdict on its quantization on the same samples.
 
-        A number that misses its limit is excused where the quantization has the same loss; what that is, is said.
+        A number that misses its limit is excused where the quantization has the same loss; ``cost`` says what the loss
+        is.
         """
         by_chance = any(number.is_open for number in self.failures)
         if quantization is None or (self.right is None and not by_chance):
@@ -467,7 +478,7 @@ class Verdict(Published):
         for number in self.numbers:
             of, limit = found.get((number.output, number.limit.measure, number.part)), number.limit
             if of is not None:
-                # Where the quantization clearly keeps more, more is good in absolute terms.
+                # Where the quantization is clearly better than the limit, the stricter limit ``measure/beside`` counts.
                 clear = limits().limit.get(f"{limit.measure}/beside")
                 limit = clear if clear and clear.holds(of.value) and limit.reason != ASKED else limit
                 number = replace(number, limit=limit, base=of.value, base_words=of.words)
@@ -486,7 +497,7 @@ class Verdict(Published):
         return replace(self, numbers=numbers, right=right, reason=reason, cost=cost)
 
     def lines(self) -> tuple[str, ...]:
-        """For people: the answer with its samples, then every number that counts, misses first."""
+        """The verdict for people: the answer with its samples, then every number that counts, misses first."""
         right, why = self.answer
         word = {True: "yes", False: "no", None: "not judged"}[right]
         first = next(iter(self.numbers), None)
@@ -497,7 +508,7 @@ class Verdict(Published):
         return (*lines, *(f"  {number.subject}: {number}" for number in counting))
 
     def as_published(self) -> Json:
-        """The answer and what it rests on."""
+        """The published fields: the answer and what it rests on."""
         return {
             "right": self.answer[0],
             "reason": self.answer[1],
@@ -513,7 +524,10 @@ class Verdict(Published):
 
     @classmethod
     def from_json(cls, value: Json) -> Verdict:
-        """Back from ``to_json``; raises InputError for anything else. Totals that were not finite are NaN."""
+        """The verdict in the result of ``to_json``; raises InputError for anything else.
+
+        Totals that were not finite are NaN.
+        """
         try:
             return cls(
                 right=value["right"],
@@ -530,7 +544,7 @@ class Verdict(Published):
 
 
 def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: str) -> tuple[bool | None, str]:
-    """Yes, no or None, and why: from numbers, values that are not finite, a ``broken`` reference."""
+    """Yes, no or None, and the reason, from numbers, values that are not finite, and a ``broken`` reference."""
     if any(number.label == "arbitrary" for number in numbers):
         return None, NOT_JUDGED
     if oddities:
@@ -577,5 +591,5 @@ def _or_nan(value: float | None) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Six digits: what lies beyond differs between machines, and the same inputs give the same bytes."""
+    """The number with six digits: further digits differ between machines, and the same inputs give the same bytes."""
     return float(f"{value:.6g}")

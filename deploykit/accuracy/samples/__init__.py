@@ -1,5 +1,5 @@
 """Every input that any judgement uses: calibration data of the user, read and described, or made by stated rules.
 
-Arrays are read with NumPy. Images are looked at (header and end) before anything decodes them: here Pillow, where it is
-installed, else the decoder of whoever needs their pixels; with the recipe that lies beside them in either case.
+Arrays are read with NumPy. The header and end of an image are checked before anything decodes it: here Pillow, where it
+is installed, else the decoder of the tool that needs pixels. Both follow the recipe that lies beside the images.
 """

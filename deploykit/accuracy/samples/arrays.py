@@ -26,17 +26,17 @@ __all__ = ["ARRAY_SUFFIXES", "ArrayHeader", "read_arrays", "read_headers", "writ
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 _LARGEST = 4 << 30
-"""Bytes that the arrays of one .npz may have unpacked: they are held in memory while its samples are read."""
+"""The most bytes of the arrays of one .npz when unpacked: they are held in memory while its samples are read."""
 _SMALL = 256 << 20
 _DENSEST = 20
-"""How many times larger than the file its arrays may be, above ``_SMALL``: real data packs three times at the most."""
+"""How many times larger than the file its arrays may be, above ``_SMALL``: real data packs to a third at best."""
 _LONGEST_HEADER = 1 << 16
 _MAPPED = 16 << 20
 _ZIP = b"PK"
 
 
 class ArrayHeader(Record):
-    """What a file says about one array before it is read; ``size`` is in bytes, ``start`` where they begin."""
+    """The header of one array; ``size`` is in bytes, ``start`` is the position of the values in the file."""
 
     shape: Shape
     dtype: np.dtype[Any]
@@ -90,7 +90,10 @@ def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, n
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
-    """A .npz of arrays under any names: ``numpy.savez`` takes some of them, such as ``file``, for its own arguments."""
+    """Write a .npz of arrays under any names.
+
+    ``numpy.savez`` takes some of them, such as ``file``, for its own arguments.
+    """
     import numpy as np
 
     with zipfile.ZipFile(path, "w") as archive:
@@ -135,7 +138,7 @@ def _member_headers(path: Path, archive: zipfile.ZipFile) -> Iterator[tuple[str,
 
 
 def _header(path: Path, stream: IO[bytes], length: int) -> ArrayHeader:
-    """The header at the start of a stream of ``length`` bytes in all, compared with what is left behind it."""
+    """The header at the start of a stream of ``length`` bytes in all, compared with the bytes behind it."""
     from numpy.lib import format as npy
 
     head = BytesIO(stream.read(_LONGEST_HEADER))

@@ -1,8 +1,8 @@
 """Calibration data of the user: which files there are, how many samples by their headers, and any sample by its place.
 
 It is a folder of images, sounds, .npy or .npz files, or a reader ``module:Class``, which is named and never imported.
-What an array means is decided by the model's inputs, what an image means by its recipe; nothing is guessed from values.
-What the user says about an input (``--input``) is parsed and checked at once; no path of it leaves this file.
+The model's inputs decide what an array means, the recipe what an image means; nothing is guessed from values.
+Statements about an input (``--input``) are parsed and checked at once; no path in them leaves this file.
 """
 
 from __future__ import annotations
@@ -64,15 +64,14 @@ KINDS = {
     **dict.fromkeys(IMAGE_SUFFIXES, "images"),
     SOUND_SUFFIX: "sounds",
 }
-"""What a file of calibration data is by the end of its name, in small letters."""
+"""The kind of a file of calibration data, by the suffix of its name in lower case."""
 _LARGEST_TABLE = 64 << 20
 
 
 class Calibration(Record):
     """Calibration data by kind: ``arrays``, ``images`` (with a recipe) or ``reader`` (``module:Class``).
 
-    Sounds are arrays, by the recipe ``sound``. ``unused`` are the names of files beside them that are of no kind.
-
+    Sounds are arrays, with the recipe ``sound``. ``unused`` are the names of files beside them that are of no kind.
     ``labels`` maps a file to its class where the user gave labels (``labels.csv``, or one folder per class).
     """
 
@@ -151,9 +150,9 @@ def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:
 
 
 class SamplePlace(Struct, frozen=True):
-    """Where one sample lies: the file, its array per input, and which of the samples in those arrays it is.
+    """The place of one sample: the file, its array per input, and its index in those arrays.
 
-    Of an image or a sound ``recipe`` says how it feeds the one input.
+    ``recipe`` says how an image or a sound feeds its one input; None for arrays.
     """
 
     file: Path
@@ -237,7 +236,7 @@ def places_in(
 
 
 def _numbered(headers: Mapping[str, ArrayHeader]) -> list[dict[str, str]]:
-    """The arrays of each sample, by the name they have in it; in the order of their numbers where they have some."""
+    """The arrays of each sample, by their name in the sample; ordered by number where the keys have numbers."""
     if not headers or not all(key.partition(":")[0].isdecimal() and ":" in key for key in headers):
         return [{key: key for key in headers}]
     samples: dict[int, dict[str, str]] = {}
@@ -270,7 +269,7 @@ def _named(
 
 
 def _together(file: Path, shapes: Mapping[InputSpec, Shape]) -> int:
-    """How many samples the arrays hold: as many as the longest; one that holds a single value is fed to all."""
+    """The number of samples in the arrays of a file: the longest array's. An array of one sample is fed to all."""
     counts: dict[str, int] = {}
     for spec, shape in shapes.items():
         count = _count(shape, spec)
@@ -286,7 +285,10 @@ def _together(file: Path, shapes: Mapping[InputSpec, Shape]) -> int:
 
 
 def _count(shape: Shape, spec: InputSpec) -> int | None:
-    """How many samples an array of this shape holds, in the layout that the input had or has; None for no such one."""
+    """How many samples an array of this shape holds, in the layout that the input has or had.
+
+    None where it does not fit.
+    """
     if spec.given and (found := _count(shape, spec.as_given)) is not None:
         return found
     if spec.fits(shape):
@@ -327,7 +329,7 @@ def _part(array: Any, spec: InputSpec, index: int) -> Any:
 
 
 def _typed(file: Path, array: Any, spec: InputSpec) -> Any:
-    """Floats in the width the model wants, integers where they fit; anything else is refused."""
+    """The array in the input's type: floats in any width, integers where they fit; InputError for anything else."""
     import numpy as np
 
     wanted = spec.numpy_type
@@ -360,7 +362,7 @@ _FORMS = "NAME=VALUE (a number, or numbers with commas), NAME=LOW..HIGH or NAME=
 
 
 class Declaration(Record):
-    """What one input is: fixed ``values`` that broadcast to its shape, a range with both ends included, or a file.
+    """What the user stated for one input: values that broadcast to its shape, a range with both ends, or a file.
 
     A file holds one or several samples of the input.
     """
@@ -401,7 +403,7 @@ def parse_declarations(texts: Iterable[str], inputs: tuple[InputSpec, ...]) -> d
 
 
 def _split(text: str, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, str]:
-    """The input and what is said of it. Names may hold '=' themselves: the longest that matches is meant."""
+    """The input and the text behind its name. Names may hold '=' themselves: the longest that matches is meant."""
     matching = [spec for spec in inputs if text.startswith(f"{spec.name}=")]
     if matching:
         spec = max(matching, key=lambda item: len(item.name))
@@ -441,7 +443,7 @@ def _declaration(text: str, spec: InputSpec, said: str) -> Declaration:
 
 
 def _number(text: str, spec: InputSpec, word: str) -> _Number:
-    """A number that the type of the input holds."""
+    """The number in a word; UsageError where the input's type does not hold it."""
     import numpy as np
 
     dtype = spec.numpy_type

@@ -1,6 +1,6 @@
-"""Looks at calibration data: file by file, in the first layers of the model, and how settled the ranges are.
+"""Measures calibration data: file by file, in the first layers of the model, and how settled the ranges are.
 
-It measures only: what is good or bad about the data is said by ``data_rules``.
+It measures only; ``data_rules`` says what is good or bad about the data.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from deploykit.system.files import read_regular
 __all__ = ["LOOKED_AT", "MOST", "data_fit", "range_growth", "survey", "takes_pictures"]
 
 LOOKED_AT = 8
-"""Samples that the first layers are run on; spread over what is given."""
+"""Samples on which the first layers are run; they are spread over all that are given."""
 MOST = 32
-"""Samples that ranges are measured on at most; of more than that nothing is said."""
+"""The most samples on which ranges are measured; where there are more, nothing is said about the growth of ranges."""
 _LEAST = 4  # a half of fewer samples says nothing
 _COVERED = 0.9
 _ENDS = ("ReduceMin", "ReduceMax")
@@ -79,7 +79,7 @@ def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
 
 
 def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
-    """Every sample of every file; constant and near-equal ones are told by the first input."""
+    """The survey of array files, sample by sample; the first input tells constant samples and near-equal neighbours."""
     unusable: list[tuple[str, str]] = []
     digests: dict[str, str] = {}
     constant: list[str] = []
@@ -102,7 +102,7 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
                     constant.append(name)
                 sketch = first[:: max(1, first.size // _SKETCH)]
                 sketch = sketch - sketch.mean()
-                # In rows of features the columns differ so much that all rows look alike.
+                # Columns of feature rows differ so much that all rows look alike.
                 if last is not None and last.shape == sketch.shape and given.ndim > 2:
                     length = float(np.linalg.norm(sketch) * np.linalg.norm(last))
                     correlations.append(float(sketch @ last) / length if length else 0.0)
@@ -130,7 +130,7 @@ def _groups(digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
 
 
 def _counts_frames(files: Sequence[Path]) -> bool:
-    """True when the names of all files speak of frames, and nine in ten count on by one."""
+    """True when the names of all files speak of frames, and nine in ten numbers follow the one before."""
     numbers = [
         int(match[2])
         for path in files
@@ -142,11 +142,11 @@ def _counts_frames(files: Sequence[Path]) -> bool:
 
 
 def range_growth(model: ModelProto, facts: GraphFacts, feeds: Feeds) -> RangeGrowth | None:
-    """Halves of the samples against all of them, over the computed float tensors; None of fewer than four samples.
+    """How much of the range of all samples one half misses, for computed float tensors.
 
-    The model is run with the two ends of each range as its only outputs, so memory is that of one run. The halves are
-    made by each bit of a sample's place, so that the order of the samples says little. Raises InputError for a sample
-    that does not fit the model.
+    None for fewer than four samples. The model is run with the two ends of each range as its only outputs, so memory is
+    that of one run. The halves are made by each bit of a sample's index, so that the order of the samples matters
+    little. Raises InputError for a sample that does not fit the model.
     """
     tensors = facts.tensors.items()
     names = [name for name, t in tensors if t.producer is not None and t.dtype == "float" and not t.is_weight]
@@ -186,7 +186,7 @@ def _first_float(facts: GraphFacts) -> tuple[str, int]:
 
 
 def data_fit(model: ModelProto, facts: GraphFacts, feeds: Feeds, known: DataFit) -> DataFit:
-    """What is ``known``, and of a float model what a few samples tell about its first float input.
+    """``known`` with what a few samples of a float model tell about its first float input.
 
     The weights of a model that takes pictures are loaded. Raises InputError where its first layers do not run on them.
     """
@@ -197,7 +197,7 @@ def data_fit(model: ModelProto, facts: GraphFacts, feeds: Feeds, known: DataFit)
     values = [np.asarray(feed[name], np.float64) for feed in some]
     low, high = min(float(value.min()) for value in values), max(float(value.max()) for value in values)
     graph, chain, reached = GraphPieces(model, facts.outputs), list[NodeFact](), name
-    # The nodes behind a picture for as long as each result has one reader.
+    # The nodes behind a picture, as long as each result has one reader.
     while colours and len(chain) < _STEPS and (reader := facts.only_reader(reached)) is not None:
         chain.append(reader)
         reached = reader.outputs[0]
@@ -233,7 +233,10 @@ def _preparation(
     name: str,
     changes: Mapping[str, list[Numbers]],
 ) -> Preparation | None:
-    """What the BatchNormalization right behind a convolution says of the data; None of one that was never trained."""
+    """How far data is from the statistics of the BatchNormalization right behind a convolution.
+
+    None where there is no such norm, or it was never trained.
+    """
     place = next((at for at, node in enumerate(chain) if node.op_type == "BatchNormalization"), 0)
     if not place or not has(chain[place - 1], Trait.CONVOLVES):
         return None
@@ -259,7 +262,7 @@ def _preparation(
 
 
 def _changes(given: Sequence[Numbers], low: float, high: float, colours: int) -> dict[str, list[Numbers]]:
-    """The data as it would be with another preparation; only such as make sense for its range."""
+    """The data as it would be with other preparations, by name; only those that make sense for its range."""
     found: dict[str, list[Numbers]] = {}
     unit: list[Numbers] = [np.asarray(value, np.float32) for value in given]
     if low >= 0 and high > 2:
@@ -276,7 +279,7 @@ def _changes(given: Sequence[Numbers], low: float, high: float, colours: int) ->
 
 
 def _runner(graph: GraphPieces, feeds: Feeds, name: str, output: str) -> _Run:
-    """Gives what one tensor holds for other values of one input, as channels times the rest."""
+    """A function that gives one tensor for other values of one input, as channels times the rest."""
     places, todo = set[int](), [output]
     while todo:
         maker = graph.makers.get(todo.pop())

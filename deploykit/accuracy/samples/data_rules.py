@@ -16,11 +16,12 @@ __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation
 
 
 class Survey(Published):
-    """What was seen. ``unusable`` are (file, why); ``identical`` are groups of equal samples by name.
+    """What was seen of calibration data.
 
-    ``neighbours`` is the median correlation of samples that follow each other, None where it was not measured;
-    ``numbered_frames`` tells that the file names count frames without gaps, and that nothing better was measured.
-    ``misfit`` is an image recipe whose result does not fit the model.
+    ``unusable`` are (file, why); ``identical`` are groups of equal samples by name. ``neighbours`` is the median
+    correlation of samples that follow each other, None where it was not measured; ``numbered_frames`` is True when the
+    file names count frames without gaps and correlation was not measured. ``misfit`` says why the result of an image
+    recipe does not fit the model.
     """
 
     kind: str
@@ -36,14 +37,14 @@ class Survey(Published):
     misfit: str = ""
 
     def as_published(self) -> Json:
-        """For a package's record."""
+        """The fields that a package's record holds."""
         return {name: getattr(self, name) for name in ("kind", "origin", "samples", "unusable", "labels")}
 
 
 class Preparation(Record):
-    """What the first BatchNormalization says: its distance from the data as given, and from the data changed.
+    """How far data is from the statistics in the first BatchNormalization: as it is given, and after each change.
 
-    A distance is the mean over channels of what mean and variance differ from those of the training; 0 is equal.
+    A distance is the mean over channels of how mean and variance differ from those of the training; 0 is equal.
     """
 
     node: str
@@ -60,9 +61,10 @@ class Preparation(Record):
 
 
 class FirstLayer(Record):
-    """The first convolution behind a picture: the deviation of what it makes of the data, the median of its channels.
+    """The first convolution behind a picture, and the deviation of its results on the data: the median of its channels.
 
-    Networks are trained so that this is near 1, whatever the scale of their data: it is far off for data of another.
+    Networks are trained so that this is near 1, whatever the scale of their data: it is far off for data of another
+    scale.
     """
 
     node: str
@@ -70,9 +72,10 @@ class FirstLayer(Record):
 
 
 class RangeGrowth(Record):
-    """``unseen`` is the share of ``tensors`` whose range one half of the ``samples`` does not show to nine tenths.
+    """How much ranges still grow.
 
-    It is the mean of several halves.
+    ``unseen`` is the share of ``tensors`` of whose range one half of the samples shows less than nine tenths: the mean
+    over several halves of ``samples``.
     """
 
     samples: int
@@ -81,9 +84,10 @@ class RangeGrowth(Record):
 
 
 class DataFit(Record):
-    """What was seen. ``divides_by`` is what the model itself divides its input by, 0 for nothing.
+    """What was seen of data in front of a model.
 
-    ``growth`` is None where ranges do not come from this data, or only some of its samples were looked at.
+    ``divides_by`` is the number that the model divides its input by, 0 for none. ``growth`` is None where ranges do not
+    come from this data, or only some of its samples were looked at.
     """
 
     origin: str
@@ -103,7 +107,7 @@ GUIDELINE_RULES = Registry[Survey]("calibration")
 FIT_RULES = Registry[DataFit]("calibration-fit")
 
 _GUIDE = "vendor user guide UG1414, quantizer flow: 100 to 1000 calibration images"
-_FEW = 100  # the lower end of that guide
+_FEW = 100  # the lower end of the guide
 _MEASURED = ["deploykit: measured on the calibration data"]
 _FITTED = ["deploykit: measured on the calibration data and the float model"]
 # The deviation of what a first convolution makes is near 1 where its data is of the scale that it was trained on, and

@@ -1,9 +1,9 @@
 """Which values an input may hold, as far as the graph, its quantizers or the encodings say; the rest stays unknown.
 
-What each reader of an integer tensor states is told backwards to the input, through operators that move values or shift
-and scale them by constants. Limits that a reader enforces (an index, a stored grid) count before what a comparison
-suggests. Arrays between two ends are made of the seed, the input's name and the number of the set alone, and never
-leave the ends. Nothing is run.
+Statements of each reader of an integer tensor are carried backwards to the input, through operators that move values or
+shift and scale them by constants. Limits that a reader enforces (an index, a stored grid) count before what a
+comparison suggests. Arrays between two ends depend on the seed, the input's name and the number of the set alone, and
+never leave the ends. Nothing is run.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = [
 ]
 
 ReadConstant: TypeAlias = Callable[[str], "Numbers | None"]
-"""The values of a stored tensor, or None for one that is computed or not read."""
+"""A function that gives the values of a stored tensor, or None for one that is computed or not read."""
 
 # Ops whose first input (of Concat: every input) keeps its values.
 _MOVES = ops(Trait.REARRANGES) | {"Concat", "Pad", "ReduceMax", "ReduceMin"}
-# Ops that tell what is stated of their result to their operand.
+# Ops that carry statements about their result to their operand.
 _PULLS = frozenset({"Add", "Cast", "Clip", "Div", "Mul", "Sub", "Where"})
 # Ops whose second input is an index into their first.
 _INDEXED = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
@@ -52,7 +52,7 @@ _STORED = ops(Trait.INTEGER_LINEAR) | {"DequantizeLinear"}
 _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 # Ops behind an input that leave every value as it is, so that an entry of their result is one of the input.
 _KEEPS = ops(Trait.PERMUTES) | {"Cast"}
-# From this factor on a mask is made into what is added to scores before a Softmax (-100, -1e4, -3.4e38).
+# A mask multiplied by at least this becomes a summand of scores before a Softmax (-100, -1e4, -3.4e38).
 _FAR = 100.0
 
 
@@ -70,7 +70,7 @@ class Domain(Record, kw_only=False):
 
 
 class _Rank(IntEnum):
-    """How much a statement counts: those of a higher rank leave the lower ones out."""
+    """The rank of a statement: only the statements of the highest rank count."""
 
     UNKNOWN = 0
     LOOKS_LIKE = 1  # compared with 0 or 1
@@ -119,7 +119,7 @@ def _domain(dtype: str, stated: tuple[_Stated, ...]) -> Domain:
         return Domain(low=0, high=1, why="nothing in the graph looks at its values")
     if rank is _Rank.UNKNOWN:
         return Domain(heard[0].why, node=heard[0].node)
-    # Whole numbers inside the stated ones, within what the type holds; None for an open end.
+    # The range is cut to whole numbers that the type holds; None is an open end.
     least, most = INTEGER_RANGES.get(dtype, (-math.inf, math.inf))
     start, end = max(item.low for item in heard), min(item.high for item in heard)
     low = math.ceil(max(start, least)) if math.isfinite(start) else None
@@ -133,7 +133,7 @@ def _domain(dtype: str, stated: tuple[_Stated, ...]) -> Domain:
 
 
 class _Readings(Record):
-    """What the readers of each tensor state, the last tensors of the graph first."""
+    """What the readers of each tensor state, filled from the last tensor of the graph to the first."""
 
     facts: GraphFacts
     read: ReadConstant
@@ -201,7 +201,7 @@ class _Readings(Record):
                 yield replace(item, low=max(item.low, -(wrapped or 0.0))) if is_index else item
 
     def _of_arithmetic(self, node: NodeFact, name: str, behind: Iterable[_Stated]) -> list[_Stated] | None:
-        """What is stated of the result, told of the operand; None where nothing is stated."""
+        """Statements about an arithmetic operator's result, carried to its operand; None where nothing is stated."""
         op, other, first = node.op_type, self._beside(node, name), node.inputs[0] == name
         is_float = self.facts.tensors[name].is_float
         readers = self.facts.consumers_of(node.outputs[0])
@@ -254,14 +254,14 @@ class _Readings(Record):
                 yield item
 
     def _constant(self, name: str) -> Interval | None:
-        """The smallest and largest value of a stored tensor."""
+        """The smallest and largest value of a stored tensor; None where it is computed, not numeric or not finite."""
         values = self.read(name) if name else None
         if values is None or not values.size or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
             return None
         return float(values.min()), float(values.max())
 
     def _beside(self, node: NodeFact, name: str) -> Interval | None:
-        """The constant on the other side of a binary operator."""
+        """The least and greatest value of the constant on the other side of a binary operator, else None."""
         others = [given for given in node.inputs if given != name]
         return self._constant(others[0]) if len(others) == 1 else None
 
@@ -274,7 +274,7 @@ class _Readings(Record):
         return None if shift is None else shift[0]
 
     def _rows(self, node: NodeFact) -> int | None:
-        """How many rows an index chooses from: the least of the dimensions that it counts off."""
+        """How many rows an index chooses from: the least of the dimensions that it indexes; None where one is open."""
         shapes = [self.facts.tensor(name).shape for name in node.inputs[:2]]
         table, index = ((),) * 2 if None in shapes else shapes
         first, count = int(node.attributes.get("axis", 0)), 1
@@ -288,7 +288,7 @@ class _Readings(Record):
 
 
 class EncodedRange(Record, kw_only=False, eq=False):
-    """Both ends, as arrays that broadcast to the input's shape, and where they are from, in words."""
+    """A range: both ends, as arrays that broadcast to the input's shape, and where they come from, in words."""
 
     low: Doubles
     high: Doubles
@@ -365,15 +365,18 @@ SETS = (
     *(ValuePoint.UNIFORM, ValuePoint.LOW, ValuePoint.HIGH, ValuePoint.UNIFORM),
     *(ValuePoint.ZERO, ValuePoint.CORNERS, ValuePoint.UNIFORM, ValuePoint.CONSTANT),
 )
-"""What is made of each derived input, set by set; whoever wants fewer gets the first ones."""
+"""The points of each derived input, set by set; a caller who wants fewer sets gets the first ones."""
 VARIED = frozenset({ValuePoint.UNIFORM, ValuePoint.CORNERS})
 """The points whose values differ within one array; both ends are among them."""
 _EXACT = 1 << 31
-"""Up to this many values are counted off; of more, so few are fed that chance spreads them as well."""
+"""A range of at most this many integers is split into equal parts, one value from each.
+
+In a wider range chance spreads the few values as well.
+"""
 
 
 def generator(seed: int, name: str, number: int) -> np.random.Generator:
-    """The random numbers of one input in one set, whatever other inputs there are."""
+    """The random generator of one input in one set, whatever other inputs there are."""
     return np.random.default_rng([seed & 0xFFFFFFFF, zlib.crc32(name.encode()), number])
 
 
@@ -385,7 +388,7 @@ def make_floats(
     dtype: np.dtype[Any],
     rng: np.random.Generator,
 ) -> Numbers:
-    """Floats from ``low`` to ``high``, which broadcast to ``shape``; rounding to ``dtype`` leads out on no side."""
+    """Floats from ``low`` to ``high``, which broadcast to ``shape``; rounding to ``dtype`` does not leave the range."""
     match point:
         case ValuePoint.LOW:
             values = low
@@ -409,14 +412,17 @@ def make_floats(
 
 
 def _sides(shape: Shape, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """One end or the other, each for half of the elements."""
+    """True for half of the elements and False for the others, at random: which of the two ends each one takes."""
     return np.asarray(rng.permutation(np.arange(math.prod(shape)) % 2 == 0).reshape(shape))
 
 
 def make_integers(
     point: ValuePoint, low: int, high: int, shape: Shape, dtype: np.dtype[Any], rng: np.random.Generator
 ) -> Numbers:
-    """Integers from ``low`` to ``high``; uniform ones are every value in turn, evenly dense where there is no room."""
+    """Integers from ``low`` to ``high``.
+
+    Uniform ones take every value in turn, or are spread evenly where there are more values than elements.
+    """
     match point:
         case ValuePoint.LOW | ValuePoint.HIGH | ValuePoint.ZERO:
             value = {ValuePoint.LOW: low, ValuePoint.HIGH: high, ValuePoint.ZERO: min(max(0, low), high)}[point]

@@ -1,8 +1,8 @@
-"""The one place where inputs come from: whatever runs a model to judge it runs it on what ``gather`` returns.
+"""The one place where inputs come from: whatever runs a model to judge it runs it on the samples of ``gather``.
 
-Each input has its own source, the best there is for it; nothing is said about what may be concluded beyond the label.
-``record`` chooses the few samples that a package keeps, so that it can be judged on the same data later. Only what was
-given or declared is kept: the rest is made again, and must not come back with a better label than it had.
+Each input has its own source, the best there is for it; its label alone says what may be concluded. ``record`` chooses
+the few samples that a package keeps, so that it can be judged on the same data later. Only given or declared values are
+kept: the others are made again, and must not come back with a better label than they had.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ __all__ = [
 ]
 
 MOST = 8
-"""Samples that a judgement uses when nobody says otherwise."""
+"""The number of samples that a judgement uses when nobody says otherwise."""
 
 RECORDED_FILE = "calibration/samples.npz"
 EXPECTED_FILE = "artifacts/expected.npz"
-"""What was computed of the recorded samples when the package was made: in float, and on the emulator."""
+"""The outputs of the recorded samples, computed when the package was made: in float, and on the emulator."""
 _MARK = "sha256"
 _MOST_SAMPLES = 8
 _MOST_BYTES = 32 << 20
@@ -72,8 +72,10 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _ARBITRARY_SETS = 4
 _READ = 1 << 16
 _LARGEST = 64 << 20
-"""Bytes of one sample that is made up, of which there are several at once: five images in 4K, or the caches of a small
-language model."""
+"""The most bytes of one made-up sample, of which there are several at once.
+
+It is enough for five images in 4K, or the caches of a small language model.
+"""
 
 
 class InputSource(Published, kw_only=False):
@@ -86,8 +88,8 @@ class InputSource(Published, kw_only=False):
 class Samples(Published, kw_only=False, eq=False):
     """Inputs to run a model on, and what they mean. ``available`` is how many the user gave, of which some were taken.
 
-    ``points`` says of each sample that was made where its values lie; it is empty for stored ones. ``note`` says why
-    something that was given was not used.
+    ``points`` says where the values of each made sample lie; it is empty for stored samples. ``note`` says why given
+    data was not used.
     """
 
     feeds: tuple[Arrays, ...]
@@ -125,7 +127,7 @@ class Samples(Published, kw_only=False, eq=False):
 
     @property
     def described_for_humans(self) -> str:
-        """One line: how many samples of what kind, and of arbitrary ones which inputs they hang on."""
+        """One line: how many samples of which label, and the inputs that the label comes from."""
         some = f"{self.count} of {self.available}" if self.available > self.count else str(self.count)
         line = f"{some} {self.label} sample{'' if some == '1' else 's'}"
         weak = [name for name, source in self.of_inputs.items() if source.label is self.label]
@@ -144,7 +146,10 @@ _Make: TypeAlias = Callable[[int], Numbers]
 
 
 class _Maker(Record):
-    """One input's values by the number of the set, how many sets differ, and what they mean."""
+    """How the values of one input are made, by the number of the set.
+
+    How many sets differ, and what the values mean.
+    """
 
     source: InputSource
     sets: int
@@ -162,11 +167,11 @@ def gather(
     most: int = MOST,
     seed: int = 0,
 ) -> Samples:
-    """At most ``most`` samples: of each input the best that is known.
+    """At most ``most`` samples, in which each input has the best values that are known.
 
     Calibration data is taken spread over the whole set, first and last included; without it the recorded samples are.
-    What those lack is as declared, else derived from the input's encoding (or the quantizer behind it) or from its
-    domain, else arbitrary. Raises InputError for data that does not fit the model's inputs, UsageError for a
+    An input that these lack is as declared, else derived from the input's encoding (or the quantizer behind it) or from
+    its domain, else arbitrary. Raises InputError for data that does not fit the model's inputs, UsageError for a
     declaration that the data contradicts.
     """
     said = dict(declared or {})
@@ -199,7 +204,7 @@ def _stored(
     declared: Mapping[str, Declaration],
     most: int,
 ) -> Samples:
-    """Of the inputs that lie in files: calibration data, or what a package keeps."""
+    """The samples that lie in files: calibration data, else the samples of a package. They may lack some inputs."""
     note = ""
     if calibration is not None:
         from deploykit.accuracy.samples.calibration import load_calibration, places_of, read_places
@@ -303,7 +308,7 @@ def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -
 
 
 def _made_up(spec: InputSpec, found: EncodedRange | None, domain: Domain | None, seed: int) -> _Maker:
-    """From the encoding's range, within what the graph states of integers; arbitrary where neither says enough.
+    """A maker of values in the encoding's range, within the domain of integers; arbitrary where neither says enough.
 
     Arbitrary are standard normal floats, and integers from the end that is known, else 0 and 1: something to run.
     """
@@ -335,16 +340,16 @@ def _made_up(spec: InputSpec, found: EncodedRange | None, domain: Domain | None,
 
 
 def _points(spec: InputSpec, seed: int, make: Callable[..., Numbers], *ends: Any) -> _Make:
-    """What ``make`` gives between these ends for each point in turn."""
+    """A function that calls ``make`` with these ends for each point of ``SETS`` in turn."""
     rest, sets = (spec.made_shape, spec.numpy_type), len(SETS)
     return lambda number: make(SETS[number % sets], *ends, *rest, generator(seed, spec.name, number))
 
 
 def record(samples: Samples, *, keep: bool = True) -> tuple[Json, bytes | None]:
-    """What the manifest says of samples, and the bytes of ``samples.npz``, None where nothing is kept.
+    """The manifest's record of samples, and the bytes of ``samples.npz``, None where nothing is kept.
 
-    At most eight samples, of 32 MiB, spread over those there are. Without ``keep`` only their SHA-256, in their order.
-    The same samples give the same bytes.
+    At most eight samples and 32 MiB are kept, spread over all samples. Without ``keep`` only their SHA-256 is recorded,
+    in their order. The same samples give the same bytes.
     """
     names = sorted(name for name, source in samples.of_inputs.items() if source.label in _KEPT)
     feeds = [{name: feed[name] for name in names} for feed in samples.feeds] if names else []
@@ -373,9 +378,10 @@ def _digest(feed: Arrays) -> str:
 
 
 def record_expected(feeds: Iterable[Arrays], sides: Mapping[str, Iterable[Arrays]], label: Label) -> bytes | None:
-    """The outputs of each sample by who computed them, to be kept beside samples of this label; None where none are.
+    """The outputs of each sample by who computed them, as bytes to keep beside samples of this label.
 
-    The same outputs give the same bytes. ``read_expected`` finds them by the samples' values.
+    None for samples that are not kept, or too many bytes. The same outputs give the same bytes. ``read_expected`` finds
+    them by the samples' values.
     """
     if label not in _KEPT:
         return None
@@ -387,9 +393,9 @@ def record_expected(feeds: Iterable[Arrays], sides: Mapping[str, Iterable[Arrays
 
 
 def read_expected(path: Path, feeds: Iterable[Arrays]) -> dict[str, list[Arrays]]:
-    """What each side gave for these very samples, in their order; empty where one of them is not there.
+    """The recorded outputs of these very samples by who computed them, in order; {} where a sample was not recorded.
 
-    Raises InputError for a file that is none.
+    Raises InputError for a file that cannot be read.
     """
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -420,7 +426,7 @@ def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Arrays, ..
 
 
 def _packed(feeds: Iterable[Arrays]) -> bytes:
-    """An .npz without times, and unpacked: what a packer makes of the same bytes depends on its version."""
+    """The bytes of an .npz without times and without compression, whose result depends on the packer's version."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
         for number, feed in enumerate(feeds):

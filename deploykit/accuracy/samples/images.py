@@ -1,7 +1,7 @@
-"""Images and sounds as samples: is a file complete, the recipe by which it becomes a tensor, the input that it feeds.
+"""Images and sounds as samples: whether a file is complete, how it becomes a tensor, and which input it feeds.
 
-Headers are read before anything is decoded; pixels need Pillow (the extra ``images``). What no model says is asked for:
-the scale of the values that it was trained on.
+Headers are read before anything is decoded; pixels need Pillow (the extra ``images``). A recipe must state what no
+model states: the scale of the values that the model was trained on.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ __all__ = [
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 RECIPE_FILE = "calibration.toml"
 WANTED = "pip install 'deploykit[images]'"
-"""What makes images readable here."""
-# By its first bytes, what stands at the end of a file of each format (PNG specification, section 5; ITU T.81, annex B).
+"""The command after which images can be read here."""
+# How a file of each format ends, by its first bytes (PNG specification, section 5; ITU T.81, annex B).
 _FORMATS = {b"\x89PNG\r\n\x1a\n": b"IEND", b"\xff\xd8": b"\xff\xd9", b"BM": b""}
 _LARGEST = 1 << 30
 
 
 def inspect_image(path: Path) -> None:
-    """Raises InputError for a file that is no image, or was cut off; what is damaged inside of it the decoder says."""
+    """Raise InputError for a file that is no image or was cut off; damage inside the image is found by the decoder."""
     data = read_regular(path, limit=_LARGEST)
     end = next((end for start, end in _FORMATS.items() if data.startswith(start)), None)
     if end is None:
@@ -97,7 +97,7 @@ class ImageRecipe(Published):
 def read_recipe(folder: Path, inputs: tuple[InputSpec, ...] = ()) -> ImageRecipe:
     """The recipe of a folder of images; raises UsageError when it has none, because guessing one gives wrong ranges.
 
-    What is to be written is one line for a shell, with the size and the layout only where no input has them.
+    The error suggests one line for a shell, with the size and the layout only where no input has them.
     """
     path = folder / RECIPE_FILE
     if not path.is_file():
@@ -116,7 +116,7 @@ def read_recipe(folder: Path, inputs: tuple[InputSpec, ...] = ()) -> ImageRecipe
 
 
 def fit_recipe(recipe: ImageRecipe, inputs: tuple[InputSpec, ...]) -> ImageRecipe:
-    """What a recipe leaves out, as the model's only input of pictures has it: the size, and where the colours stand."""
+    """The recipe completed by the model's only input of pictures: its size, and where the colours stand."""
     named = [spec for spec in inputs if recipe.input in ("", spec.name) and len(spec.shape) == 4]
     shapes = [spec.shape for spec in named if 3 in (spec.shape[1], spec.shape[3])]
     shape = shapes[0] if len(shapes) == 1 else (None, 3, None, None)
@@ -155,7 +155,7 @@ def images_misfit(
 
 
 def read_image(path: Path, recipe: ImageRecipe, spec: InputSpec) -> Any:
-    """What the input is fed for one image, of the input's type; raises InputError with the file."""
+    """The array that the input is fed for one image, of the input's type; raises InputError with the file."""
     from deploykit.accuracy.samples.decoding import decoded
 
     inspect_image(path)
@@ -206,7 +206,7 @@ def read_sound_recipe(folder: Path) -> SoundRecipe:
 
 
 def sound_length(path: Path) -> int:
-    """How many values one channel has, by the header, which must be right; raises InputError."""
+    """The number of values of one channel, by the header; raises InputError where the header is wrong."""
     with _opened(path) as (sound, _):
         return int(sound.getnframes())
 
@@ -250,7 +250,10 @@ def _opened(path: Path) -> Iterator[tuple[wave.Wave_read, int]]:
 
 
 def sound_shape(spec: InputSpec, length: int) -> Shape | None:
-    """What an input takes of a sound: its one long axis is time, else the last open one; None where several are."""
+    """The shape that an input takes of a sound of ``length`` values; None where no axis, or several, may be time.
+
+    Its one long axis is time, else the last open one.
+    """
     long = [axis for axis, dim in enumerate(spec.shape) if dim is not None and dim > 1]
     still_open = [axis for axis, dim in enumerate(spec.shape) if dim is None]
     if not spec.is_float or len(long) > 1 or not (long or still_open):

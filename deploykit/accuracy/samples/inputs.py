@@ -1,4 +1,4 @@
-"""What a model wants to be fed, and how much what it is fed means: names, types, shapes and labels, no values."""
+"""The inputs of a model (names, types, shapes) and labels for how much their values mean; it holds no values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 class InputSpec(Record):
     """One input of the model: its NumPy type, and its shape with None where a dimension is not a number.
 
-    ``given`` is the shape that it had before it was turned to channels last, in which its samples may be.
+    ``given`` is the shape that it had before it was turned to channels last; its samples may still have it.
     """
 
     name: str
@@ -39,7 +39,7 @@ class InputSpec(Record):
 
     @property
     def made_shape(self) -> Shape:
-        """The shape of arrays that are made for it: unknown dimensions are 1."""
+        """The shape of arrays that are made for this input: unknown dimensions are 1."""
         return tuple(1 if dim is None else dim for dim in self.shape)
 
     @property
@@ -89,8 +89,8 @@ class Label(StrEnum):
     RECORDED = "recorded"
     """Samples that were given or declared once and are kept in the package."""
     DECLARED = "declared"
-    """What the user said about an input (``--input``)."""
+    """Values that the user stated for an input (``--input``)."""
     DERIVED = "derived"
     """Points of the input's own encoding, or of the domain that the graph states."""
     ARBITRARY = "arbitrary"
-    """Anything else: good for running a graph, no ground for a verdict."""
+    """Anything else: good for running a graph, but no basis for a verdict."""

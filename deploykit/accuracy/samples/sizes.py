@@ -45,7 +45,7 @@ _MOST_TRIALS = 16
 
 
 class PinnedInput(Record):
-    """One input with the shape it gets. ``usual`` is True where only the habit of its kind decides."""
+    """One input with the shape it gets. ``usual`` is True where only the usual size of its kind decides."""
 
     name: str
     shape: Shape
@@ -59,7 +59,7 @@ class PinnedInput(Record):
 
 
 def split_shapes(texts: Iterable[str], inputs: Sequence[InputSpec]) -> tuple[dict[str, Shape], tuple[str, ...]]:
-    """Which ``--input`` texts state a shape, and the others, which state values.
+    """The shapes that ``--input`` texts state, by input, and the other texts, which state values.
 
     ``NAME:1,3,640,640`` always is a shape, ``NAME=1,3,640,640`` is one where the input has as many dimensions and one
     of them is open. Raises UsageError for a shape that the model contradicts.
@@ -86,7 +86,7 @@ def split_shapes(texts: Iterable[str], inputs: Sequence[InputSpec]) -> tuple[dic
 
 
 class _SizeDraft(Struct):
-    """The sizes known so far, by input and axis; dimensions of one symbol are one."""
+    """The sizes known so far, by input and axis; dimensions with one symbol share one size."""
 
     specs: tuple[InputSpec, ...]
     symbols: Mapping[tuple[str, int], str]
@@ -117,12 +117,12 @@ class _SizeDraft(Struct):
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """The shapes that are whole."""
+        """The shapes whose sizes are all known, by input."""
         shapes = {spec.name: self.shape(spec) for spec in self.specs}
         return {name: shape for name, shape in shapes.items() if shape is not None}
 
     def trying(self, more: Mapping[str, int]) -> _SizeDraft:
-        """Another draft with these sizes too, to see what follows."""
+        """A copy of the draft with these sizes too, to see what follows."""
         return _SizeDraft(specs=self.specs, symbols=self.symbols, known={**self.known, **more})
 
 
@@ -136,10 +136,10 @@ def decide_sizes(
     fits: Runs,
     dense: bool,
 ) -> tuple[PinnedInput, ...]:
-    """The shapes of the inputs that are open, but for those whose shape nothing decides.
+    """The shapes of inputs with open dimensions, except inputs whose shape nothing decides.
 
-    ``runs`` tells whether the model runs at shapes, ``fits`` whether nothing speaks against them, at less cost,
-    ``dense`` whether its outputs grow with the picture, as those of detectors do.
+    ``runs`` tells whether the model runs at given shapes, ``fits`` whether nothing speaks against them, at less cost,
+    ``dense`` whether the model's outputs grow with the picture, as those of detectors do.
     """
     specs = input_specs(facts)
     # The symbol of each open dimension; "?" and the like name nothing.
@@ -156,7 +156,7 @@ def decide_sizes(
     single = _settle_batch(draft, facts)
     _settle_by_metadata(draft, metadata)
     _settle_by_trial(draft, facts, lambda shapes: fits(shapes) and runs(shapes), dense=dense)
-    # A model that stacks or folds its rows, as frames of sound, does not fit together with one of them.
+    # A model that stacks or folds its rows, such as frames of sound, does not fit together with one row.
     trials = (draft.trying(dict.fromkeys(single, rows)) for rows in _ROWS)
     fitting = next((trial for trial in trials if not single or fits(trial.shapes)), draft)
     alone = "one sample at a time" if fitting.known == draft.known else "the fewest rows that fit its operators"
@@ -177,7 +177,10 @@ def decide_sizes(
 
 
 def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> set[str]:
-    """One sample: the first dimension, dimensions that are called a batch, and what is open in a state. Their keys."""
+    """Set to one the first dimension, dimensions that are called a batch, and open ones of a state.
+
+    Returns their keys.
+    """
     single = set()
     outputs = {tuple(d if isinstance(d, int) else None for d in facts.tensors[n].shape or ()) for n in facts.outputs}
     for spec in draft.specs:
@@ -193,7 +196,7 @@ def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> set[str]:
 
 
 def _settle_by_metadata(draft: _SizeDraft, metadata: Mapping[str, str]) -> None:
-    """``imgsz`` is what ultralytics writes into its exports: height and width."""
+    """Take height and width from ``imgsz``, which ultralytics writes into its exports."""
     try:
         said = json.loads(metadata.get("imgsz", "null"))
     except ValueError:
@@ -210,7 +213,7 @@ def _settle_by_metadata(draft: _SizeDraft, metadata: Mapping[str, str]) -> None:
 
 
 def _picture_axes(spec: InputSpec) -> tuple[int, int] | None:
-    """(height, width) of an input that takes pictures."""
+    """(height, width) axes of an input that takes pictures, else None."""
     if len(spec.shape) != 4:
         return None
     if spec.shape[1] in _CHANNELS:
@@ -220,10 +223,10 @@ def _picture_axes(spec: InputSpec) -> tuple[int, int] | None:
 
 def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense: bool) -> None:
     """Try usual sizes until the model runs, one input after the other; what no usual size fits stays open."""
-    # An input that looks like a state, beside others: the model is fed piece by piece.
+    # An input that looks like a state, beside others, means that the model is fed piece by piece.
     states = [spec for spec in draft.specs if len(spec.shape) == 3 and spec.shape[-1] is not None]
     streams = bool(states) and len(facts.inputs) > 1
-    # Compilers write a recurrent layer out, step by step: the fewest usual ones, not the most.
+    # Compilers write a recurrent layer out step by step: the fewest usual steps come first.
     steps = any(node.op_type.endswith(("GRU", "LSTM", "RNN")) for node in facts.nodes)
     for spec in draft.specs:
         if not draft.open_axes(spec):
@@ -233,7 +236,7 @@ def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense:
             trial = draft.trying({draft.key(spec, axis): shape[axis] for axis in draft.open_axes(spec)})
             return len(trial.shapes) < len(trial.specs) or runs(trial.shapes)
 
-        # Keras feeds numbers of words as floats: they are made integers, and something is looked up by them.
+        # Keras feeds numbers of words as floats, which are cast to integers and used as indices.
         casts = [node for node in facts.consumers_of(spec.name) if node.op_type == "Cast"]
         readers = [reader for node in casts for reader in facts.consumers_of(node.outputs[0])]
         words = not spec.is_float or any(reader.op_type == "Gather" for reader in readers)
@@ -286,14 +289,14 @@ def _usual_shapes(
 
 
 def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -> Runs:
-    """Whether the model runs at given shapes, on ONNX Runtime; the session is opened once, at the first question."""
+    """A function that tells whether the model runs at given shapes; it opens one session, at the first call."""
     from deploykit.accuracy.simulate.sessions import Session
 
     session = cache(lambda: Session(model))
     specs = input_specs(facts)
 
     def runs(shapes: Mapping[str, Shape]) -> bool:
-        # Something to run on that tells nothing but whether the sizes fit: zeros, and true for masks.
+        # Values that tell nothing but whether the sizes fit: zeros, and true for masks.
         feed = {
             spec.name: np.full(
                 shapes.get(spec.name, spec.made_shape),
@@ -312,9 +315,9 @@ def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -
 
 
 def rows_meet(model: ModelProto, sample: Arrays, several: Collection[str]) -> bool:
-    """Whether the rows of the inputs ``several`` change each other's results: steps in time, or members of one set.
+    """True where the rows of the inputs ``several`` change each other's results: steps in time, or members of one set.
 
-    A model that is random or finds its scales while it runs tells nothing, nor does one that does not run on several.
+    False for a model that is random, finds its scales while it runs, or does not run on several rows: it tells nothing.
     """
     if not several or any(
         quantizes_at_run_time(node) or node.op_type.startswith("Random") for node in model.graph.node

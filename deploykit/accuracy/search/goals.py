@@ -17,13 +17,13 @@ from deploykit.findings.records import Published, Record
 __all__ = ["GOAL", "WHOLE", "Goal", "Reached", "goal_for", "parse_goal"]
 
 GOAL = "right"
-"""What is asked for where nobody says a goal: what ``Goal`` says about that name."""
+"""The goal where nobody states one; ``Goal`` says what it asks for."""
 
 WHOLE = "whole"
-"""A goal that nobody types: nothing is lost that would have a wider type named."""
+"""A goal that nobody types: nothing is lost for which a wider type would be named."""
 
 _NO_SIGNAL_DB = 12.0
-"""Of what the judge does not judge: below it noise has a quarter of the signal."""
+"""dB. Where the judge gives no verdict, less counts as short: noise has a quarter of the signal then."""
 _KEPT_SHARE = 0.95
 _PLAIN_DB = 30.0
 
@@ -35,7 +35,7 @@ _EXAMPLES = (
     "the float model's value), drop<=0.5 (in its unit), rise<=1% (of measures like error rates) and metric>=0.75"
 )
 _AT_LEAST, _AT_MOST, _SHARE = (">=", ">"), ("<=", "<"), ("", "%")
-# By name: the signs that it goes with, the usual one first, and its units.
+# The signs of each goal, the usual one first, and its units.
 _FORMS = {
     "sqnr": (_AT_LEAST, ("", "db")),
     "drop": (_AT_MOST, _SHARE),
@@ -51,8 +51,9 @@ _COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operato
 class Reached(Published):
     """What one candidate reached. ``metric`` and ``reference`` are values of the user's own measure.
 
-    ``right`` is the judge's word and ``reason`` what it rests on; ``detections`` are counted where there are any.
-    ``words`` are the verdict's; ``short`` is as well, or else that a verdict is open and little of the signal is left.
+    ``right`` is the judge's answer and ``reason`` what it rests on; ``detections`` are counted where there are any.
+    ``words`` and ``short`` are the verdict's; ``short`` is also True where the verdict is open and little of the signal
+    is left.
     """
 
     WITHOUT = ("reference", "short", "words")
@@ -68,9 +69,9 @@ class Reached(Published):
 
     @classmethod
     def of(cls, verdict: Verdict, **others: Any) -> Reached:
-        """What a verdict may tell; ``others`` are fields that it knows nothing of, or that were measured otherwise.
+        """What a verdict tells; ``others`` are fields that it does not know, or that were measured otherwise.
 
-        On made-up inputs nothing is shown to be right, and no goal that asks for that is reached.
+        On made-up inputs nothing is shown to be right, and no goal that asks for it is reached.
         """
         right, reason = verdict.answer
         short = verdict.is_short or (right is None and verdict.overall_db < _NO_SIGNAL_DB)
@@ -84,11 +85,11 @@ class Reached(Published):
 
 
 class Goal(Record):
-    """One bound. ``lower_is_better`` is for measures like word error rate and perplexity, and turns a drop around.
+    """One measure and its bound. ``lower_is_better`` is for measures like word error rate, and turns a drop around.
 
-    ``kept`` and ``lost`` are shares of the detections that the count shows with 95 % confidence, in both directions:
-    of the float model's that are kept, and of the quantized one's that are not new. ``right`` asks for the judge's yes;
-    of detections for 95 % kept besides, and where there are none for 30 dB.
+    ``kept`` and ``lost`` are shares of the detections that the count shows with 95 % confidence, in both directions: of
+    the float model's that are kept, and of the quantized one's that are not new. ``right`` asks for the judge's yes;
+    besides for 95 % of the detections kept or, where there are none, for 30 dB.
     """
 
     name: str
@@ -99,16 +100,16 @@ class Goal(Record):
 
     @property
     def needs_metric(self) -> bool:
-        """True where the user's own measure is asked about."""
+        """True where the goal is about the user's own measure."""
         return self.name in ("drop", "rise", "metric")
 
     @property
     def asks_outputs(self) -> bool:
-        """True where outputs are needed, which a table of accuracies does not have."""
+        """True where the goal needs outputs, which a table of accuracies does not have."""
         return self.name in ("right", *_SHARES)
 
     def is_met(self, reached: Reached) -> bool | None:
-        """None where what it asks about was not measured, or cannot be shown on so few detections."""
+        """Whether the goal is met; None where its measure was not taken, or cannot be shown on so few detections."""
         if self.name == WHOLE:
             return not reached.short
         if self.name == "right":
@@ -137,7 +138,7 @@ class Goal(Record):
         return reached.reason
 
     def quality(self, reached: Reached) -> float:
-        """What it asks about as one number, more being better: the sure share of detections in percent, dB, a value."""
+        """The goal's measure as one number, more being better: sure share of detections in percent, dB, or a value."""
         if self.needs_metric:
             less = self.lower_is_better or self.name == "rise" or (self.name == "metric" and self.sign.startswith("<"))
             return -reached.metric if less else reached.metric
@@ -146,7 +147,7 @@ class Goal(Record):
         return reached.sqnr_db
 
     def evidence(self, reached: Reached) -> str:
-        """What was measured of what it asks about, in words."""
+        """What was measured for the goal, in words."""
         if self.needs_metric:
             return f"{reached.metric:.6g}"
         if not self.asks_outputs:
@@ -157,7 +158,7 @@ class Goal(Record):
 
     @property
     def share(self) -> float:
-        """The share of detections that is to be kept, where outputs are asked about."""
+        """The share of detections to keep, for goals about outputs."""
         if self.name == "right":
             return _KEPT_SHARE
         bound = self.bound / 100 if self.percent else self.bound
@@ -165,7 +166,7 @@ class Goal(Record):
 
     @property
     def decibels(self) -> float:
-        """The signal to noise that is asked for, where there are no detections; NaN where something else is."""
+        """The signal to noise in dB that is asked for where there are no detections; NaN for other goals."""
         return self.bound if self.name == "sqnr" else _PLAIN_DB if self.name == "right" else math.nan
 
     def _value(self, reached: Reached) -> float:
@@ -187,14 +188,17 @@ class Goal(Record):
 
     @property
     def in_words(self) -> str:
-        """For people, where the short form does not say it all."""
+        """The goal for people, where its short form does not say all."""
         if self.name == "right":
             return f"right: the judge's limits, and {_KEPT_SHARE:.0%} of the detections kept or else {_PLAIN_DB:g} dB"
         return f"{self}, with 95% confidence" if self.name in _SHARES else str(self)
 
 
 def _is_kept(count: KeptCount | None, share: float, *, strictly: bool = False) -> bool | None:
-    """No where the share itself is missed or is not sure enough; None where no count so small could be."""
+    """Whether the share is surely kept.
+
+    False where the share itself is missed or is not sure enough; None where so small a count cannot show it.
+    """
     if count is None:
         return None
     if count.share < share or sum(count.wanted) >= fewest_for(share):
@@ -203,9 +207,10 @@ def _is_kept(count: KeptCount | None, share: float, *, strictly: bool = False) -
 
 
 def goal_for(text: str | None, *, has_metric: bool, may_judge: bool = True, lower_is_better: bool = False) -> Goal:
-    """What is asked, or what is usual: of a measure 1 % at most, else ``right``; of made-up samples signal to noise.
+    """The goal that is asked for, else the usual one.
 
-    Raises UsageError where a measure is asked about and none is given.
+    The usual one is a drop of 1 % at most of a measure, else ``right``, and on made-up samples signal to noise. Raises
+    UsageError where a measure is asked about and none is given.
     """
     usual = "drop<=1%" if has_metric else GOAL if may_judge else f"sqnr>={_PLAIN_DB:g}"
     goal = parse_goal(text or usual, lower_is_better=lower_is_better)
@@ -215,7 +220,7 @@ def goal_for(text: str | None, *, has_metric: bool, may_judge: bool = True, lowe
 
 
 def parse_goal(text: str, *, lower_is_better: bool = False) -> Goal:
-    """Raises UsageError for anything that is not one of the known forms, and for bounds that no model misses."""
+    """The goal in a text; raises UsageError for any unknown form, and for bounds that no model misses."""
     asked = text.strip().lower()
     if asked == GOAL:
         return Goal(name=asked)
@@ -235,7 +240,7 @@ def parse_goal(text: str, *, lower_is_better: bool = False) -> Goal:
     if unit not in units:
         raise UsageError(f"--goal {text!r}: {name} is not in {unit}", next=_EXAMPLES)
     goal = Goal(name=name, sign=sign, bound=float(found["bound"]), percent=unit == "%", lower_is_better=lower_is_better)
-    # Shares lie between nothing and all; all of them can be counted, and never shown.
+    # A share lies between nothing and all; that all are kept can be counted, and never shown.
     if goal.name in _SHARES and not 0 < goal.share < 1:
         raise UsageError(
             f"--goal {text!r}: a share between 0% and 100% is expected",

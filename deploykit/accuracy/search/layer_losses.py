@@ -45,13 +45,13 @@ __all__ = [
     "worst_first",
 ]
 
-_Question: TypeAlias = tuple[bool, tuple[str, ...]]  # only these tensors quantized, or all but these
+_Question: TypeAlias = tuple[bool, tuple[str, ...]]  # (alone, tensors): only these quantized, or all but these
 
 
 class Layer(Record):
     """One operator, a MatMul with its bias, or a norm that is written out.
 
-    ``activations`` are what it makes, and what it reads that nothing makes: inputs and constants.
+    ``activations`` are its results, and those of its inputs that no node makes: graph inputs and constants.
     """
 
     name: str
@@ -61,16 +61,16 @@ class Layer(Record):
 
     @property
     def tensors(self) -> Names:
-        """All of them, weights first."""
+        """All tensors of the layer, weights first."""
         return (*self.weights, *self.activations)
 
 
 def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
-    """The layers that hold some of the given tensors, in graph order; the others of a layer are left out.
+    """The layers that hold some of the given tensors, in graph order; a layer's other tensors are left out.
 
     A tensor that enters the graph belongs to every operator that reads it.
     """
-    heads: dict[int, int] = {}  # the first node of its layer, by node, for those that share a layer
+    heads: dict[int, int] = {}  # the first node of the layer, by node, for nodes that share a layer
     for block in find_blocks(facts):
         if block.kind in NORMS:
             heads.update(dict.fromkeys(block.nodes, block.nodes[0]))
@@ -98,9 +98,10 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
 
 
 def worst_first(runs: PartialRuns, facts: GraphFacts, values: Mapping[str, Value], most: int) -> list[Layer]:
-    """The layers of these tensors by what quantizing them alone costs a float run.
+    """The layers of these tensors, the one first whose quantizing alone costs a float run most.
 
-    From the end of the graph, where a run is short; what lies before the last ``most`` is not measured.
+    They are measured from the end of the graph, where a run is short; those before the last ``most`` are not measured
+    and come last.
     """
     losses, layers = OutputLosses(facts), layers_of(facts, values.keys())[::-1]
     losses.hold(runs.reference)
@@ -110,9 +111,10 @@ def worst_first(runs: PartialRuns, facts: GraphFacts, values: Mapping[str, Value
 
 
 class TensorLoss(Published):
-    """One tensor: ``alone`` when only it is quantized, ``without`` when only it is float; None where not measured.
+    """The losses of one tensor: ``alone`` when only it is quantized, ``without`` when only it is float.
 
-    ``own_db`` is signal to noise of the tensor itself between before and after its quantizer.
+    None if not measured. ``own_db`` is the signal to noise of the tensor's values before its quantizer against those
+    behind it.
     """
 
     name: str
@@ -125,12 +127,15 @@ class TensorLoss(Published):
     without: OutputLoss | None
 
     def as_published(self) -> Json:
-        """The tensor, and what is known of it."""
+        """The published fields; the name is called ``tensor``."""
         return {"tensor": self.name, **published(self, without=("name",))}
 
 
 class LayerLoss(Published):
-    """One layer, all its tensors together. ``weights`` and ``activations``: only these of the layer are quantized."""
+    """The losses of one layer, all its tensors together.
+
+    With ``weights`` and ``activations`` only these of the layer are quantized.
+    """
 
     layer: Layer
     alone: OutputLoss | None
@@ -139,7 +144,7 @@ class LayerLoss(Published):
     activations: OutputLoss | None
 
     def as_published(self) -> Json:
-        """The layer, and what it costs."""
+        """The published layer with its losses."""
         layer = {"layer": self.layer.name, **published(self.layer, without=("name",))}
         losses = published(self, without=("layer", "weights", "activations"))
         return {**layer, **losses, "weights_alone": self.weights, "activations_alone": self.activations}
@@ -151,7 +156,7 @@ _Row = TypeVar("_Row", LayerLoss, TensorLoss)
 class Sensitivity(Published):
     """Everything that was measured, layers and tensors in graph order.
 
-    ``whole`` is the loss with all of them quantized, ``weights`` and ``activations`` with only these. ``unmeasured``
+    ``whole`` is the loss with all tensors quantized, ``weights`` and ``activations`` with only these. ``unmeasured``
     counts the losses that the budget left open; ``precision`` says where the encodings are from.
     """
 
@@ -186,7 +191,7 @@ class Sensitivity(Published):
 
 
 class Budget(Record):
-    """``seconds`` end the measuring (None: never); ``bytes`` are what may be kept of all samples together."""
+    """The bounds of an analysis: ``seconds`` until it ends (None: never), and ``bytes`` kept of all samples."""
 
     seconds: float | None = None
     bytes: int = 2 << 30
@@ -217,7 +222,10 @@ def analyze_files(
 
 
 def quantized_question(model: Path, *, precision: str | None = None, **asked: Any) -> QuestionOfFiles:
-    """Raises UsageError where neither encodings nor a precision say what the model is quantized to, or both do."""
+    """The files as ``read_question`` reads them.
+
+    Raises UsageError where neither encodings nor a precision say what the model is quantized to, or both do.
+    """
     given = read_question(model, **asked)
     if given.encodings is None and precision is None:
         raise UsageError("what is the model to be quantized to?", next="give --encodings, or --precision w8a8")
@@ -298,7 +306,7 @@ class _Measurements:
         self.layers = layers_of(facts, values.keys())
         self.unmeasured = 0
         self._answers: dict[_Question, OutputLoss] = {}
-        self._key = ""  # of a model that is too large to be hashed nothing is kept
+        self._key = ""  # a model that is too large to be hashed has no key, and its answers are not kept
         if not mapped_bytes(model) and model.ByteSize() <= _LARGEST_HASHED:
             fed = [sorted(feed.items()) for feed in exact.feeds]
             said = sha256(pickle.dumps((sorted(values.items()), fed))).hexdigest()
@@ -312,7 +320,7 @@ class _Measurements:
         return self._losses.loss(self._run_all(values={name: self._values[name] for name in names}).reference)
 
     def measure(self, deadline: float | None, tell: Tell) -> None:
-        """Ask everything, until the time is over; layers come first, since they say most."""
+        """Measure everything, until the deadline; layers come first, since they say most."""
         layers = [tuple(sorted(layer.tensors)) for layer in self.layers]
         parts = [tuple(sorted(part)) for layer in self.layers for part in (layer.weights, layer.activations) if part]
         tensors = [(name,) for name in self._values]
@@ -347,7 +355,7 @@ class _Measurements:
         return self._answers.get((alone, tuple(sorted(names))))
 
     def layer_loss(self, layer: Layer) -> LayerLoss:
-        """What is known of one layer."""
+        """The known losses of one layer."""
         return LayerLoss(
             layer=layer,
             alone=self._answer(True, layer.tensors),
@@ -357,7 +365,7 @@ class _Measurements:
         )
 
     def tensor_losses(self) -> Iterator[TensorLoss]:
-        """What is known of every tensor, in the order in which the graph meets them."""
+        """The known losses of every tensor, in the order in which the graph meets them."""
         homes = grouped((name, layer.name) for layer in self.layers for name in layer.tensors)
         for name in sorted(self._values, key=lambda name: self._exact.first_piece([name])):
             stored, value = self._exact.graph.stored.get(name), self._values[name]

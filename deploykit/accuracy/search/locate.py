@@ -1,7 +1,7 @@
 """Finds the operator at which two executions of a graph part, looking at few tensors per round and within a budget.
 
-That is the first whose output is off although what it reads is not; where quality only wears away, the step down. Rows
-behind a choice are matched at every operator. It runs what it is given and judges no device.
+It is the first operator whose output is off although its inputs are not; where quality only wears away, the step down.
+Rows behind a choice are matched at every operator. It runs the given executions and judges no device.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = ["SESSIONS", "Culprit", "Divergence", "Located", "ModelProbe", "Tensor
 __all__ += ["locate", "locate_files"]
 
 
-# So many sessions a search may open, both sides together, unless it is told otherwise.
+# The most sessions that a search opens, both sides together, unless it is told otherwise.
 SESSIONS = 20
 # Values beyond this are compared apart from the rest of their tensor when the rest is much smaller.
 _HUGE = 1e4
-# A stored tensor that is closer to its original than that (dB) is not what an operator fails by.
+# dB. A stored tensor at least this close to its original is not the cause of an operator's failure.
 _ORDINARY_DB = 20.0
-# An operator that loses less (dB) against what it reads is no cause: quality wears away along a graph.
+# dB. An operator that loses less against its inputs is no cause: quality wears away along a graph.
 _STEP_DOWN = 6.0
 
 
@@ -62,7 +62,7 @@ class TensorView(Published):
     not_finite: tuple[int, int] = (0, 0)
 
     def as_published(self) -> Json:
-        """The tensor, then each side."""
+        """The published fields: the tensor, then each side."""
         return {
             "tensor": self.name,
             "sqnr_db": self.sqnr_db,
@@ -74,7 +74,7 @@ class TensorView(Published):
 
 
 class Culprit(Record):
-    """A stored tensor that an operator fails by, and its value of the largest magnitude."""
+    """A stored tensor because of which an operator fails, and its value of the largest magnitude."""
 
     tensor: str
     value: float
@@ -88,7 +88,10 @@ class Culprit(Record):
 
 
 class Divergence(Published):
-    """The operator, its diverging output, and what it reads, on both sides; ``culprit`` is the constant behind it."""
+    """An operator, its diverging output and its inputs, on both sides.
+
+    ``culprit`` is the constant behind the divergence.
+    """
 
     node: str
     op_type: str
@@ -98,10 +101,10 @@ class Divergence(Published):
 
 
 class Located(Published):
-    """``first`` is None when every output agrees. ``rounds`` and ``compared`` say how much was looked at.
+    """The result of a search; ``first`` is None when every output agrees.
 
-    ``hidden`` are computed tensors that one side cannot show: a divergence may lie in one of them instead.
-    ``exhausted`` is True when the budget ended before the search did.
+    ``rounds`` and ``compared`` say how much was looked at. ``hidden`` are computed tensors that one side cannot show: a
+    divergence may lie in one of them instead. ``exhausted`` is True when the budget ended before the search did.
     """
 
     first: Divergence | None
@@ -118,9 +121,9 @@ class Located(Published):
 
 
 class ModelProbe:
-    """An ONNX model as ONNX Runtime runs it on the CPU, without graph optimisations; with the quantizers of encodings.
+    """An ONNX model as ONNX Runtime runs it on the CPU, without graph optimisations.
 
-    Then tensors show their quantized values.
+    With ``encodings`` it has their quantizers, and tensors show their quantized values.
     """
 
     def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
@@ -161,7 +164,7 @@ def locate(
     seen.look(outputs)
     if seen.exhausted:
         raise ToolError("the time was over before the outputs were compared", next="give it more, or fewer samples")
-    # The first tensor that is off; while it lost little at once, the first that is off by clearly more.
+    # The first tensor that is off; while its operator lost little, the first tensor that is clearly worse.
     first = found = seen.first_off(outputs, threshold_db, per_round)
     while found is not None and not seen.steps_down(found):
         found = seen.first_off(outputs, seen.views[found].sqnr_db - _STEP_DOWN, per_round)
@@ -178,7 +181,7 @@ def locate(
 
 
 class _SeenTensors:
-    """What both sides can show (``order``: by place), what was seen of it (``views``), and in how many rounds."""
+    """The tensors that both sides show (``order``: by place), what was seen of them (``views``), and the rounds."""
 
     def __init__(self, facts: GraphFacts, sides: tuple[ModelProbe, ModelProbe], feeds: Feeds, rounds: int) -> None:
         self._facts, self._sides, self._feeds, self._most_rounds = facts, sides, feeds, rounds
@@ -186,7 +189,7 @@ class _SeenTensors:
         known = {n: t for n, t in facts.tensors.items() if not t.is_weight and (t.is_float or not t.dtype)}
         made = [name for node in facts.nodes for name in node.outputs if name in known]
         both = sides[0].tensors & sides[1].tensors
-        # What a Relu alone reads may lack all that it cuts off, and its grid does: the Relu's result counts.
+        # A tensor that only a Relu reads may hold or lack what the Relu cuts off, so the Relu's result counts.
         self._cut = {name for name in made if not known[name].is_output and self._is_only_cut(name)}
         shown = (name for name in made if name in both and name not in self._cut)
         self.order = {name: place for place, name in enumerate(shown)}
@@ -200,14 +203,14 @@ class _SeenTensors:
         return bool(readers) and all(has(node, Trait.CLAMPS) and node.inputs[0] == name for node in readers)
 
     def _layer_of(self, tensor: str) -> NodeFact | None:
-        """What makes a tensor; of a Relu or Clip that alone reads another operator, that one."""
+        """The operator that makes a tensor; for a Relu or Clip that alone reads an operator's result, that operator."""
         maker = self._facts.producer_of(tensor)
         while maker is not None and maker.inputs and maker.inputs[0] in self._cut:
             maker = self._facts.producer_of(maker.inputs[0])
         return maker
 
     def look(self, names: Sequence[str]) -> None:
-        """Show tensors on both sides and compare; of several samples the one that agrees least counts."""
+        """Compare tensors on both sides; of several samples the one that agrees least counts."""
         fresh = [name for name in names if name not in self.views]
         if not fresh:
             return
@@ -225,7 +228,7 @@ class _SeenTensors:
         for name in fresh:
             pairs = [(one[name], two[name]) for one, two in zip(*shown, strict=True) if name in one and name in two]
             views = [_view_of(name, self._rows.matched(name, one, two), one, two) for one, two in pairs]
-            # A tensor that nobody showed counts as equal and unknown.
+            # A tensor that no run showed counts as equal and unknown.
             unseen = TensorView(name=name, sqnr_db=math.inf)
             worst = min(views, key=lambda v: -math.inf if math.isnan(v.sqnr_db) else v.sqnr_db, default=unseen)
             self.views[name] = worst
@@ -234,7 +237,7 @@ class _SeenTensors:
         return name in self.views and not self.views[name].sqnr_db >= threshold
 
     def first_off(self, outputs: Sequence[str], threshold: float, per_round: int) -> str | None:
-        """The first tensor in graph order that an output which is off follows from, and that is off itself."""
+        """The first tensor in graph order that is off and leads to an output that is off; None where no output is."""
         bad = next((name for name in outputs if self._is_off(name, threshold)), None)
         while bad is not None and not self.exhausted:
             suspects = self._suspects(bad, threshold)
@@ -259,19 +262,19 @@ class _SeenTensors:
         return sorted(behind & self.order.keys(), key=self.order.__getitem__)
 
     def steps_down(self, name: str) -> bool:
-        """True where an operator's output is much worse than the worst that it reads, or where that is not known."""
+        """True where an operator's output is much worse than its worst input, or where that is not known."""
         known = [view.sqnr_db for view in self._read_by(self._layer_of(name))]
         value = self.views[name].sqnr_db
         return not known or not math.isfinite(value) or min(known) - value >= _STEP_DOWN
 
     def _read_by(self, maker: NodeFact | None) -> tuple[TensorView, ...]:
-        """What an operator reads, looked at where that is still possible."""
+        """The views of an operator's inputs; those not seen yet are looked at where the budget allows it."""
         names = [name for name in maker.inputs if name in self.order] if maker is not None else []
         self.look(names)
         return tuple(self.views[name] for name in names if name in self.views)
 
     def divergence(self, bad: str) -> Divergence:
-        """An operator's output with what it reads, and the constant behind it."""
+        """The divergence at a tensor: the operator, its inputs, and the constant behind it."""
         maker, layer = self._facts.producer_of(bad), self._layer_of(bad)
         assert maker is not None and layer is not None
         inputs, view = self._read_by(layer), self.views[bad]
@@ -279,7 +282,10 @@ class _SeenTensors:
         return Divergence(node=maker.label, op_type=maker.op_type, output=view, inputs=inputs, culprit=culprit)
 
     def _culprit(self, maker: NodeFact, view: TensorView) -> Culprit | None:
-        """The stored value behind an operator: so large that it takes the whole grid, or not the same on both sides."""
+        """The stored tensor behind a failure: it takes the whole grid, or is not the same on both sides.
+
+        None where no stored tensor does.
+        """
         other: list[Culprit] = []
         reach = max(map(abs, view.left_range))
         for name in self._constants(maker):
@@ -289,7 +295,7 @@ class _SeenTensors:
             flat = np.asarray(one, np.float64).ravel()
             value = float(flat[int(np.argmax(np.where(np.isnan(flat), np.inf, np.abs(flat))))])
             found = Culprit(tensor=name, value=value)
-            # It reaches the output and leaves no step of a 16-bit grid to the rest of it.
+            # The value reaches the output and leaves the rest of it no step of a 16-bit grid.
             is_huge = abs(value) > _HUGE * max(view.typical, 1e-9) and reach >= abs(value) / 2
             if is_huge or not math.isfinite(value):
                 return found
@@ -338,7 +344,7 @@ def _agreement(left: Numbers, right: Numbers) -> float:
     if not np.array_equal(one[odd], two[odd], equal_nan=True) or not np.isfinite(two[~odd]).all():
         return -math.inf
     one, two = one[~odd], two[~odd]
-    # Values from here on would hide an error in all others: anchors of 1e30 among numbers near 1.
+    # Values beyond this would hide an error in all others: anchors of 1e30 among numbers near 1.
     ordinary = np.abs(one) <= max(_HUGE, _HUGE / 10 * float(np.median(np.abs(one)))) if one.size else np.ones(0, bool)
     whole = sqnr_db(one, two)
     return whole if ordinary.all() else min(whole, sqnr_db(one[ordinary], two[ordinary]))

@@ -1,7 +1,7 @@
-"""What runs of all samples lose and reach against a reference run, fast enough to be asked a thousand times.
+"""What runs of all samples lose against a reference run, and which goals they reach; fast enough for a thousand runs.
 
-Rows behind a choice are matched first, as everywhere. Everybody who compares candidates of one model asks here, so
-that a goal means the same everywhere. It runs no model.
+Rows behind a choice are matched first, as everywhere. Every comparison of candidates of one model is made here, so that
+a goal means the same everywhere. It runs no model.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class OutputLoss(Published):
 
     @property
     def db(self) -> float:
-        """Of the output that suffers most."""
+        """The worst output's signal-to-noise ratio in dB."""
         return min(self.outputs.values(), default=math.inf)
 
 
 class OutputLosses:
-    """Holds the reference outputs of all samples. ``shown`` must be in every run: the outputs that nodes make.
+    """Compares runs with the reference outputs of all samples.
 
-    Outputs that no node makes never differ. Those that are no floats are left out where there are others: the distance
-    of two labels says nothing.
+    ``shown`` must be in every run: the outputs that nodes make. Outputs that no node makes never differ. Outputs that
+    are no floats are left out where there are others: the distance of two labels says nothing.
     """
 
     def __init__(self, facts: GraphFacts) -> None:
@@ -57,17 +57,17 @@ class OutputLosses:
         self._reference: Sequence[Arrays] = ()
 
     def hold(self, reference: Sequence[Arrays]) -> None:
-        """Take the float outputs of all samples as what others are compared with."""
+        """Set the float outputs of all samples, with which runs are compared."""
         self._reference = reference
 
     def loss(self, outputs: Sequence[Arrays]) -> OutputLoss:
-        """The loss of one run of all samples."""
+        """The loss of one run over all samples."""
         both = list(zip(self._reference, outputs, strict=True))
         pairs = {n: [(one[n], two[n]) for one, two in both] for n in self._names}
         if self._matches:
             matched = [self._rows.all_matched(self.shown, one, two) for one, two in both]
             pairs = {n: [(sample[n].left, sample[n].right) for sample in matched] for n in self._names}
-        broken = {  # a value became no number, or the shape is another
+        broken = {  # a finite value became infinite or NaN, or the shape differs
             n
             for n, found in pairs.items()
             for one, two in found
@@ -77,9 +77,10 @@ class OutputLosses:
 
 
 class Reaching:
-    """One float model on some samples. ``shown`` must be in every run: the outputs, and what orders their rows.
+    """What runs reach against one float model on some samples.
 
-    What is measured on samples that mean nothing (``label``) is not judged.
+    ``shown`` must be in every run: the outputs that nodes make. On samples that mean nothing (``label``) no verdict is
+    given.
     """
 
     def __init__(self, facts: GraphFacts, *, label: str = Label.GIVEN, metric: UserMetric | None = None) -> None:
@@ -93,7 +94,7 @@ class Reaching:
         self._of_reference = math.nan
 
     def hold(self, feeds: Feeds, reference: Sequence[Arrays]) -> None:
-        """Take the samples and what the float model gives for them; the user's measure is taken of that, too."""
+        """Set the samples and the float model's outputs for them; the user's measure of these outputs is taken, too."""
         self._feeds, self._reference = feeds, reference
         self._losses.hold(reference)
         if self._metric is not None:
@@ -101,7 +102,7 @@ class Reaching:
             self._of_reference = self._metric.measure(rows, rows)
 
     def reached(self, runs: Sequence[Arrays]) -> Reached:
-        """What one run of all samples reaches."""
+        """What one run over all samples reaches."""
         verdict = judge_outputs(self._facts, self._context, self._reference, runs, self._feeds)
         db = self._losses.loss(runs).db
         if self._metric is None:

@@ -1,7 +1,7 @@
 """Lite mixed precision: raises the fewest of the most sensitive layers to a wider type, so that a goal is reached.
 
-What must be raised together is: data that is only moved, all factors of a product, all terms of a sum. It measures on
-the simulation and proposes encodings; what a target makes of them is the verifiers' business.
+Tensors that need one type are raised together: data that is only moved, all factors of a product, all terms of a sum.
+It measures on the simulation and proposes encodings; verifiers say what a target makes of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from deploykit.model.parameters import parameter_uses
 __all__ = ["MOST_SHOWN", "Raised", "Raiser", "WideType", "fewest_wider"]
 
 MOST_SHOWN = 20
-"""Of the layers that cost most, in what is published of a search."""
+"""How many of the layers that cost most are published with a search."""
 
 WideType: TypeAlias = Literal["float16", "int16"]
 
@@ -54,7 +54,7 @@ class RaiseTrial(Published):
     borders: int
 
     def as_published(self) -> Json:
-        """What was not measured is None."""
+        """The published fields; a value that was not measured is None."""
         told = published(self, without=("wide", "count", "reached", "met"))
         return {"to": self.wide, **told, **self.reached.to_json(), "meets_goal": self.met}
 
@@ -73,7 +73,7 @@ class Raised(Published):
 
     @property
     def met(self) -> bool:
-        """True where the goal is reached."""
+        """True where the best trial reaches the goal."""
         return self.best.met
 
     def as_published(self) -> Json:
@@ -82,7 +82,7 @@ class Raised(Published):
 
 
 def _costs(row: LayerLoss) -> Json:
-    """What a layer costs alone, in dB: None where nothing differs, in words where nothing is left."""
+    """What quantizing a layer alone costs, in dB: None where nothing differs, in words where nothing is left."""
     losses = {"weights": row.weights, "activations": row.activations, "together": row.alone}
     known = {name: loss.db for name, loss in losses.items() if loss is not None}
     words = {math.inf: None, -math.inf: "nothing left"}
@@ -94,7 +94,7 @@ def _costs(row: LayerLoss) -> Json:
 
 
 class Raiser(Struct, dict=True):
-    """One quantized model, its layers in the order of their sensitivity, and what its runs are held against."""
+    """One quantized model, its layers in the order of their sensitivity, and the reference of its runs."""
 
     model: ModelProto
     facts: GraphFacts
@@ -110,9 +110,10 @@ class Raiser(Struct, dict=True):
         self._params = parameter_uses(self.facts)
 
     def smallest(self, wide: WideType, goal: Goal, *, more: int = 0) -> Raised:
-        """Bisection over the order, as if more layers were never worse; the cheapest of all that were tried counts.
+        """The search for the fewest layers that reach the goal, by bisection, as if more layers were never worse.
 
-        ``more`` numbers of layers, spread over the order, are tried too. Where none reaches the goal it is the best.
+        The cheapest of all trials that reach it counts; where none does, the best. ``more`` numbers of layers, spread
+        over the order, are tried too.
         """
         for step in range(more):
             self.trial(wide, round(len(self.order) * (step / (more - 1)) ** 2), goal)
@@ -133,7 +134,7 @@ class Raiser(Struct, dict=True):
         return Raised(goal=str(goal), best=best, encodings=encodings, trials=known)
 
     def trial(self, wide: WideType, count: int, goal: Goal) -> RaiseTrial:
-        """Measure the first ``count`` layers; asked again it is known."""
+        """Measure the first ``count`` layers raised to ``wide``; each set is measured once."""
         key = (wide, count)
         if key not in self._known:
             self.tell(f"{count} of {len(self.order)} layers in {wide}")
@@ -205,9 +206,9 @@ class Raiser(Struct, dict=True):
 
 
 _SHARE = 2 / 3
-"""Of the layers: more of them in a wider type are another precision."""
+"""The largest share of the layers: more of them in a wider type are another precision."""
 _WORK, _PER_NODE = 10**12, 10**5
-"""Multiplications, and what calling a node is worth in them, that the order of the layers may take: about a minute."""
+"""The most multiplications for ordering the layers, and how many the call of a node is worth: about a minute."""
 
 
 def fewest_wider(
@@ -219,10 +220,11 @@ def fewest_wider(
     *,
     tell: Tell,
 ) -> tuple[Raised, str] | None:
-    """The fewest layers in a wider type with which the samples keep what is asked, and what that is, in words.
+    """The fewest layers in a wider type with which nothing notable is lost, and a sentence about them.
 
-    None where nothing is lost, and where nothing short of another precision keeps it. The order is bounded by work, not
-    by time: the same model and samples give the same layers on every machine.
+    ``{}`` in the sentence stands for the type. None where nothing is lost, and where nothing short of another precision
+    keeps it. The order is bounded by work, not by time: the same model and samples give the same layers on every
+    machine.
     """
     tell("judging what was quantized on all samples")
     goal, reaching = Goal(name=WHOLE), Reaching(facts)

@@ -21,16 +21,17 @@ __all__ = ["GraphPieces"]
 
 _LEAST_NODES = 8
 _TENSORS_OF_SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceLength")
-"""What gives tensors again; other operators on sequences give sequences, which no model takes as an array."""
+"""Operators on sequences that give tensors; the others give sequences, which no model takes as an array."""
 
 
 class GraphPieces:
     """The nodes of a main graph without its constants, and which piece each belongs to.
 
     ``stored`` are initializers and constants by name, ``reads`` and ``holds`` the computed and the stored tensors that
-    each node reads, bodies of control flow included. ``crossing`` names what a piece makes and later pieces, or those
-    who asked for ``wanted``, read. A sequence never crosses. A piece has about ``size`` nodes, or with ``room`` at most
-    so many, and so many bytes of stored tensors, cut where few tensors cross; a node is never cut.
+    each node reads, bodies of control flow included. ``crossing`` names, for each piece, the tensors that it makes and
+    that later pieces read or ``wanted`` names. A sequence never crosses. A piece has about ``size`` nodes. With
+    ``room`` it has at most ``size`` nodes and ``room`` bytes of stored tensors, and is cut where few tensors cross; a
+    node is never cut.
     """
 
     def __init__(self, model: ModelProto, wanted: Iterable[str], *, size: int = 0, room: int = 0) -> None:
@@ -81,7 +82,10 @@ class GraphPieces:
         return tuple(filter(None, (*pieces, range(start, len(self.nodes)))))  # without an empty rest
 
     def _cut_by_bytes(self, room: int, most: int) -> tuple[range, ...]:
-        """Pieces of ``most`` nodes and ``room`` bytes; each ends in its second half, where least crosses, if it may."""
+        """Pieces of at most ``most`` nodes and ``room`` bytes.
+
+        Each ends in its second half, where fewest tensors cross, if a cut is allowed there.
+        """
         alive, may_cut = self._alive()
         pieces, start, place, held, names = [], 0, 0, 0, set[str]()
         while place < len(self.nodes):
@@ -100,7 +104,10 @@ class GraphPieces:
         return tuple(filter(None, (*pieces, range(start, len(self.nodes)))))  # without an empty rest
 
     def _alive(self) -> tuple[list[int], list[bool]]:
-        """Behind each node: how many computed tensors are still to be read, and whether no sequence is among them."""
+        """How many computed tensors are still to be read behind each node, and whether a cut is allowed there.
+
+        No cut is allowed where one of these tensors is a sequence.
+        """
         last = {name: place for place, names in enumerate(self.reads) for name in names}
         alive, opaque = [0] * (len(self.nodes) + 1), [0] * (len(self.nodes) + 1)
         for name, maker in self.makers.items():
@@ -110,7 +117,7 @@ class GraphPieces:
         return list(accumulate(alive)), [count == 0 for count in accumulate(opaque)]
 
     def made(self, places: Iterable[int]) -> list[str]:
-        """What some nodes make, in graph order; sequences are left out."""
+        """The tensors that some nodes make, in graph order; sequences are left out."""
         return [name for place in places for name in self.nodes[place].output if name and name not in self.opaque]
 
     def model_of(
@@ -124,7 +131,7 @@ class GraphPieces:
     ) -> ModelProto:
         """The model of some nodes: inputs are what they read from outside, of the ONNX element ``types``.
 
-        ``stored`` holds the values to use of stored tensors, ``declared`` the inputs whose shape is to be insisted on.
+        ``stored`` holds the values of stored tensors to use, ``declared`` the inputs whose shape must be kept.
         """
         made = set(self.made(places))
         part = bare(self._model)

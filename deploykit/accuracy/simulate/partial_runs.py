@@ -1,7 +1,7 @@
 """Runs a model once on samples, then again only from the tensors that change to the outputs, as often as asked.
 
-The graph is cut into pieces. Of a change, the pieces where it happens are run with other quantizers, on the values that
-were kept, and later pieces where something that they read is another. Results are those of whole runs, bit for bit.
+The graph is cut into pieces. For a change, the pieces in which it happens are run with other quantizers on the values
+that were kept, and then the later pieces of which an input differs. Results are those of whole runs, bit for bit.
 Memory grows linearly with the graph: what crosses between pieces, and one piece's inner values.
 """
 
@@ -25,11 +25,13 @@ from deploykit.system.limits import memory_budget
 __all__ = ["PartialRuns"]
 
 Change: TypeAlias = Mapping[str, Value | None]
-"""What some tensors are quantized with, other than in the run that is kept; None for not at all."""
+"""The quantizers of some tensors that differ from the kept run; None for no quantizer."""
 
 _SHARES = 16
-"""The part of the memory budget that opened weights are counted against: each is there several times, and two runs of
-a model, float and quantized, are held side by side."""
+"""Opened weights may take the memory budget divided by this.
+
+Each is in memory several times, and two runs of a model, float and quantized, are held side by side.
+"""
 
 _Values: TypeAlias = dict[str, Numbers]
 
@@ -67,7 +69,7 @@ class PartialRuns:
 
     @property
     def bytes_per_sample(self) -> int:
-        """What is kept of one sample."""
+        """The bytes that are kept of one sample."""
         return sum(value.nbytes for value in self._kept[0].values()) if self._kept else 0
 
     def _crossing_values(self, feed: Arrays) -> _Values:
@@ -89,7 +91,7 @@ class PartialRuns:
         return {name: values[name] if name in values else stored_values(self._stored[name]) for name in self.wanted}
 
     def _session_of(self, number: int) -> Session:
-        """The whole piece, opened on its first use and kept while weights out of files leave room for it."""
+        """The session of a whole piece, opened on its first use and kept while weights out of files leave room."""
         if number not in self._whole:
             places = self.graph.pieces[number]
             while self._whole and self._outside(*self._whole, number) > self._room:
@@ -106,18 +108,21 @@ class PartialRuns:
         self, places: Sequence[int], outputs: Sequence[str], values: Change, stored: Mapping[str, TensorProto]
     ) -> Session:
         part = self.graph.model_of(places, outputs, stored=stored, types=self._types)
-        # Stored values are quantized already, but for those that are read out of files.
+        # Stored values are quantized already, except those that are read out of files.
         known = [n for place in places for n in self.graph.holds[place] if is_mapped(stored[n])]
         chosen = {name: value for name in (*known, *self.graph.made(places)) if (value := values.get(name)) is not None}
         return Session(part, values=chosen, room=self._room)
 
     def _run(self, session: Session, *values: Arrays) -> _Values:
-        """One session on the first of some mappings that has each input."""
+        """The results of one session; each input is taken from the first mapping that has it."""
         feed = {name: next(known[name] for known in values if name in known) for name in session.inputs}
         return session.run(feed) if session.outputs else {}
 
     def inner_values(self, number: int) -> Sequence[Arrays]:
-        """Of each sample, all that one piece makes; a tensor with a quantizer is there before it too (``RAW``)."""
+        """All tensors that one piece makes, for each sample.
+
+        A tensor with a quantizer is there with its value before the quantizer too (``RAW``).
+        """
         if self._inner[0] != number:
             places = self.graph.pieces[number]
             made = self.graph.made(places)
@@ -128,14 +133,14 @@ class PartialRuns:
         return self._inner[1]
 
     def before_quantizer(self, name: str) -> list[Numbers]:
-        """A computed or fed tensor of each sample, as it was before any quantizer of its own."""
+        """The values of a computed or fed tensor, for each sample, before any quantizer of its own."""
         if name in self.graph.inputs:
             return [np.asarray(feed[name]) for feed in self.feeds]
         inner = self.inner_values(self.graph.piece_of[self.graph.makers[name]])
         return [values.get(name + RAW, values[name]) for values in inner]
 
     def first_piece(self, names: Sequence[str]) -> int:
-        """The first piece in which a change of these tensors is felt; changes are best asked for in this order."""
+        """The first piece that a change of these tensors reaches; changes are best asked for in this order."""
         return min((self.graph.piece_of[place] for name in names for place in self._places(name)), default=0)
 
     def _places(self, name: str) -> Sequence[int]:
@@ -143,14 +148,14 @@ class PartialRuns:
         return self.graph.readers.get(name, ()) if maker is None else (maker,)
 
     def run(self, change: Change) -> list[_Values]:
-        """The wanted tensors of each sample when some tensors are quantized with something else.
+        """The wanted tensors of each sample with other quantizers for some tensors.
 
         Names that the graph does not have change nothing.
         """
         fed = [name for name in change if name in self.graph.inputs]
         others = [name for name in change if name not in self.graph.inputs]
         touched = {self.graph.piece_of[place] for name in others for place in self._places(name)}
-        # Per sample, what is another than in the run that is kept.
+        # Per sample, the values that differ from the kept run.
         found = [{name: on_grid(np.asarray(feed[name]), change[name]) for name in fed} for feed in self.feeds]
         for number in range(self.first_piece(list(change)), len(self.graph.pieces)):
             if number in touched:
@@ -172,7 +177,7 @@ def _same(one: Numbers, two: Numbers) -> bool:
 
 
 def _stored(tensor: TensorProto, value: Value | None) -> TensorProto:
-    """A stored tensor as an encoding holds it; sessions quantize what they read out of files."""
+    """A stored tensor on the grid of its encoding; sessions quantize what they read out of files."""
     if value is None or tensor.data_type != TensorProto.FLOAT:
         return tensor
     return quantized_tensor(tensor, value, tensor.name)

@@ -1,7 +1,7 @@
-"""What a precision makes of a float run: encodings from the ranges of every tensor, and what they cost.
+"""The encodings that a precision gives a float run, from the ranges of its tensors, and what they cost.
 
-A measure of what a precision loses, and no replacement for a quantizer: no rounding is learned, no range is tuned.
-Costs are counted from shapes and widths, without a clock or a device.
+They measure what a precision loses, and replace no quantizer: no rounding is learned, no range is tuned. Costs are
+counted from shapes and widths, without a clock or a device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLOATS = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class SimulatedPrecision(Record):
-    """What a name like w8a16 or fp16 says: widths in bits, or a float type for everything."""
+    """The meaning of a name like w8a16 or fp16: widths in bits, or a float type for everything."""
 
     name: str
     weights: int = 0
@@ -41,7 +41,7 @@ class SimulatedPrecision(Record):
 
 
 def precision_of(name: str) -> SimulatedPrecision:
-    """Raises UsageError for a name that says no widths and no 16-bit float type."""
+    """The precision of that name; raises UsageError for a name that says no widths and no 16-bit float type."""
     if name in _FLOATS:
         return SimulatedPrecision(name=name, float_type=_FLOATS[name])
     widths = _WIDTHS.fullmatch(name)
@@ -57,7 +57,7 @@ def min_max_encodings(runs: PartialRuns, facts: GraphFacts, precision: Simulated
     """Encodings for the model and samples of a float run.
 
     Weights of linear operators are symmetric and per channel, everything else asymmetric and per tensor. Biases have no
-    entry (their grid follows), nor has what is inside a fused operator; data movement keeps the grid of what it moves.
+    entry (their grid follows), nor have tensors inside a fused operator; data movement keeps the grid of what it moves.
     A tensor that is not finite somewhere stays float.
     """
     uses = parameter_uses(facts)
@@ -70,7 +70,7 @@ def min_max_encodings(runs: PartialRuns, facts: GraphFacts, precision: Simulated
         if name not in skipped
     }
     entries = {**{name: entry for name, entry in stored.items() if name not in skipped}, **computed}
-    # What movement gives is asked of the rest; where it gives nothing, the tensor's own range stands.
+    # Moved tensors get the entries of the tensors they copy; where there is none, their own range stands.
     rest = {name: entry for name, entry in entries.items() if name not in moved}
     given = copy_over_movement(EncodingSet(version="", entries=rest), facts)
     entries |= {entry.name: entry for entry in given if entry.name in entries}
@@ -84,7 +84,7 @@ def _activation(low: float, high: float, precision: SimulatedPrecision) -> Value
 
 
 def _ranges(runs: PartialRuns, facts: GraphFacts) -> Iterator[tuple[str, float, float]]:
-    """Every computed or fed float tensor that is read or given out, with its range where that is finite."""
+    """(name, low, high) of every computed or fed float tensor that is read or an output, where both ends are finite."""
 
     def arrays_of() -> Iterator[tuple[str, list[Numbers]]]:
         for name in runs.graph.inputs:
@@ -103,7 +103,7 @@ def _ranges(runs: PartialRuns, facts: GraphFacts) -> Iterator[tuple[str, float, 
 
 
 def _is_data(facts: GraphFacts, name: str) -> bool:
-    """False for what nobody reads, and for what is read as a setting only: a factor of Resize, a bound of Clip."""
+    """False for a tensor that nothing reads, and for a setting: a factor of Resize, a bound of Clip."""
     fact = facts.tensor(name)
     return (fact.is_output or bool(fact.consumers)) and setting_of(facts, name) is None
 
@@ -132,7 +132,7 @@ _FLOAT_BITS = 32
 
 
 class ModelCost(Published):
-    """``bit_operations`` are multiplications times the widths of both factors, of one sample."""
+    """The cost of one sample. ``bit_operations`` are multiplications times the widths of both factors."""
 
     weight_bytes: int
     activation_bytes: int
@@ -140,10 +140,10 @@ class ModelCost(Published):
 
 
 class CostModel:
-    """Element counts of one float run, asked once; then costs of any set of encodings are sums.
+    """Element counts of one float run, taken once; the costs of any set of encodings are sums of them.
 
-    A tensor without an entry counts 32 bits, except what follows from others: biases, and what is inside a fused
-    operator, count as the float they are. It is a measure to compare candidates of one model with.
+    A tensor without an entry counts 32 bits, biases and tensors inside a fused operator included. It is a measure to
+    compare candidates of one model with.
     """
 
     def __init__(self, runs: PartialRuns, facts: GraphFacts) -> None:
@@ -159,7 +159,7 @@ class CostModel:
         self._products = tuple(_products(facts, {**stored, **shapes}))
 
     def cost(self, values: Mapping[str, Value]) -> ModelCost:
-        """The cost with some entries in force."""
+        """The cost of the model with these entries."""
         return ModelCost(
             weight_bytes=sum(count * _bits(values, name) for name, count in self._weights.items()) // 8,
             activation_bytes=sum(count * _bits(values, name) for name, count in self._activations.items()) // 8,
@@ -196,15 +196,15 @@ def _multiplications(node: NodeFact, shapes: Mapping[str, Shape]) -> int:
 
 
 BINS = 32
-"""Bins of a histogram, of equal width from the least value to the greatest."""
+"""The number of bins of a histogram, of equal width from the least value to the greatest."""
 FAR = 6.0
 """A value farther than so many standard deviations from the mean is an outlier."""
 
 
 class TensorStatistics(Published):
-    """Of all finite values of all samples. ``outliers`` is a share; ``not_finite`` counts what was left out.
+    """Statistics of all finite values of all samples. ``outliers`` is a share; ``not_finite`` counts what was left out.
 
-    ``peak_db`` is the largest magnitude over the root mean square: about 6 dB of it cost one bit of the grid.
+    ``peak_db`` is the largest magnitude over the root mean square: about 6 dB more cost one bit of the grid.
     """
 
     low: float
@@ -217,19 +217,19 @@ class TensorStatistics(Published):
     not_finite: int
 
     def as_published(self) -> Json:
-        """Both ends together."""
+        """The published fields, with both ends as one range."""
         told = published(self, without=("low", "high", "outliers"))
         return {"range": [self.low, self.high], "outlier_share": self.outliers, **told}
 
 
 def statistics_of(arrays: Sequence[Numbers]) -> TensorStatistics | None:
-    """None where there is no finite value."""
+    """The statistics of all values of some arrays; None where there is no finite value."""
     values = np.concatenate([np.asarray(array, np.float64).ravel() for array in arrays])
     count, values = values.size, values[np.isfinite(values)]
     if not values.size:
         return None
     low, high = float(values.min()), float(values.max())
-    unit = max(abs(low), abs(high)) or 1.0  # of values that a double holds, the squares may not
+    unit = max(abs(low), abs(high)) or 1.0  # a double may hold a value and not its square
     values /= unit
     mean, deviation, square = (float(number) for number in (values.mean(), values.std(), np.square(values).mean()))
     bins = [values.size] if low == high else np.histogram(values, bins=BINS)[0].tolist()

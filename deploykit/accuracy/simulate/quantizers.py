@@ -40,7 +40,7 @@ def is_simulated(value: Value) -> bool:
 
 
 def fake_quantize(values: Numbers, value: Value) -> Floats:
-    """The float32 values that the encoding can hold, of the same shape. Raises ValueError when shapes disagree."""
+    """The float32 values on the encoding's grid, of the same shape. Raises ValueError when shapes disagree."""
     x = np.asarray(values, dtype=np.float32)
     with np.errstate(all="ignore"):
         if isinstance(value, Float):
@@ -69,12 +69,12 @@ def fake_quantize(values: Numbers, value: Value) -> Floats:
 
 
 def _part(numbers: Floats, here: slice, rank: int) -> Floats:
-    """What of a scale belongs to some places of the first axis of an array of that rank."""
+    """The part of a scale or offset that belongs to some places of the first axis of an array of that rank."""
     return numbers[here] if numbers.ndim == rank and len(numbers) > 1 else numbers
 
 
 def _on_grid(x: Floats, s: Floats, o: Floats, bits: int, made: Floats) -> Floats:
-    """Into ``made``, operation by operation as the formula has them."""
+    """Compute the formula into ``made``, operation by operation in its order."""
     np.divide(x, s, out=made)
     np.subtract(made, o, out=made)
     np.add(made, np.float32(0.5), out=made)
@@ -107,7 +107,7 @@ def spread_scale(numbers: Array, value: Value, shape: Shape) -> Floats:
 
 
 def quantizers_of(model: ModelProto, encodings: EncodingSet) -> tuple[dict[str, Value], dict[str, str]]:
-    """The value of every entry of a tensor of the main graph, and of every other entry why it is not simulated.
+    """The quantizer of every entry of a tensor of the main graph, and for every other entry why it is not simulated.
 
     Values stand in the order stored ones, inputs, computed ones. Raises InputError for an opset below 9 and for entries
     that do not fit their tensor.
@@ -145,7 +145,7 @@ def quantizers_of(model: ModelProto, encodings: EncodingSet) -> tuple[dict[str, 
 
 
 def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto:
-    """A copy that holds stored values as they are quantized, and a quantizer behind every node output that has a value.
+    """A copy with stored values as they are quantized, and a quantizer behind every node output that has a value.
 
     Graph inputs are quantized when they are fed, and weights that lie in files when they are read.
     """
@@ -173,7 +173,7 @@ def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto
 
 
 def quantized_tensor(tensor: TensorProto, value: Value, name: str) -> TensorProto:
-    """A stored float tensor as an encoding holds it; one that lies in a file as it is: it is quantized when it is read.
+    """A stored float tensor on its encoding's grid; a tensor that lies in a file is quantized when it is read.
 
     Raises InputError, with the entry's ``name``, where the two do not fit.
     """

@@ -2,9 +2,9 @@
 
 A model whose weights lie in files is run group by group: each group is opened once, for all samples, and let go. In
 memory at a time are one group's weights and, of each sample, what later groups read. Results are those of the whole
-model, bit for bit. Models that begin alike are run in pieces, each once for all of them. Old models that the runtime no
-longer knows run in ONNX's own reference, for proofs only. The pieces of a package run in order: what is judged are the
-outputs of the model as it was given.
+model, bit for bit. Models that begin alike are run in pieces, and each shared piece is run once. Old models that the
+runtime no longer knows run in ONNX's own reference, for proofs only. The pieces of a package run in order: the outputs
+of the model as it was given are judged.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from deploykit.system.limits import memory_budget
 __all__ = ["Known", "Session", "check_feed", "on_grid", "reference_outputs", "run_chain"]
 
 Known: TypeAlias = dict[bytes, dict[str, Numbers]]
-"""What pieces of models gave, by all that it hangs on: the piece, its quantizers, what it was fed."""
+"""The results of pieces of models, by a digest of all that they depend on: the piece, its quantizers and its inputs."""
 
 _PROTOBUF_LIMIT = 1_900_000_000
 _PLANNED_NODES = 1500
-"""Above it memory is not planned: the time that takes grows with the square of the number of nodes (20 s for 9,000)."""
+"""In a larger graph memory is not planned: planning time grows with the square of the nodes (20 s for 9,000)."""
 
 _STEPS = 8
-"""Operators of one quantizer, at most."""
+"""The most operators of one quantizer."""
 
 _MANY_NODES, _PIECE = 12_000, 1000
 """A graph of more nodes is opened in pieces: the time and memory of opening one grow faster than its nodes."""
@@ -58,22 +58,22 @@ _ONE_THREAD, _SMALL = 32 << 20, 1 << 20
 than it gains."""
 
 _LARGE = 1 << 16
-"""Bytes of a tensor that is worth being handed over beside a message that would else be too large."""
+"""Bytes. A tensor of at least so many is handed over beside a message that would else be too large."""
 
 _GROUP, _LEAST_GROUP = 8 << 20, 1 << 20
 _COPIES = 4
-"""Weights of an opened model are in memory up to so many times: as read, quantized, packed, and while they are made."""
+"""How many times the weights of an opened model are in memory: as read, quantized, packed, and while they are made."""
 _GROUPS_IN_BUDGET = 8 * _COPIES
 
 
 class Session:
     """One model to run. ``optimize`` allows the runtime's graph optimisations: faster, and not bit exact.
 
-    A model whose weights lie in files (``graph.mapped``) is run group by group, anew in each run, where they are more
-    than ``room`` bytes; so is one of very many nodes. ``values`` are what tensors are quantized with: stored ones when
-    they are opened, inputs when they are fed. What is ``known`` of pieces of other models is not run again, and what
-    this one gives is added. Raises InputError for a model that the runtime refuses, and for one that fits the memory
-    budget neither as a whole nor in groups.
+    A model whose weights lie in files is run group by group, anew in each run, where they are more than ``room`` bytes;
+    so is one of very many nodes. ``values`` are the quantizers of tensors: stored ones are quantized when they are
+    opened, inputs when they are fed. Pieces whose results are ``known`` from other models are not run again, and the
+    results of this model are added. Raises InputError for a model that the runtime refuses, and for one that fits the
+    memory budget neither as a whole nor in groups.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class Session:
 
 
 def on_grid(raw: Numbers, value: Value | None) -> Numbers:
-    """An input as its quantizer holds it; other types than float32 have none."""
+    """An input on the grid of its quantizer; only float32 inputs have one."""
     return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
 
 
 def check_feed(feed: Arrays, inputs: Iterable[str]) -> None:
-    """Raises InputError when a sample lacks one of the inputs."""
+    """Raise InputError when a sample lacks one of the inputs."""
     missing = sorted(set(inputs) - feed.keys())
     if missing:
         raise InputError(f"the sample has no value for input {missing[0]!r}", next="name arrays after the inputs")
@@ -166,14 +166,14 @@ class _OpenModel:
                 values = self._session.run(None, {name: feed[name] for name in self.inputs})
             except Exception as error:
                 raise InputError("the model does not run on this sample", why=_first_line(error)) from None
-            # The tensors of a sequence, one behind the other.
+            # A sequence becomes one array: its tensors one behind the other.
             arrays = (np.hstack([*map(np.ravel, v)]) if isinstance(v, list) and v else v for v in values)
             made.append(dict(zip(self._wanted, arrays, strict=True)))
         return made
 
 
 class _ModelOpener(Record):
-    """Opens a model, or a group of one that has ``size`` bytes of weights: groups run as the whole would."""
+    """Opens a model, or a group of a model with ``size`` bytes of weights: groups get the settings of the whole."""
 
     optimize: bool
     values: Mapping[str, Value]
@@ -181,7 +181,7 @@ class _ModelOpener(Record):
     is_small: bool
 
     def open(self, model: ModelProto) -> _OpenModel:
-        """Raises InputError for what the runtime refuses."""
+        """The opened model; raises InputError for one that the runtime refuses."""
         if self.values:
             model = quantize_graph(model, self.values)
         inline, outside = 0, []
@@ -245,7 +245,7 @@ _Values: TypeAlias = dict[str, Numbers]
 
 
 def may_stream(model: ModelProto) -> bool:
-    """False for models with weights or results of a kind that no group can be cut around."""
+    """False for models with weights or results of a kind around which no groups can be cut."""
     graph = model.graph
     tensors = all(item.type.WhichOneof("value") in ("tensor_type", None) for item in (*graph.input, *graph.output))
     known = {entry.domain for entry in model.opset_import} <= {"", "ai.onnx", "com.microsoft"}
@@ -278,7 +278,7 @@ class StreamedModel:
         self._pieces = GraphPieces(model, self.wanted, size=nodes, room=room)
         self.inputs = frozenset(self._pieces.inputs)
         self._declared = {item.name: item for item in model.graph.input}
-        # What no later group reads; what is wanted stays.
+        # By group: the tensors that no later group reads, except those that are wanted.
         last = self._pieces.last.items()
         self._last = grouped((number, name) for name, number in last if name not in self.wanted)
 
@@ -314,7 +314,7 @@ class StreamedModel:
 
 
 class _SharedPiece(Struct, frozen=True):
-    """A piece of a model that is opened for samples on which nobody ran one like it."""
+    """A piece of a model that is opened only for samples whose results are not known yet."""
 
     opener: _ModelOpener
     known: Known
@@ -330,7 +330,7 @@ class _SharedPiece(Struct, frozen=True):
         if fresh:
             known.update(zip(fresh, self.opener.open(self.model).runs(list(fresh.values())), strict=True))
         found = [known[key] for key in keys]
-        # It takes a small part of the memory budget: what was found first goes first.
+        # Known results take a small part of the memory budget: the oldest go first.
         room, held = memory_budget() // 16, sum(array.nbytes for made in known.values() for array in made.values())
         while held > room:
             held -= sum(array.nbytes for array in known.pop(next(iter(known))).values())
@@ -338,7 +338,10 @@ class _SharedPiece(Struct, frozen=True):
 
 
 def reference_outputs(model: ModelProto, feeds: Feeds) -> list[Arrays]:
-    """The outputs for each sample. Raises InputError where the reference cannot compute them either."""
+    """The outputs by ONNX's reference for each sample.
+
+    Raises InputError where the reference cannot compute them either.
+    """
     from onnx.reference import ReferenceEvaluator
 
     names = [output.name for output in model.graph.output]
@@ -351,9 +354,9 @@ def reference_outputs(model: ModelProto, feeds: Feeds) -> list[Arrays]:
 
 
 def run_chain(pieces: Iterable[Session], feeds: Feeds) -> list[_Values]:
-    """Every input and everything that was made, for each sample.
+    """All inputs and all results of the pieces, for each sample.
 
-    Each piece reads the model's inputs and what the pieces before it made, by name.
+    Each piece reads the model's inputs and the results of the pieces before it, by name.
     """
     known = [dict(feed) for feed in feeds]
     for piece in pieces:

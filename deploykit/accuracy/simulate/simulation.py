@@ -1,8 +1,8 @@
 """Quantized inference as the encodings define it, equal to AIMET's simulation, against the float model.
 
-It knows encodings and graphs only: what a device makes of them is the verifiers' business. Inputs that are derived from
-an input's own encoding fill its whole range at once, which real data does not, and every right model looks wrong. So
-they are made smaller until the loss no longer falls, and a miss on them is a no only where nothing is left.
+It knows encodings and graphs only; verifiers say what a device makes of them. Inputs that are derived from an input's
+own encoding fill its whole range at once, which real data does not, so that every right model looks wrong. They are
+made smaller until the loss no longer falls, and a miss on them is a no only where nothing is left.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 class Fidelity(Published):
     """How close one output is to its reference, over all samples.
 
-    ``step`` is the real distance of two neighbouring values of the output's encoding, None without one.
+    ``step`` is the distance of two neighbouring real values on the grid of the output, None without an encoding.
     """
 
     name: str
@@ -63,16 +63,16 @@ class Fidelity(Published):
     step: float | None = None
 
     def as_published(self) -> Json:
-        """``exact`` says whether there is no difference at all."""
+        """The published fields; ``exact`` is True where there is no difference at all."""
         return {**published(self), "exact": self.max_error == 0}
 
 
 class Simulation(Published, eq=False):
-    """The outputs per sample, quantized and float, and what lies between them.
+    """The outputs per sample, quantized and float, and how they differ.
 
-    ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``verdict`` is the judge's, with
-    rows behind a choice matched; None where nobody gave the graph's facts. ``samples`` says what the inputs were, where
-    ``gather`` made them.
+    ``applied`` tensors were quantized; ``skipped`` says why the other entries were not. ``verdict`` is the judge's,
+    with rows behind a choice matched; None where nobody gave the graph's facts. ``samples`` says what the inputs were,
+    where ``gather`` made them.
     """
 
     outputs: tuple[dict[str, Numbers], ...]
@@ -166,7 +166,7 @@ def simulate_files(
 
     ``asked`` is what ``read_question`` takes besides. Raises InputError for files that make no sense.
     """
-    # All that was given; of what is made up, as much as a judgement uses.
+    # All samples that were given; of made-up ones as many as a judgement uses.
     most = samples if samples is not None else MOST if data is None else sys.maxsize
     given = read_question(model, encodings=encodings, data=data, samples=most, **asked)
     assert given.encodings is not None
@@ -185,9 +185,9 @@ class QuestionOfFiles(Record, eq=False):
 
 
 def without_rounding(model: ModelProto) -> ModelProto:
-    """A model whose layers quantize their inputs while they run with these in float; any other as it is.
+    """The model with layers in float that would quantize their inputs while they run; any other model as it is.
 
-    What they round is noise of the model, to which nothing is held.
+    The rounding of such layers is noise of the model, which no other execution has to repeat.
     """
     if not any(map(quantizes_at_run_time, model.graph.node)):
         return model
@@ -205,7 +205,10 @@ def read_question(
     seed: int = 0,
     takes_pairs: bool = True,
 ) -> QuestionOfFiles:
-    """What files say. A QDQ model without a file of encodings gives its own, unless its pairs are to stay in it."""
+    """The model, samples and encodings in files.
+
+    A QDQ model without a file of encodings gives its own, unless its pairs are to stay in it.
+    """
     read = load_model(model)
     facts, proto = collect_facts(read), lean_weights(read)
     if (floats := without_rounding(proto)) is not proto:
@@ -246,7 +249,7 @@ def overall_sqnr_db(reference: Feeds, outputs: Feeds) -> float:
 
 
 _FACTORS = (0.5, 0.25)
-"""How much smaller derived inputs are made where they are too large."""
+"""How much smaller derived inputs are made where they are too large for the encodings."""
 _DESTROYED_DB = 12.0
 """Below it, on the best of the derived inputs, the encodings are wrong and not the inputs: right models of the test
 data have at least 14 dB there (4-bit weights), models with one destroyed tensor at most 10."""
@@ -255,7 +258,7 @@ _PERHAPS = "not judged: it misses what is asked, perhaps only because the inputs
 
 
 class Original(Record, eq=False):
-    """The model as it was handed in: its judge, and what its encodings lose; None where it came without any.
+    """The model as it was handed in: its judge, and what its encodings lose; None where it came without encodings.
 
     ``wider`` simulates which wider type keeps more, in words; "" where that is not known.
     """
@@ -274,7 +277,7 @@ def fit_judge(
     known: Known | None = None,
     end: ModelProto | None = None,
 ) -> tuple[Judge, Verdict]:
-    """The judge of every execution of this model, on samples that the encodings can hold, and its verdict on these.
+    """The judge of every execution of this model, on samples that the encodings can hold, and its verdict on them.
 
     Samples other than derived ones are taken as they are. ``end`` is what the host runs behind the model.
     """
@@ -302,13 +305,13 @@ def fit_judge(
             tried.append((judge, verdict))
             if verdict.right:
                 return tried[-1]
-    # Where size makes no difference, something else is wrong: what mends it is then seen best on the smallest.
+    # Where size makes no difference, something else is wrong, and its cure is seen best on the smallest inputs.
     best = max(_order(verdict.overall_db) for _, verdict in tried)
     return next(item for item in reversed(tried) if _order(item[1].overall_db) >= best - _SAME_DB)
 
 
 def settled(verdict: Verdict, label: Label) -> Verdict:
-    """The verdict, without a no that derived inputs cannot carry."""
+    """The verdict; a no that derived inputs cannot carry becomes open."""
     if label is not Label.DERIVED or verdict.right is not False or _order(verdict.overall_db) < _DESTROYED_DB:
         return verdict
     return replace(verdict, right=None, reason=_PERHAPS)
