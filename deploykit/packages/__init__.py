@@ -1,1 +1,1 @@
-"""What is on disk: written, sealed, verified, built, reported."""
+"""Packages on disk: writing, sealing, verifying, building and reporting them."""

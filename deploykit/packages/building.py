@@ -1,6 +1,6 @@
-"""Runs a package's own build script, keeps the log, diagnoses a failure, records the artifacts in the manifest.
+"""Runs a package's own build script, keeps its log, diagnoses failures and records artifacts in the manifest.
 
-The script is the package's; this module adds nothing to what it does.
+The script belongs to the package; this module adds nothing to what it does.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LAST_WORDS = 4
 
 
 class BuildReport(Published):
-    """How a build ended: the script's exit status, the steps that are done, and what its logs say on failure.
+    """How a build ended: the script's exit status, the finished steps, and the diagnosis of a failure.
 
-    ``said`` are the script's own last words where it ended before any tool wrote a log; there is no diagnosis then.
-    ``digest`` is that of the manifest with what the build made, for ``deploykit verify --expect-digest``.
+    ``said`` holds the last lines of the script if it ended before any tool wrote a log; ``diagnosis`` is then None.
+    ``digest`` is that of the manifest including the build's files, for ``deploykit verify --expect-digest``.
     """
 
     package: Path
@@ -48,21 +48,22 @@ class BuildReport(Published):
 
     @property
     def exit_status(self) -> int:
-        """0 built; 1 the converter changed the precision; 5 a tool or its environment failed."""
+        """0 if built, 1 if the converter changed the precision, 5 if a tool or its environment failed."""
         if self.status == 0:
             return 0
         return 1 if self.status == _PRECISION_LOST else 5
 
     def as_published(self) -> Json:
-        """What ``deploykit build --json`` prints."""
+        """The JSON that ``deploykit build --json`` prints."""
         return {"ok": self.status == 0, **published(self)}
 
 
 def build_package(package: Path, *, on_line: Tell | None = None) -> BuildReport:
-    """Run ``scripts/build.sh`` of a package; raises PackageError when the package has none or is not as recorded.
+    """Run ``scripts/build.sh`` of a package.
 
-    What the script skips as done before is what an earlier build left and the manifest vouches for, stamps included:
-    a file under artifacts/ or logs/ that the manifest does not know is named, and nothing is run.
+    The script skips steps whose files and stamps an earlier build left and the manifest records. If artifacts/ or logs/
+    hold a file that the manifest does not record, nothing is run. Raises PackageError for that, for a package without a
+    script or with changed files, and while another process builds it.
     """
     if not package.is_dir():
         raise PackageError(f"{package}: no such package folder", next="name the folder that 'deploykit package' wrote")
@@ -80,24 +81,24 @@ def build_package(package: Path, *, on_line: Tell | None = None) -> BuildReport:
 
 
 def _build(package: Path, on_line: Tell | None) -> BuildReport:
-    """Run the script in a folder of its own and take over what it made: a killed one leaves the package as it was."""
+    """Run the script in a separate folder, then copy its files in: a killed build leaves the package unchanged."""
     log = package / _LOG
     log.parent.mkdir(exist_ok=True)
     with workspace(package / _LOGS, BUILD) as place:
         (place / _LOGS).mkdir()
         before = read_manifest(package)["files"].keys()
         for path in before - {_LOG}:
-            # What the script may write to is copied, anything else is the same file.
+            # Files that the script may write to are copied; all others are linked.
             if path.startswith(BUILD_FOLDERS):
                 shutil.copy2(package / path, with_folder(place / path))
             else:
                 same_file(package / path, place / path, place)
         older = {path.stat().st_mtime_ns for path in (place / _LOGS).glob("*.log")}
         try:
-            whole = {"DEPLOYKIT_PACKAGE": str(package)}  # what advice names: the script runs in a folder beside it
+            whole = {"DEPLOYKIT_PACKAGE": str(package)}  # for advice messages: the script runs in another folder
             completed = run(("bash", SCRIPT), cwd=place, env=whole, log=place / _LOG, on_line=on_line)
         finally:
-            # However it ends: what is not recorded is not gone on from.
+            # Record in any case: files that are not recorded cannot be continued from.
             stamps = (place / _ARTIFACTS / ".stamps").glob("*")
             done = tuple(path.name for path in sorted(stamps, key=lambda path: path.stat().st_mtime_ns))
             manifest = record_build(package, done, place)
@@ -116,8 +117,8 @@ def _build(package: Path, on_line: Tell | None) -> BuildReport:
 
 
 def _diagnosis(package: Path, whole: Path, older: set[int]) -> Diagnosis | None:
-    """What the failed tool's log says; the whole build's only where it shows a cause, since the script speaks there."""
-    # The log that a tool wrote last during this build; the script may have ended before it started any.
+    """Diagnose the log of the failed tool, or the whole build's log if that shows a cause; None if neither does."""
+    # The log that a tool wrote last in this build; the script may have ended before it started any tool.
     times = {path.stat().st_mtime_ns: path for path in whole.parent.glob("*.log") if path != whole}
     failed = times.get(max(times.keys() - older, default=0))
     if failed is not None:
@@ -127,14 +128,14 @@ def _diagnosis(package: Path, whole: Path, older: set[int]) -> Diagnosis | None:
 
 
 def diagnosis_of(log: Path, package: Path) -> Diagnosis:
-    """What the log of a tool says that worked on a package, with the names of its models."""
+    """Diagnose the log of a tool that worked on a package, with the names in the package's models."""
     models = sorted((package / "model").glob("*.onnx"))
     with open_regular(log) as stream:
         return diagnose(stream, catalog_of(load_backends()), names_of_models(models))
 
 
 def names_of_models(models: Iterable[Path]) -> Names:
-    """The node and tensor names of model files, to map a log's mangled names back."""
+    """Return the node and tensor names in model files, used to map mangled names in a log back."""
     facts = [collect_facts(load_model(model)) for model in models]
     return Names(
         nodes=(node.name for known in facts for node in known.nodes),

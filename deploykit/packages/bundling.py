@@ -1,7 +1,6 @@
-"""A failing case as one file for a report: graph without weights, encodings, logs, versions. It judges nothing.
+"""Packs a failing case into one file for a report: the graph without weights, encodings, logs, versions.
 
-What is inside is listed in the file itself, without what says whose it is: accounts, machines, folders, addresses.
-Nothing is sent anywhere.
+The file lists its own contents. Accounts, machine names, folders and addresses are removed. Nothing is sent anywhere.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ __all__ = ["pack_bundle"]
 
 _CASE, _READ_ME = "case.json", "README.txt"
 _LARGEST = 512 << 20
-_BLOCK = 1 << 16  # elements that are written at once
+_BLOCK = 1 << 16  # elements written at once
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class Bundle(Published):
-    """One case: where it is, and what lies in it, each with a sentence."""
+    """One case: its path, and a description of each file in it."""
 
     path: Path
     contents: Mapping[str, str]
@@ -51,9 +50,9 @@ def pack_bundle(
     versions: str = "",
     numbered: bool = False,
 ) -> Bundle:
-    """Write the case. ``asked`` is what the command that failed was given, ``numbered`` takes the names out as well.
+    """Write a case. ``asked`` holds the arguments of the failed command; ``numbered`` also replaces names by numbers.
 
-    Raises InputError for a file that cannot be read, PackageError where ``out`` exists or cannot be written.
+    Raises InputError for an unreadable file, PackageError if ``out`` exists or cannot be written.
     """
     home = os.path.expanduser("~")  # noqa: PTH111 (Path.home raises where there is none)
     personal = personal_words(_account(), platform.node(), Path(home).name)
@@ -73,7 +72,7 @@ def pack_bundle(
     texts[_READ_ME] = "\n".join([head, "", *lines, "", _NOT_INSIDE, _TO_READ, ""])
     files = {"model.onnx": made.model.SerializeToString(deterministic=True)}
     files |= {name: text.encode() for name, text in texts.items()}
-    # The last look: what must not be in it is searched for in the bytes themselves.
+    # Final check: search the bytes themselves for forbidden words.
     for name, data in files.items():
         low = data.lower()
         if any(word.encode() in low for word in personal):
@@ -92,7 +91,7 @@ def _account() -> str:
 
 
 def _encodings(path: Path, names: BundleNames, personal: Iterable[str]) -> str:
-    """The file with its own layout; names as in the model, other texts cleaned."""
+    """Return the encodings file in its own layout, with names as in the model and other texts cleaned."""
     data = read_regular(path, limit=_LARGEST)
     tensor = names.of_kind("t")
 
@@ -138,7 +137,10 @@ _TO_READ = "To see it again: unpack the file, then deploykit check model.onnx --
 
 
 def _write(out: Path, files: Mapping[str, bytes], stubs: Mapping[str, tuple[bytes, int]]) -> None:
-    """All files with one date: the same case has the same bytes. ``stubs`` are one element and a length each."""
+    """Write all files with a fixed date, so that the same case has the same bytes.
+
+    ``stubs`` maps a file name to one element and the file's length in bytes.
+    """
     try:
         with workspace(out.parent, out.name) as room:
             made = room / "case.zip"
@@ -168,9 +170,9 @@ _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,9}$")
 
 
 class BundleNames(Struct, kw_only=True):
-    """What tensors and nodes are called: as they were, or with ``numbered`` by numbers, in the order they are met.
+    """Names for tensors and nodes in a bundle: the original ones, or numbers in order of appearance if ``numbered``.
 
-    A name that holds one of the ``personal`` words is always numbered.
+    A name that contains a ``personal`` word is always replaced by a number.
     """
 
     numbered: bool
@@ -178,7 +180,10 @@ class BundleNames(Struct, kw_only=True):
     given: dict[str, str] = {}
 
     def of_kind(self, letter: str) -> Callable[[str], str]:
-        """What gives a name of one kind (``t`` tensors, ``n`` nodes); the same for the same name."""
+        """Return a function that names one kind of thing (``t`` tensors, ``n`` nodes).
+
+        Equal names get equal results.
+        """
 
         def name(old: str) -> str:
             if not old:
@@ -192,7 +197,7 @@ class BundleNames(Struct, kw_only=True):
 
     @property
     def scopes(self) -> frozenset[str]:
-        """What names with slashes begin with: a text may speak of a scope, and it looks like a folder."""
+        """The prefixes of names with slashes: a text may mention such a scope, which looks like a folder."""
         found = set()
         for name in self.given:
             parts = name.split("/")
@@ -201,13 +206,13 @@ class BundleNames(Struct, kw_only=True):
 
 
 def personal_words(account: str, machine: str, home: str) -> tuple[str, ...]:
-    """What may stand nowhere, in lower case: too short or general words say nothing about anybody."""
+    """Return words that must not appear, in lower case, without those that are too short or too general."""
     words = (word.lower() for word in (account, machine, machine.partition(".")[0], home))
     return tuple(sorted({word for word in words if len(word) > 2 and word not in _NOBODY}, key=len, reverse=True))
 
 
 def clean_text(text: str, names: BundleNames, personal: Iterable[str]) -> str:
-    """The text with every absolute path, address and personal word replaced, and names as they are in the model."""
+    """Replace every absolute path, address and personal word in a text; names are replaced as in the model."""
     mangled = {re.sub(r"\W", "_", old): new for old, new in names.given.items() if new != old}
     known, scopes = {**mangled, **names.given}, names.scopes
 

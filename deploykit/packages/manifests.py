@@ -1,11 +1,11 @@
-"""The manifest of a package: its records, its digest, and reading it as a stranger's file. It judges no other file.
+"""The manifest of a package: its records, its digest, and reading it as untrusted input. It judges no other file.
 
-The digest is the SHA-256 of the manifest as deploykit writes it, without the digest itself. The bytes of the file must
-be exactly what deploykit writes for what they say, so no bit of them can change unseen; and whoever kept the digest can
-tell a package that was changed and sealed again from the one that was made.
+The digest is the SHA-256 of the manifest as deploykit writes it, without the digest itself. The file's bytes must be
+exactly what deploykit writes for that content, so no bit can change unnoticed; whoever kept the digest can detect a
+package that was changed and sealed again.
 
-What large files hashed to is remembered, for as long as the system says that nobody wrote to them: four gigabytes are
-read once while a package is made, and not again for the list of inputs and for the check of what was written.
+The hashes of large files are remembered as long as the system shows that nobody wrote to them: four gigabytes are read
+once while a package is made, and not again for the list of inputs or the check of the written files.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.sig"
-"""Where ``ssh-keygen -Y sign`` leaves the signature of the manifest; it is no file of the package."""
+"""The path for the signature that ``ssh-keygen -Y sign`` writes; it is not a file of the package."""
 RUNS, _LOGS = "artifacts/runs", "logs/"
-"""Where the records of runs on devices lie, numbered."""
+"""The folder for the numbered records of runs on devices."""
 REPORT_PAGE = "report.html"
 BUILD_FOLDERS = ("artifacts/", _LOGS)
-"""Where a build leaves files; the manifest learns of them from ``record_build`` only."""
+"""The folders for a build's files, which only ``record_build`` adds to the manifest."""
 _LARGEST = 256 << 20
 
 
 def json_text(value: Any) -> str:
-    """JSON as deploykit writes it everywhere: one space of indent, the given key order, UTF-8, no NaN."""
-    # Python encodes without indentation five times as fast as with it.
+    """Format JSON as deploykit writes it everywhere: indent of one space, keys in the given order, UTF-8, no NaN."""
+    # Python encodes five times faster without indentation than with it.
     return msgspec.json.format(json.dumps(value, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
 
 
 def sealed(manifest: Json) -> tuple[str, str]:
-    """The text of a manifest file, its digest last, and that digest: ``sha256:`` and the one of the text without it."""
+    """Return the text of a manifest file with its digest, and the digest: ``sha256:`` and the hash of the rest."""
     text = json_text({key: value for key, value in manifest.items() if key != "digest"})
     digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     before, comma = (text.removesuffix("\n}\n"), ",") if text != "{}\n" else ("{", "")
@@ -66,16 +66,16 @@ def sealed(manifest: Json) -> tuple[str, str]:
 
 
 def content_of(manifest: Json) -> str:
-    """The SHA-256 of what a device is given: every file but logs, the records of earlier runs and the page of both."""
+    """Return the SHA-256 of what a device receives: every file except logs, run records and the report page."""
     told = (_LOGS, f"{RUNS}/", REPORT_PAGE)
     kept = {path: row["sha256"] for path, row in manifest["files"].items() if not path.startswith(told)}
     return hashlib.sha256(json_text(dict(sorted(kept.items()))).encode()).hexdigest()
 
 
 def hash_file(path: Path, *, size: int | None = None, follow: bool = True) -> tuple[int, str]:
-    """Size and SHA-256 of a regular file of at most ``size`` bytes, read in chunks; raises InputError.
+    """Return the size and SHA-256 of a regular file, read in chunks.
 
-    Without ``follow`` a link is no file.
+    Raises InputError, also for a file above ``size`` bytes (None for no limit). Without ``follow`` links are refused.
     """
     with open_regular(path, limit=size, follow=follow) as stream:
         try:
@@ -85,17 +85,17 @@ def hash_file(path: Path, *, size: int | None = None, follow: bool = True) -> tu
 
 
 def list_files(package: Path, *, with_empty: bool = False) -> Names:
-    """Every file of a package by its POSIX path, sorted; links are listed, not followed.
+    """Return the POSIX paths of all files of a package, sorted; links are listed, not followed.
 
-    The manifest and its signature are left out. A folder that cannot be looked into is listed with a slash at the end,
-    for it may hide any number of files; so are empty ones ``with_empty``.
+    The manifest and its signature are left out. A folder that cannot be opened is listed with a trailing slash, since
+    it may hide any number of files; so are empty folders if ``with_empty``.
     """
     found = paths_below(package, with_empty=with_empty)
     return tuple(sorted(path for path in found if path not in (MANIFEST, SIGNATURE)))
 
 
 def read_manifest(package: Path) -> dict[str, Any]:
-    """The manifest of a package folder; raises PackageError when the folder is none or the manifest is damaged."""
+    """Read the manifest of a package folder. Raises PackageError if there is no package or the manifest is damaged."""
     if not package.is_dir():
         raise PackageError(f"{package}: no such package folder", next=_NAME_ONE)
     path = package / MANIFEST
@@ -113,14 +113,14 @@ _NAME_ONE = "name the folder that 'deploykit package' wrote"
 
 
 def parse_manifest(data: bytes, *, where: str) -> dict[str, Any]:
-    """The manifest in these bytes; PackageError unless they are one of schema 1, unchanged since it was sealed."""
+    """Parse a manifest. Raises PackageError unless it has schema 1 and is unchanged since it was sealed."""
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise PackageError(f"{where}: cannot be read", why=str(error), next=_AGAIN) from None
     if not isinstance(manifest, dict) or manifest.get("schema") != 1 or not isinstance(manifest.get("files"), dict):
         raise PackageError(f"{where}: is not a manifest of schema 1", next=_AGAIN)
-    try:  # the very bytes that deploykit writes for what they say
+    try:  # compare with the bytes that deploykit would write for this content
         is_sealed = sealed(manifest)[0].encode() == data
     except (ValueError, RecursionError):
         is_sealed = False
@@ -152,7 +152,7 @@ class _File(Record):
 
 
 class _Manifest(Record):
-    """What is read of a manifest later, in the shape that it is written in; what else it holds is not asked for."""
+    """The fields of a manifest that are read later, in the format in which they are written; others are ignored."""
 
     files: dict[str, _File]
     deploykit: str | None = None
@@ -173,7 +173,7 @@ class _Manifest(Record):
 
 
 def _problem(manifest: Json) -> str:
-    """What is not of the shape that is read later; "" where all is."""
+    """Describe the first part that has an unexpected format; "" if there is none."""
     try:
         read = msgspec.convert(manifest, _Manifest)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -184,16 +184,16 @@ def _problem(manifest: Json) -> str:
         if not inside or path == MANIFEST:
             return f"files.{path} is no file of a package"
     for index, step in enumerate(read.steps or ()):
-        # A step without a command is one that deploykit itself executed.
+        # A step without a command was executed by deploykit itself.
         if not step.argv and step.id not in read.executed:
             return f"steps[{index}] has no command"
     return ""
 
 
 _LARGE = 16 << 20
-# Nanoseconds after which another change would show in the time of the last one, on any disk.
+# Nanoseconds after which another change is sure to alter the file's time, on any disk.
 _SETTLED = 2_000_000_000
-# The same where times tell more than hundredths of a second: they then step with the system's own clock.
+# The same for times finer than hundredths of a second, which advance with the system's own clock.
 _SETTLED_FINE = 100_000_000
 _HUNDREDTH = 10_000_000
 
@@ -201,16 +201,16 @@ _identity = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_n
 
 
 class Look(Record):
-    """The state of a file before it is read, and whether every change from then on shows in its times."""
+    """The state of a file before it is read, and whether every later change will show in its times."""
 
     status: os.stat_result
     settled: bool
 
     @classmethod
     def at(cls, status: os.stat_result) -> Look:
-        """A state that was asked for just now.
+        """Make a look from a status that was queried just now.
 
-        To give a file another name, or to take one away, is a change too: its time is that of what was done last.
+        Renaming or deleting a link of the file also counts as a change: it sets the time of the last change.
         """
         least = _SETTLED_FINE if status.st_ctime_ns % _HUNDREDTH else _SETTLED
         age = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)
@@ -218,26 +218,26 @@ class Look(Record):
 
 
 class Witnessed(Record):
-    """The sizes and digests of files that were hashed while they were read or written, by their identity."""
+    """The sizes and digests of files that were hashed while being read or written, by their identity."""
 
     known: dict[tuple[int, ...], tuple[int, str]] = field(default_factory=dict)
 
     def note_read(self, before: Look, after: os.stat_result, size: int, digest: str, *, linked: bool = False) -> None:
-        """A file of somebody else's, which has these states before and after it was read whole.
+        """Record a file owned by others, with its states before and after it was read completely.
 
-        One that was ``linked`` in between has a later change time; a write shows in the time of the last one.
+        If the file was ``linked`` in between, its change time is later; a write would show in the modification time.
         """
         was, is_now = _identity(before.status), _identity(after)
         if before.settled and (was == is_now or (linked and was[:-1] == is_now[:-1])):
             self.note(after, size, digest)
 
     def note(self, status: os.stat_result, size: int, digest: str) -> None:
-        """A file that nobody else writes to, with the state it has now."""
+        """Record a file that nobody else writes to, in its current state."""
         if size >= _LARGE and status.st_size == size:
             self.known[_identity(status)] = (size, digest)
 
     def hash(self, path: Path, *, size: int | None = None, follow: bool = True) -> tuple[int, str]:
-        """What ``hash_file`` says: remembered for a large file that nobody wrote to since, else read now."""
+        """Return what ``hash_file`` returns, remembered if the file is large and unchanged, else computed now."""
         try:
             known = self.known.get(_identity(path.stat(follow_symlinks=follow)))
         except OSError:

@@ -1,7 +1,7 @@
-"""Puts a finished folder in its place in one step, over nothing but another of its kind, as deploykit wrote it.
+"""Moves a finished folder into place in one step; it replaces only a folder of the same kind that deploykit wrote.
 
-It removes nothing that it cannot account for; what else lies there is named and kept. Packages are vouched for by their
-manifest, other results by a report among them, sealed as a manifest is.
+It removes nothing of unknown origin; other files found there are named and kept. A package is verified by its manifest,
+a folder of other results by the sealed report in it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from deploykit.system.jobs import json_object
 __all__ = ["ELSEWHERE", "FRESH", "OLD", "RESULTS", "PlacedFolder", "check_place", "publish_results"]
 
 FRESH, OLD = "new", "old"
-"""The folders of a workspace: what is being made, and what it replaced."""
+"""The folders of a workspace: the one being made, and the one it replaced."""
 ELSEWHERE = "choose another folder"
-"""What to do where something cannot be written."""
+"""Advice for when something cannot be written."""
 REPORT = "report.json"
 _SUMS = "sha256"
 _LARGEST = 64 << 20
 
 
 class SealedKind(Struct, frozen=True):
-    """A kind of folder: the ``file`` in it that vouches for the others, and what reads the digest and their SHA-256."""
+    """A kind of folder: the ``file`` that vouches for the others, and a function that reads digest and hashes."""
 
     noun: str
     file: str
     read: Callable[[Path], tuple[str, Mapping[str, str]]]
 
     def strangers(self, folder: Path, *, contents: bool = True) -> Names:
-        """What in a folder deploykit did not write, or was changed since, by its path; empty for a whole one.
+        """Return the files that deploykit did not write or that changed since; empty for an intact folder.
 
-        Without ``contents`` no file is read: names alone tell.
+        Without ``contents`` only names are checked and no file is read.
         """
         try:
             sums = self.read(folder)[1]
@@ -84,11 +84,11 @@ RESULTS = SealedKind("folder of results", REPORT, _report_sums)
 
 
 def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES, contents: bool = True) -> str:
-    """The digest of what stands at ``out`` and may be replaced, "" for nothing or an empty folder there.
+    """Return the digest of the folder at ``out`` that may be replaced, "" for nothing or an empty folder.
 
-    To read all ``contents`` of a large package takes as long as to copy them.
+    Reading all ``contents`` of a large package takes as long as copying it.
 
-    Raises PackageError for anything else, and without ``force`` for a folder of its kind as well.
+    Raises PackageError for anything else and, without ``force``, also for a folder of this kind.
     """
     try:
         is_other = out.is_symlink() or (out.exists() and not out.is_dir())
@@ -98,7 +98,7 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES, contents
         raise PackageError(f"{out.parent}: cannot be written", next=ELSEWHERE)
     if is_other:
         raise PackageError(f"{out}: exists and is not a folder", next="name a folder that does not exist yet")
-    # Quantizing may take hours: without --force nothing at all may stand where its results go.
+    # Quantizing may take hours: without --force, its results may only go to a path where nothing exists.
     if not out.exists() or (not any(out.iterdir()) and (force or kind is PACKAGES)):
         return ""
     if not force:
@@ -119,14 +119,14 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES, contents
 
 
 def tidy(out: Path, tell: Tell, kind: SealedKind = PACKAGES) -> bool:
-    """Clear away what runs that died left beside ``out``; True when one had set a folder aside, which is put back."""
+    """Remove what killed runs left beside ``out``. Returns True if a folder they had set aside was restored."""
 
     def foreign(left: Path) -> Iterator[str]:
-        """What was not put there by a run of deploykit, by its path."""
+        """Yield the paths of files that deploykit did not put there."""
         for entry in sorted(left.iterdir()):
             if entry.name not in (FRESH, OLD, GONE) or entry.is_symlink() or not entry.is_dir():
                 yield entry.name
-            # What was still being written is not sealed; what was set aside always is.
+            # A folder still being written is not sealed; one that was set aside always is.
             elif entry.name == OLD or (entry.name == FRESH and (entry / kind.file).exists()):
                 yield from (f"{entry.name}/{path}" for path in kind.strangers(entry))
 
@@ -147,7 +147,10 @@ def tidy(out: Path, tell: Tell, kind: SealedKind = PACKAGES) -> bool:
 
 
 class PlacedFolder:
-    """A folder that grows beside ``out`` and is put there whole; as a context manager, since what is left goes."""
+    """A context manager for a folder that is filled beside ``out`` and then moved there as a whole.
+
+    Without ``publish`` the folder is removed at the end.
+    """
 
     def __init__(self, out: Path, *, force: bool = False, kind: SealedKind = PACKAGES, tell: Tell = silent) -> None:
         self.out, self.force, self.kind, self._tell = out, force, kind, tell
@@ -157,7 +160,7 @@ class PlacedFolder:
 
     @property
     def folder(self) -> Path:
-        """Where it grows until it is published; within the context alone."""
+        """The folder to fill until it is published; valid only inside the context."""
         assert self._work is not None
         return self._work / FRESH
 
@@ -166,7 +169,7 @@ class PlacedFolder:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             restored = tidy(self.out, self._tell, self.kind)
             try:
-                # All contents are looked at when it is replaced.
+                # Contents are checked when it is replaced.
                 self._seen = check_place(self.out, force=self.force, kind=self.kind, contents=False)
             except PackageError as error:
                 why = f"an earlier run died while it replaced this {self.kind.noun}, which was put back"
@@ -183,19 +186,19 @@ class PlacedFolder:
         self._held.close()
         self._work = None
         if gone:
-            # Whatever failed then failed for that: a tool without its files, a check of what is no longer there.
+            # Whatever failed then failed because of that: a tool without its files, a check of missing files.
             why = "the folder beside it that it grew in was removed meanwhile"
             raise PackageError(f"{self.out}: cannot be written", why=why, next=ELSEWHERE) from error
 
     def publish(self) -> Path:
-        """Put the sealed folder in its place; returns the path of the file that vouches for it.
+        """Move the sealed folder into place and return the path of the file that vouches for it.
 
-        Raises PackageError where something came to stand there since this was made; that is kept.
+        Raises PackageError if something else appeared at that place in the meantime; that is kept.
         """
         assert (self.folder / self.kind.file).is_file()
         try:
             if not self._seen:
-                # A rename never replaces a folder that holds something, however short ago that came.
+                # A rename never replaces a folder that is not empty, not even one filled a moment ago.
                 self.folder.rename(self.out)
                 return self.out / self.kind.file
             old = self.folder.with_name(OLD)
@@ -204,7 +207,7 @@ class PlacedFolder:
                 if check_place(old, force=True, kind=self.kind) != self._seen:
                     raise self._taken()
             except PackageError as error:
-                # Somebody wrote to it: it goes back, the new one is given up.
+                # Somebody wrote to the old folder: restore it and give up the new one.
                 exchange(old, self.out, self.folder)
                 raise PackageError(
                     error.what.replace(str(old), str(self.out)), why=error.why, next=error.next
@@ -219,7 +222,7 @@ class PlacedFolder:
         return self.out / self.kind.file
 
     def _keeps_old(self) -> bool:
-        """True where what was set aside could not be put back, as on a full disk: the next run does it."""
+        """Whether the replaced folder could not be restored, as on a full disk; the next run does so."""
         return self._work is not None and (self._work / OLD).exists() and not os.path.lexists(self.out)
 
     def _taken(self) -> PackageError:
@@ -231,9 +234,9 @@ class PlacedFolder:
 
 
 def publish_results(out: Path, fill: Callable[[Path], Json], *, force: bool) -> None:
-    """Make the folder ``out``: ``fill`` writes files into an empty folder and returns what its report says.
+    """Make the folder ``out``: ``fill`` writes files into an empty folder and returns the content of its report.
 
-    Raises PackageError where something stands that may not be replaced, which is kept, or nothing can be written.
+    Raises PackageError if something exists that must not be replaced, which is kept, or if writing fails.
     """
     with PlacedFolder(out, force=force, kind=RESULTS) as place:
         try:

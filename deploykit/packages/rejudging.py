@@ -1,6 +1,6 @@
-"""Judges the numbers of a package again, on the samples that were recorded: its pieces in order, against float.
+"""Judges the numbers of a package again on the recorded samples: runs its models in order and compares with float.
 
-It reads the package and changes nothing; what the device makes of the numbers is the adapter's business.
+It reads the package and changes nothing; the adapter decides how a device computes the numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_GIVEN = 64  # samples of a user's data that are run elsewhere
 
 
 class _Piece(Record, eq=False):
-    """One model of the package, with its encodings; without them it runs as it is."""
+    """One model of the package, with its encodings; None runs it unchanged."""
 
     name: str
     model: ModelProto
@@ -47,10 +47,10 @@ class _Piece(Record, eq=False):
 
 
 class PackageJudge(Record, eq=False):
-    """What the outputs of a package are held against, on which samples, wherever they were computed.
+    """What the outputs of a package are compared with, and on which samples, wherever they were computed.
 
-    ``alone`` are the encodings of a package of one model, ``verdict`` what simulating them says. ``emulated`` are the
-    outputs of the emulator that the package keeps of these samples.
+    ``alone`` are the encodings of a package with one model, ``verdict`` the result of simulating them. ``emulated`` are
+    the emulator's outputs for these samples that the package holds. Each is None if there is none.
     """
 
     pieces: tuple[_Piece, ...]
@@ -65,19 +65,19 @@ class PackageJudge(Record, eq=False):
     emulated: Feeds | None
 
     def judged(self, outputs: Feeds) -> Verdict:
-        """The verdict on the outputs of each sample, beside what the encodings as given lose."""
+        """Return the verdict on the outputs of each sample, compared with the loss by the given encodings."""
         verdict = settled(self.compare(outputs), self.samples.label)
         return verdict.beside(self.quantization or self.verdict)
 
     def right(self, verdict: Verdict, where: str) -> Correctness:
-        """The verdict as the fact about a package; samples that are made up judge nothing."""
+        """Convert a verdict into the correctness of the package; made-up samples judge nothing."""
         if not self.samples.may_judge:
             on = self.samples.described_for_humans
             return Correctness(why=f"the inputs are made up, {on}")
         return correctness_of(verdict, where=where, label=str(self.samples.label), count=len(self.samples.varied))
 
     def finished(self, outputs: Feeds) -> list[Arrays]:
-        """The outputs with those of the pieces that were not run elsewhere, which run here."""
+        """Complete the outputs by running here the models that were not run elsewhere."""
         made = set(outputs[0]) if outputs else set()
         left = [piece for piece in self.pieces if not made.issuperset(item.name for item in piece.model.graph.output)]
         if len(left) == len(self.pieces):
@@ -89,11 +89,11 @@ class PackageJudge(Record, eq=False):
 def judge_of(
     package: Path, status: Json, thresholds: Thresholds | None = None, *, data: Path | None = None
 ) -> PackageJudge:
-    """The judge of a package, on the samples that it keeps, or on ``data``. Raises DeploykitError.
+    """Make the judge of a package, on the samples in it or on ``data``. Raises DeploykitError.
 
-    ``status`` is the manifest's: what the encodings as given lost on these samples when the package was made. The
-    reference is the model in float: that of the package where encodings lie beside it, else what the package keeps of
-    its outputs; without either the packaged model is its own reference.
+    ``status`` is that of the manifest, with the loss by the given encodings when the package was made. The reference is
+    the float model: the package's model if encodings are beside it, else the recorded float outputs; without either the
+    packaged model is its own reference. ``thresholds`` of None are the usual limits.
     """
     found = []
     for path in sorted((package / "model").glob("*.onnx")):
@@ -103,15 +103,15 @@ def judge_of(
     if not found:
         raise InputError(f"{package}: holds no model to judge by")
     pieces = tuple(_in_order(found))
-    # One graph again: tensors have kept their names where the model was cut.
+    # Join the models again: tensors kept their names where the model was cut.
     whole = reduce(chain_models, (piece.model for piece in pieces))
-    facts = collect_facts(wrap_proto(whole, path=package / "model"))  # pieces of a package may not fit each other
+    facts = collect_facts(wrap_proto(whole, path=package / "model"))  # the models of a package may not fit each other
     entries = {entry.name: entry for piece in pieces for entry in piece.encodings or ()}
     encodings = EncodingSet(version="", entries=entries)
     samples, recorded = None, package / RECORDED_FILE
     if data is not None:
         samples = gather(whole, facts, calibration=data, encodings=encodings, most=_MOST_GIVEN)
-    with suppress(DeploykitError):  # samples that lack an input say nothing; what is derived may
+    with suppress(DeploykitError):  # samples that lack an input are useless; derived ones may work
         if samples is None and recorded.is_file():
             samples = gather(whole, facts, recorded=recorded, encodings=encodings)
     samples = samples or gather(whole, facts, encodings=encodings)
@@ -126,15 +126,15 @@ def judge_of(
         judge, verdict = fit_judge(whole, facts, alone, samples, thresholds)
         feeds, compare = judge.feeds, judge.compare
     elif reference and all(names <= one.keys() for one in reference):
-        # Without a quantization the float graph itself was packaged, and more is asked of it.
+        # Without quantization the float graph itself was packaged, so stricter limits apply.
         context = Context(samples.label, thresholds=thresholds, same_graph=lost is None)
         compare = partial(judge_outputs, facts, context, reference, feeds=feeds)
     else:
         shape: Json = {}
-        if not entries:  # the very graph is judged that was packaged, and more is asked of it
+        if not entries:  # the same graph is judged that was packaged, so stricter limits apply
             against, bits = (Against.QUANTIZED, 8) if facts.is_qdq else (Against.FLOAT, 0)
             shape, lost = {"against": against, "bits": bits, "same_graph": True}, None
-        # The same graph on the CPU is run only when there is something to compare.
+        # Run the same graph on the CPU only when there is something to compare.
         compare = lambda outputs: Judge(whole, facts, samples, thresholds=thresholds, **shape).compare(outputs)  # noqa: E731
     return PackageJudge(
         pieces=pieces,
@@ -151,7 +151,7 @@ def judge_of(
 
 
 def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """Each piece behind those whose outputs it reads; the order of names where nothing is read."""
+    """Sort models so that each one follows those whose outputs it reads; independent ones keep their order."""
     left, done = list(pieces), list[_Piece]()
     while left:
         waiting = {value.name for piece in left for value in piece.model.graph.output}
@@ -162,7 +162,7 @@ def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _recorded_loss(status: Json) -> Verdict | None:
-    """What the encodings as given lost when the package was made, where that was measured."""
+    """Return the loss by the given encodings measured when the package was made, None if it was not measured."""
     known = [
         {**number, "value": number["quantization"], "words": number["quantization_words"]}
         for number in status.get("numbers", ())
@@ -173,9 +173,9 @@ def _recorded_loss(status: Json) -> Verdict | None:
 
 
 def rejudge(package: Path, status: Json) -> tuple[Check, Correctness] | None:
-    """Simulate the pieces of a package in their order, and hold its outputs against those of the same pieces in float.
+    """Simulate the models of a package in order and compare its outputs with those of the same models in float.
 
-    None for a package in which no model lies beside encodings.
+    Returns None for a package in which no model has encodings.
     """
     files = sorted((package / "model").glob("*.onnx"))
     if not any((package / "encodings" / f"{path.stem}.json").is_file() for path in files):

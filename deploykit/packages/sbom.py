@@ -1,6 +1,6 @@
-"""A bill of materials of one package in CycloneDX: the inputs, deploykit and what it computes with, the vendor's tools.
+"""Writes the CycloneDX bill of materials of a package: inputs, deploykit, its libraries, the vendor's tools.
 
-The library of the standard writes it (the extra ``sbom``); nothing here knows the format. It says what a manifest says.
+CycloneDX's own library writes the format (the extra ``sbom``). The content is that of the manifest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMPUTES_WITH = ("click", "jinja2", "numpy", "onnx", "onnxruntime", "packaging"
 
 
 def sbom_text(manifest: Json) -> str:
-    """The document of a package with this manifest, always the same for the same; ToolError without the extra."""
+    """Return the document for a manifest; equal manifests give equal documents. Raises ToolError without the extra."""
     try:
         from cyclonedx.model.bom import Bom
         from cyclonedx.output.json import JsonV1Dot6
@@ -36,7 +36,7 @@ def sbom_text(manifest: Json) -> str:
         serial_number=uuid5(NAMESPACE_URL, sealed(manifest)[1]),
     )
     document = json.loads(JsonV1Dot6(bom).output_as_string())
-    # A package holds no time of day: the same inputs give the same bytes.
+    # A package holds no timestamp, so that the same inputs give the same bytes.
     document.get("metadata", {}).pop("timestamp", None)
     return json_text(document)
 
@@ -48,7 +48,7 @@ def _inputs(manifest: Json) -> Iterator[Component]:
     named = Counter[str]()
     for row in manifest["inputs"]:
         kind = ComponentType.MACHINE_LEARNING_MODEL if row["role"] == "model" else ComponentType.DATA
-        # Two of one reference the library would tell apart by chance, and each time otherwise.
+        # For equal references the library would choose random suffixes, different each time.
         reference = f"{row['role']}:{row['name']}"
         named[reference] += 1
         again = f"#{named[reference]}" if named[reference] > 1 else ""
@@ -73,7 +73,7 @@ def _libraries(manifest: Json) -> Iterator[Component]:
 
 
 def _vendor(manifest: Json) -> Iterator[Component]:
-    """The SDK that the package is for, and whatever the adapter recorded to have run, by its name."""
+    """Yield the SDK that the package is for, and the tools that the adapter recorded to have run."""
     from cyclonedx.model.component import Component, ComponentType
 
     sdk = manifest["sdk"]

@@ -1,6 +1,6 @@
-"""Judges a package on disk: every file as the manifest has it, a valid model, and what the adapter knows.
+"""Verifies a package on disk: every file against the manifest, the models, and the checks of the adapter.
 
-It reads and never repairs; of programs it starts ssh-keygen alone, to ask who signed the manifest.
+It only reads, and never repairs; the only program it starts is ssh-keygen, to check who signed the manifest.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from deploykit.system.files import read_regular
 __all__ = ["VerifyReport", "require_integrity", "verify_package"]
 
 NAMESPACE = "deploykit"
-"""What a signature of ``ssh-keygen -Y sign`` is for: one made for mail or git does not count."""
+"""The namespace of the signature by ``ssh-keygen -Y sign``: one made for mail or git does not count."""
 _DIED = "of an earlier build, beside those of one that died ('deploykit build' ends it)"
 _LARGEST_SIGNATURE = 64 << 10
 _SIGNATURE_SECONDS = 30.0
 
 
 class VerifyReport(Verification, Published):
-    """The judgement: every check, the intended and the actual types where both are known, and findings."""
+    """The result: every check, the intended and actual types of tensors where both are known, and findings."""
 
     package: Path
     status: PackageStatus
 
     @property
     def ok(self) -> bool:
-        """True when every check passed, no finding blocks, no type differs, and nothing is refused or wrong."""
+        """True if every check passed, no finding is an error, all types agree, and nothing is refused or wrong."""
         sound = all(check.ok for check in self.checks) and not exit_status(self.findings)
         return sound and not self.mismatches and self.status.good
 
     @property
     def mismatches(self) -> tuple[tuple[str, str, str], ...]:
-        """Tensors whose actual type is not the intended one: (name, intended, actual)."""
+        """The tensors whose actual type differs from the intended one: (name, intended, actual)."""
         rows = ((name, wanted, self.actual.get(name, wanted)) for name, wanted in sorted(self.intended.items()))
         return tuple(row for row in rows if row[1] != row[2])
 
     @property
     def exit_status(self) -> int:
-        """0 ok; 6 when a file is damaged, missing or extra; 1 for every other no."""
+        """0 if ok, 6 if a file is damaged, missing or extra, 1 for any other failure."""
         if self.ok:
             return 0
         return 6 if any(not check.ok and check.id in _INTEGRITY for check in self.checks) else 1
 
     def as_published(self) -> Json:
-        """What ``deploykit verify --json`` prints."""
+        """The JSON that ``deploykit verify --json`` prints."""
         mismatches = [{"tensor": name, "intended": wanted, "actual": got} for name, wanted, got in self.mismatches]
         return {
             "ok": self.ok,
@@ -96,12 +96,12 @@ def verify_package(
     allowed_signers: Path | None = None,
     witnessed: Witnessed | None = None,
 ) -> VerifyReport:
-    """Judge one package folder; raises PackageError when it has no readable manifest.
+    """Verify one package folder. Raises PackageError if it has no readable manifest.
 
-    ``numerics`` simulates every packaged model with its encodings as well, on the recorded samples, and judges it anew.
-    ``expect_digest`` is the digest that its manifest must have; ``allowed_signers`` names who may have signed it. With
-    either, files of a build that the manifest does not know are no longer passed over. ``witnessed`` is what this very
-    process saw of the files while it wrote them.
+    ``numerics`` also simulates every packaged model with its encodings on the recorded samples and judges it again.
+    ``expect_digest`` is the digest that the manifest must have; ``allowed_signers`` is a file of people who may have
+    signed it; None skips either check. With either one, build files that the manifest does not record are errors too.
+    ``witnessed`` holds the hashes that this process computed while writing the files.
     """
     manifest = read_manifest(package)
     vouched: list[Check] = []
@@ -122,13 +122,13 @@ def verify_package(
     try:
         judged = backend.verify(package, manifest)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        # Files that the adapter cannot make sense of are damaged, however well they are sealed.
+        # Files that the adapter cannot read are damaged, even if they are sealed.
         raise PackageError(
             f"{package}: its files are not what {manifest.get('backend')} writes",
             why=f"reading them ended with {type(error).__name__}: {error}",
             next="make the package again",
         ) from error
-    # What this process wrote just now it need not parse again.
+    # Files that this process has just written need no parsing.
     encodings = () if witnessed is not None else _encodings(package, manifest["files"])
     checks = (*files, *encodings, *judged.checks)
     if numerics:
@@ -148,12 +148,12 @@ def verify_package(
 
 
 def verify_integrity(package: Path) -> tuple[Check, ...]:
-    """Only the files: each one there, regular, unchanged, and none beside them, those of a build included."""
+    """Check only the files: each exists, is regular and unchanged, and there are no others, not even of a build."""
     return _integrity(package, read_manifest(package)["files"], strict=True, seen=None)
 
 
 def require_integrity(package: Path, advice: str) -> None:
-    """Raise PackageError, with what to do, for a package whose files are not as they were recorded."""
+    """Raise PackageError with ``advice`` if the files of a package are not as recorded."""
     bad = "; ".join(f"{check.id}: {check.detail}" for check in verify_integrity(package) if not check.ok)
     if bad:
         raise PackageError(f"{package}: is not as it was made", why=bad, next=advice)
@@ -166,13 +166,13 @@ def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | No
     def linked(paths: Iterable[str]) -> list[str]:
         return sorted(path for path in paths if not path.endswith("/") and (package / path).is_symlink())
 
-    # A link could point anywhere, so what it names is never hashed.
+    # A link could point anywhere, so its target is never hashed.
     links = linked(found)
     missing = sorted(files.keys() - found)
     changed, odd, new, old = (list[str]() for _ in range(4))
     for path in sorted(files.keys() & found - set(links)):
         record = files[path]
-        # A run that was killed has left the page as it was before.
+        # A killed run may have left the page in its earlier state.
         known = [(row["bytes"], row["sha256"]) for row in (record, record.get("before")) if row]
         try:
             age = known.index(hashed(package / path, size=max(known)[0], follow=False))
@@ -181,7 +181,7 @@ def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | No
         except (InputError, ValueError):
             changed.append(path)
         mode = (package / path).lstat().st_mode
-        # That a file may run now, or no longer, or with the rights of its owner or group, no hash shows.
+        # A hash does not show changed execute, set-user or set-group permissions.
         if mode & (S_ISUID | S_ISGID) or bool(mode & 0o111) != record.get("executable", False):
             odd.append(path)
     # A folder may have become a link while its files were read.
@@ -220,7 +220,7 @@ def _models(package: Path, files: Json) -> Iterator[Check]:
 
 
 def _encodings(package: Path, files: Json) -> Iterator[Check]:
-    """The file of encodings beside each model."""
+    """Check that the encodings file of each model can be read."""
     for path in map(Path, sorted(files)):
         beside = f"encodings/{path.stem}.json"
         if path.match("model/*.onnx") and beside in files:
@@ -233,7 +233,7 @@ def _encodings(package: Path, files: Json) -> Iterator[Check]:
 
 
 def check_signature(package: Path, allowed_signers: Path) -> Check:
-    """Whether somebody in ``allowed_signers`` (the format of ssh-keygen(1), ALLOWED SIGNERS) signed the manifest.
+    """Check whether anyone in ``allowed_signers`` (the format of ssh-keygen(1), ALLOWED SIGNERS) signed the manifest.
 
     Raises InputError for an unreadable list of signers, ToolError without ssh-keygen.
     """

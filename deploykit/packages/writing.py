@@ -1,7 +1,7 @@
-"""Writes packages: to a private folder beside the place, hashed while written, put there in one step; decides nothing.
+"""Writes packages: into a private folder beside the target, hashed while written, moved there in one step.
 
-Nothing half written ever stands under the wanted name: a failure removes the private folder, an existing folder is kept
-unless ``force`` was given, and even then only a package that deploykit wrote is replaced, by a finished one.
+The target never holds a partial package: a failure removes the private folder. An existing folder is kept unless
+``force`` was given, and even then only a package that deploykit wrote is replaced, by a finished one.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from deploykit.system.folders import abandoned, holding, workspace
 __all__ = ["BUILD", "PackageWriter", "clear_left", "record_build", "record_run", "same_file"]
 
 BUILD = "build"
-"""What the folder in logs/ that a build works in is called."""
-# Bytes of a file below which ``link`` copies: what is written anew by every export is small, and costs nothing.
+"""The name of the folder in logs/ in which a build works."""
+# bytes; ``link`` copies smaller files: those that every export writes anew are small, and copying them is cheap
 _WORTH_LINKING = 16 << 20
 
 
 class PackageWriter(PlacedFolder):
-    """Collects one package in a temporary sibling of ``out`` and publishes it with a manifest.
+    """Collects one package in a temporary folder beside ``out`` and publishes it with a manifest.
 
-    Use as a context manager; leaving it without ``seal`` and ``publish`` removes everything that was written. ``link``
-    gives large files of the user's a second name instead of copying them; the bytes of the package are the same.
+    Use it as a context manager; leaving it without ``seal`` and ``publish`` removes everything that was written.
+    ``link`` makes hard links to the user's large files instead of copies; the package has the same bytes.
     """
 
     def __init__(self, out: Path, *, force: bool = False, link: bool = False, tell: Tell = silent) -> None:
         super().__init__(out, force=force, tell=tell)
         self.link = link
-        # What the manifest says of each file: ``origin`` is whether it was generated or executed.
+        # The records of files in the manifest: ``origin`` is generated or executed.
         self.records: dict[str, Json] = {}
         self.digest = ""
         self.witnessed = Witnessed()
 
     def __enter__(self) -> Self:
-        # What died while it built or ran the package left files in it that are no stranger's.
+        # Files left by a killed build or run are ours, not foreign.
         if self.force and (self.out / MANIFEST).is_file() and not self.out.is_symlink():
             with suppress(PackageError, OSError), holding(self.out) as alone:
                 if alone:
@@ -67,7 +67,7 @@ class PackageWriter(PlacedFolder):
         return super().__enter__()
 
     def add(self, files: Iterable[PackageFile]) -> None:
-        """Write files; two files of one path are a defect."""
+        """Write files. Raises DefectError for two files with one path, PackageError if writing fails."""
         for file in files:
             try:
                 pure = PurePosixPath(file.path)
@@ -94,7 +94,7 @@ class PackageWriter(PlacedFolder):
                     path.write_bytes(data)
                     size, digest = len(data), hashlib.sha256(data).hexdigest()
                 executable = isinstance(file, TextFile) and file.executable
-                if path.stat().st_nlink == 1:  # the rights of a file with two names are its owner's business
+                if path.stat().st_nlink == 1:  # the permissions of a linked file belong to its owner
                     path.chmod(0o755 if executable else 0o644)
                     self.witnessed.note(path.stat(), size, digest)
                 run = {"executable": True} if executable else {}
@@ -105,13 +105,13 @@ class PackageWriter(PlacedFolder):
                 raise unwritable(self.out / file.path, error, ELSEWHERE) from None
 
     def _link(self, source: Path, path: Path) -> tuple[int, str]:
-        """Give the source a second name. What is hashed is what stands in the package, whatever the source does."""
+        """Link the source into the package and return the size and hash of the linked file. Raises PackageError."""
         before = Look.at(source.stat())
         if before.status.st_mode & 0o7111:
             why = "a linked file has the rights of its source, and no file of a package may run that was not made to"
             raise PackageError(f"--link: {source} may be executed", why=why, next="take that right away, or copy it")
         try:
-            os.link(source.resolve(), path)  # a link to a link would break with the package's first move
+            os.link(source.resolve(), path)  # a link to a link would break when the package is moved
         except OSError as error:
             apart = error.errno == errno.EXDEV
             raise PackageError(
@@ -131,9 +131,9 @@ class PackageWriter(PlacedFolder):
                 self.records[path] = _executed(self.folder, path)
 
     def seal(self, manifest: Json) -> None:
-        """Write the manifest, with every file recorded so far; nothing may be added afterwards."""
+        """Write the manifest with every file recorded so far; nothing may be added afterwards."""
         try:
-            # In one step: a part of a manifest would make strangers' files of all that is in the folder.
+            # In one step: with a partial manifest, all files in the folder would look foreign.
             part = self.folder / f"{MANIFEST}.part"
             text, self.digest = sealed({**manifest, "files": dict(sorted(self.records.items()))})
             part.write_bytes(text.encode())
@@ -143,17 +143,17 @@ class PackageWriter(PlacedFolder):
 
 
 def _executed(package: Path, path: str) -> Json:
-    """The record of a file that something executed left; a link is not followed."""
+    """Return the record of a file that an execution left; a link is not followed."""
     size, digest = hash_file(package / path, follow=False)
     return {"bytes": size, "sha256": digest, "origin": "executed"}
 
 
 def record_build(package: Path, executed: Iterable[str], made: Path) -> Json:
-    """Take the files that a build left in artifacts/ and logs/ of ``made`` into the package; returns its manifest.
+    """Move the files that a build left in artifacts/ and logs/ of ``made`` into the package; returns the manifest.
 
-    ``executed`` are the ids of the steps that ran; they move from the manifest's generated to its executed list. New
-    files are there before the manifest knows of them, and while others are exchanged it vouches for both states. What a
-    process that is killed leaves beside them lies in ``made`` too, by which ``clear_left`` knows it.
+    ``executed`` are the ids of the steps that ran; they move from the manifest's generated list to its executed list.
+    New files are placed before the manifest lists them; while files are replaced, the manifest accepts both states.
+    Files that a killed process leaves are also in ``made``, by which ``clear_left`` recognises them.
     """
     manifest = read_manifest(package)
     was = {path: row for path, row in manifest["files"].items() if path.startswith(BUILD_FOLDERS)}
@@ -162,7 +162,7 @@ def record_build(package: Path, executed: Iterable[str], made: Path) -> Json:
     for path in now.keys() - was.keys():
         same_file(made / path, package / path, made)
     for path in gone:
-        with suppress(OSError):  # the script may have put anything in its way
+        with suppress(OSError):  # the script may have put anything at that path
             same_file(package / path, made / path, made)
     others = {path: row for path, row in manifest["files"].items() if path not in was}
     done = list(dict.fromkeys((*manifest.get("executed", ()), *executed)))
@@ -178,7 +178,7 @@ def record_build(package: Path, executed: Iterable[str], made: Path) -> Json:
 
 
 def same_file(source: Path, place: Path, workspace: Path) -> None:
-    """A second name, or a copy where the disk has none: there is the whole file or none."""
+    """Make a hard link, or a copy if the disk has no links; the place never holds a partial file."""
     with_folder(place)
     try:
         place.hardlink_to(source)
@@ -189,10 +189,10 @@ def same_file(source: Path, place: Path, workspace: Path) -> None:
 
 
 def record_run(package: Path, manifest: Json, entry: Json, texts: Mapping[str, str], page: str) -> None:
-    """Take the files of one more run, by their paths, into the package and its manifest; the caller holds the folder.
+    """Add the files of one run, by path, to the package and its manifest; the caller holds the folder.
 
-    ``page`` is what report.html becomes, "" where it stays. A process that is killed in between leaves files that no
-    manifest knows, which ``clear_left`` removes, or the page as it was before, which the manifest vouches for too.
+    ``page`` is the new report.html, "" to keep the old one. A killed process leaves either files that the manifest does
+    not list, which ``clear_left`` removes, or the old page, which the manifest also accepts.
     """
     files = dict(manifest["files"])
     for path, text in texts.items():
@@ -207,9 +207,10 @@ def record_run(package: Path, manifest: Json, entry: Json, texts: Mapping[str, s
 
 
 def clear_left(package: Path) -> None:
-    """Remove what runs and builds that died left, and end what they began; the caller holds the folder.
+    """Remove what killed runs and builds left, and finish what they began; the caller holds the folder.
 
-    A build's files are in the package and in its own folder. Nothing is done through links, or out of a folder.
+    The files of such a build are in the package and in the build's own folder. No links are followed and no file
+    outside of the folder is touched.
     """
     known = read_manifest(package)["files"]
     for stem in (BUILD, MANIFEST):
@@ -227,7 +228,7 @@ def clear_left(package: Path) -> None:
 
 
 def _built(made: Path, package: Path) -> list[str]:
-    """The files in the folders of a build that are what they are called, in it and in the package."""
+    """Return the build's files that are regular and reached without links, in both folders."""
     return [
         path
         for path in list_files(made)
@@ -242,7 +243,7 @@ def _tell(package: Path, manifest: Json, files: Json) -> None:
 
 
 def _replace(package: Path, path: str, text: str) -> None:
-    """Write one file of a package in one step: there is the old one or the new one."""
+    """Replace one file of a package atomically."""
     try:
         for parent in ((package / path).parent, package / BUILD_FOLDERS[1]):
             parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The world: opening and copying files safely, starting and ending programs, isolated environments.
+"""Access to the system: opening and copying files safely, running programs, isolated environments.
 
-Every module is imported by its own name, so that reading a file does not load what installs a toolchain.
+Every module is imported by its own name, so that reading a file does not load the code that installs toolchains.
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""One toolchain's place on disk: its state, its size, its lock, and programs run inside; it installs nothing."""
+"""One toolchain's environment on disk: its state, size and lock, and running programs in it. It installs nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deploykit.system.store import user_cache
 
 __all__ = ["Environment", "ToolchainState", "environment_of", "locked", "toolchains_root"]
 
-# Fields that stages did not have at first: without a value they leave the marker of an earlier installation valid.
+# Fields that stages did not have at first: if they are not set, markers of earlier installations stay valid.
 _LATER = frozenset({"inputs", "lock", "lock_python", "else_index", "hashes"})
 
 
@@ -37,36 +37,36 @@ class ToolchainState(Published):
     size_mb: int
 
     def as_published(self) -> Json:
-        """With what people want to know of the toolchain itself."""
+        """The published JSON, with facts about the toolchain itself."""
         about = ("name", "version", "summary", "disk_mb", "minutes", "verified", "licence", "source", "confidence")
         return {**{name: getattr(self.spec, name) for name in about}, **published(self, without=("spec",))}
 
 
 def toolchains_root() -> Path:
-    """Where environments live: ``DEPLOYKIT_TOOLCHAINS``, else deploykit's part of the user's cache folder."""
+    """The folder of all environments: ``DEPLOYKIT_TOOLCHAINS``, else deploykit's part of the user's cache folder."""
     chosen = os.environ.get("DEPLOYKIT_TOOLCHAINS")
     return Path(chosen) if chosen else user_cache() / "deploykit" / "toolchains"
 
 
 class Environment(Record):
-    """One environment on disk, installed or not."""
+    """One environment, whether or not it is installed."""
 
     spec: ToolchainSpec
     path: Path
 
     @property
     def python(self) -> Path:
-        """The interpreter inside."""
+        """The path of its Python interpreter."""
         return self.path / "venv" / "bin" / "python"
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables that every program inside runs with; the caller's own Python packages stay out of sight."""
+        """The environment variables for every program in it; they hide the caller's own Python packages."""
         own = {name: value.replace("{root}", str(self.path)) for name, value in self.spec.environment.items()}
         return {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "VIRTUAL_ENV": "", **own}
 
     def program(self, name: str) -> str:
-        """Where a program of the system that the toolchain needs is; ToolError, with the way to get it, without one."""
+        """Return the path of a required system program. Raises ToolError, with advice, if it is missing."""
         need = next(need for need in self.spec.needs if need.name == name)
         found = need.find()
         if found is None:
@@ -74,7 +74,7 @@ class Environment(Record):
         return found
 
     def arguments(self, stage: Stage) -> tuple[str, ...]:
-        """What a stage runs, with this machine's places filled in."""
+        """Return the arguments of a stage with the paths on this machine filled in."""
         places = {"root": str(self.path), "files": self.spec.files}
         places |= {need.name: self.program(need.name) for need in self.spec.needs}
         filled = list(stage.run)
@@ -83,16 +83,16 @@ class Environment(Record):
         return tuple(filled)
 
     def finished(self, stage: Stage) -> bool:
-        """True when this very stage, pins included, has run to its end."""
+        """Whether exactly this stage, including its pins, has finished."""
         marker = self._marker(stage)
         return marker.is_file() and marker.read_text("utf-8").strip() == self._digest(stage)
 
     def mark(self, stage: Stage) -> None:
-        """Remember that a stage has run to its end."""
+        """Record that a stage has finished."""
         with_folder(self._marker(stage)).write_text(self._digest(stage) + "\n", "utf-8")
 
     def trouble(self) -> str:
-        """Why the environment cannot be used, or "" when it can; looks at files only."""
+        """Explain why the environment cannot be used, "" if it can; checks only files."""
         if not self.python.exists():
             return "its interpreter is gone"
         unfinished = [stage.id for stage in self.spec.stages if not self.finished(stage)]
@@ -107,7 +107,7 @@ class Environment(Record):
         return f"packages are gone: {', '.join(lost)}" if lost else ""
 
     def state(self, *, with_size: bool = True) -> ToolchainState:
-        """What is on disk, and its size in MiB."""
+        """Return the state on disk, with the size in MiB, or 0 without ``with_size``."""
         word, detail = self._judge()
         size = _size_mb(self.path) if with_size else 0
         return ToolchainState(spec=self.spec, path=self.path, state=word, detail=detail, size_mb=size)
@@ -133,7 +133,8 @@ class Environment(Record):
     ) -> ProgramEnd:
         """Run the environment's Python with these arguments; see ``deploykit.system.processes.run``.
 
-        Without ``cwd`` it runs in the environment's own folder: older Pythons import what lies where they are started.
+        Without ``cwd`` it runs in the environment's own folder, because older
+        Pythons import modules from the current folder.
         """
         argv = [str(self.python), *arguments]
         own = self.path if self.path.is_dir() else None
@@ -146,7 +147,7 @@ class Environment(Record):
         try:
             if not self.path.exists():
                 return "absent", ""
-        except PermissionError:  # a home that is somebody else's
+        except PermissionError:  # another user's home
             return "absent", "the folder that it would lie in may not be looked into"
         trouble = self.trouble()
         if not trouble:
@@ -164,13 +165,16 @@ class Environment(Record):
 
 
 def environment_of(spec: ToolchainSpec) -> Environment:
-    """The place of one toolchain on this machine; it need not exist."""
+    """Return the environment of a toolchain on this machine; it need not exist."""
     return Environment(spec=spec, path=toolchains_root() / f"{spec.name}-{spec.version}")
 
 
 @contextlib.contextmanager
 def locked(path: Path, spec: ToolchainSpec, *, waiting: Tell | None = None) -> Iterator[None]:
-    """Hold the lock of one environment; ``waiting`` is told where another process has it, else that is an error."""
+    """Hold the lock of one environment.
+
+    If another process holds it, ``waiting`` is told and this one waits; without ``waiting`` raises ToolError.
+    """
 
     def busy() -> None:
         if waiting is None:

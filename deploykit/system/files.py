@@ -1,7 +1,7 @@
-"""Opens files that somebody else wrote, copies them, and writes result files whole or not at all. It knows no format.
+"""Opens and copies untrusted files, and writes result files completely or not at all. It knows no format.
 
-A pipe, a device or a folder under the name of a file is refused before it is opened, so that nothing waits on it or
-reads it without end; a file that grows while it is read ends at the size it had when it was opened.
+A pipe, device or folder in place of a file is refused before it is opened, so that reading never blocks or never ends;
+a file that grows while it is read ends at its size when opened.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ __all__ = [
     "write_files",
 ]
 
-# Without waiting for the other end of a pipe, should the name have become one since it was looked at.
+# Does not block on a pipe, in case the path has become one since it was checked.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-# Small enough for memory that is at hand: more is asked of the system anew for each piece.
+# Small enough to stay in reused memory: a larger block would be allocated anew for each chunk.
 _CHUNK = 1 << 17
-_DEEPEST = 500  # levels of folders: a thousand cannot be removed again by Python's own means
+_DEEPEST = 500  # levels of folders: Python's own functions cannot remove a thousand
 
 
 def open_regular(
     path: Path, *, size: int | None = None, limit: int | None = None, follow: bool = True
 ) -> BufferedReader:
-    """A regular file, opened for reading. Raises InputError for anything else.
+    """Open a regular file for reading. Raises InputError for anything else.
 
-    ``size`` is what it must have in bytes, ``limit`` the most it may have. Without ``follow`` a link is refused, even
-    one that came between a look and this call.
+    ``size`` is the required size in bytes, ``limit`` the largest allowed one; None means any. Without ``follow`` a link
+    is refused, even one that was created after a check.
     """
     try:
-        # Opening a device can already do something, so the name is asked first and the open file once more.
+        # Opening a device can have effects, so check the path first and the open file again.
         _check(path, path.stat(follow_symlinks=follow), size, limit)
         descriptor = os.open(path, _FLAGS | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
         raise unreadable(path, error) from None
-    except ValueError as error:  # a name with a NUL in it
+    except ValueError as error:  # a name that contains NUL
         raise InputError(f"{str(path)!r}: no file name", why=str(error)) from None
     try:
         _check(path, os.fstat(descriptor), size, limit)
@@ -62,7 +62,7 @@ def open_regular(
 
 
 def read_regular(path: Path, *, size: int | None = None, limit: int | None = None, follow: bool = True) -> bytes:
-    """The bytes of one regular file, as many as it had when it was opened; see ``open_regular``."""
+    """Read the bytes of a regular file, up to its size when it was opened; see ``open_regular``."""
     with open_regular(path, size=size, limit=limit, follow=follow) as stream:
         try:
             return stream.read(os.fstat(stream.fileno()).st_size)
@@ -71,7 +71,7 @@ def read_regular(path: Path, *, size: int | None = None, limit: int | None = Non
 
 
 def regular_size(path: Path) -> int:
-    """The size in bytes of a regular file, which is not opened; InputError for anything else."""
+    """Return the size in bytes of a regular file without opening it. Raises InputError for anything else."""
     try:
         status = path.stat()
     except OSError as error:
@@ -81,13 +81,13 @@ def regular_size(path: Path) -> int:
 
 
 def paths_below(folder: Path, *, with_empty: bool = False) -> Iterator[str]:
-    """Every file below a folder by its POSIX path from there; links are given, not followed.
+    """Yield the POSIX path, relative to the folder, of every file below it; links are listed, not followed.
 
-    A folder that cannot be looked into is given with a slash at the end, and so are empty ones ``with_empty``; one that
-    lies too deep is given as a file is.
+    A folder that cannot be opened is listed with a trailing slash, and so are empty ones if ``with_empty``. Folders
+    that are nested too deeply are listed like files.
     """
     todo = [""]
-    for start in todo:  # it grows meanwhile: a call in a call for each level would end at a thousand
+    for start in todo:  # grows during the loop: recursion would fail at a thousand levels
         try:
             entries = sorted(os.scandir(folder / start), key=lambda entry: entry.name)
         except OSError:
@@ -118,9 +118,9 @@ _KINDS = {"p": "a pipe", "s": "a socket", "c": "a device", "b": "a disk", "l": "
 
 
 def unreadable(path: Path, error: OSError) -> InputError:
-    """What to say of a file that the system does not let be read, or that is not there."""
+    """Return the error for a file that cannot be read or does not exist."""
     if isinstance(error, FileNotFoundError):
-        from difflib import get_close_matches  # on use: an answer that is right needs no such guess
+        from difflib import get_close_matches  # imported only on failure
 
         try:
             near = get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=2)
@@ -136,9 +136,9 @@ def unreadable(path: Path, error: OSError) -> InputError:
 
 
 def copy_hashed(stream: BinaryIO, sink: BinaryIO | None = None) -> tuple[int, str]:
-    """Copy a file that was just opened, if anywhere; its size in bytes and its SHA-256. Raises OSError.
+    """Copy a newly opened file to ``sink``, if any; return its size in bytes and its SHA-256. Raises OSError.
 
-    A file that grows meanwhile ends at the size it had when it was opened.
+    A file that grows meanwhile ends at its size when opened.
     """
     copied, digest, left = 0, hashlib.sha256(), os.fstat(stream.fileno()).st_size
     while chunk := stream.read(min(_CHUNK, left)):
@@ -150,9 +150,9 @@ def copy_hashed(stream: BinaryIO, sink: BinaryIO | None = None) -> tuple[int, st
 
 
 def write_files(files: Mapping[Path, str], *, force: bool) -> None:
-    """Write texts in UTF-8; every file is complete or was not touched. Raises PackageError.
+    """Write texts in UTF-8; each file is written completely or not at all. Raises PackageError.
 
-    Files that exist are kept unless ``force``; then nothing at all is written.
+    If a file exists and ``force`` is not set, nothing is written.
     """
     for path in files:
         if path.is_dir():
@@ -178,13 +178,13 @@ def unwritable(path: Path, error: OSError, advice: str = "") -> PackageError:
 
 
 def with_folder(path: Path) -> Path:
-    """The path of a file to be written, whose folder is there from now on."""
+    """Return the path of a file to be written, after making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def _remove(paths: Iterable[Path]) -> None:
-    """Remove what is still there, also when the one signal that a command takes comes in the middle of it."""
+    """Remove files that still exist, even if a signal arrives in the middle."""
     try:
         for path in paths:
             with suppress(OSError):

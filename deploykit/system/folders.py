@@ -1,7 +1,7 @@
-"""Private folders that a process works in, what it puts in place when it is done, and locks between processes.
+"""Private working folders of a process, moving finished folders into place, and locks between processes.
 
-A lock is the system's, so it ends with the process however that ends: the next process finds what a dead one left and
-clears it. Nothing here knows what lies in the folders.
+The locks are the operating system's, so they end with their process in every case: the next process finds what a dead
+one left and removes it. The content of the folders does not matter here.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = [
 ]
 
 GONE = "gone"
-"""The folder of a workspace whose content was judged and may be removed, however much of it still stands."""
+"""The folder of a workspace for content that was judged removable, even if only a part of it is left."""
 
 _SCRATCH = "scratch"
-_LONGEST_STEM = 200  # file systems take names of 255 bytes; the rest is for what is added
+_LONGEST_STEM = 200  # file systems allow names of 255 bytes; the rest is for the suffix
 _TRIES = 100
-_ASKED_EVERY = 0.2  # seconds between two tries of one that waits
-_UNLOCKED = -1  # the handle where the disk has no locks
+_ASKED_EVERY = 0.2  # seconds between two attempts while waiting
+_UNLOCKED = -1  # the handle on a disk without locks
 
 
 @contextmanager
 def workspace(parent: Path, stem: str, *, keeps: Callable[[], bool] = lambda: False) -> Iterator[Path]:
-    """A new folder in ``parent``, named after ``stem``; removed at the end, unless it ``keeps``. Raises OSError."""
+    """Make a folder in ``parent`` named after ``stem`` and remove it at the end unless ``keeps()``. Raises OSError."""
     tried: list[Path] = []
     handle = None
     try:
@@ -51,14 +51,14 @@ def workspace(parent: Path, stem: str, *, keeps: Callable[[], bool] = lambda: Fa
         for made in () if keeps() else tried:
             try:
                 shutil.rmtree(made, ignore_errors=True)
-            except BaseException:  # the one signal that a command takes came in the middle of it
+            except BaseException:  # a signal arrived in the middle of it
                 shutil.rmtree(made, ignore_errors=True)
                 raise
         _close(handle)
 
 
 def _hold_new(parent: Path, stem: str, tried: list[Path]) -> tuple[Path, int]:
-    """A new folder and its lock. ``tried`` names a folder before it is made: a signal may come while it is."""
+    """Return a new folder and its lock. Adds the folder to ``tried`` before making it: a signal may arrive then."""
     for _ in range(_TRIES):
         folder = parent / f"{_prefix(stem)}{secrets.token_hex(8)}"
         tried.append(folder)
@@ -68,7 +68,7 @@ def _hold_new(parent: Path, stem: str, tried: list[Path]) -> tuple[Path, int]:
             tried.remove(folder)
             continue
         handle = _lock(folder)
-        # Between the two another process may have taken the folder for an abandoned one.
+        # In between another process may have removed the folder as abandoned.
         if folder.is_dir() and handle is not None:
             return folder, handle
         _close(handle)
@@ -76,7 +76,7 @@ def _hold_new(parent: Path, stem: str, tried: list[Path]) -> tuple[Path, int]:
 
 
 def abandoned(parent: Path, stem: str) -> Iterator[Path]:
-    """The folders that ``workspace`` made with these arguments in processes that died, each held while it is given."""
+    """Yield the folders that ``workspace`` made with these arguments in dead processes, each locked meanwhile."""
     try:
         prefix = _prefix(stem)
         named = sorted(path for path in parent.iterdir() if path.name.startswith(prefix))
@@ -94,9 +94,10 @@ def abandoned(parent: Path, stem: str) -> Iterator[Path]:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder of a workspace about which it was decided that it may go. Raises OSError.
+    """Remove a folder of a workspace that may be removed. Raises OSError.
 
-    It is renamed first: a process that dies while it removes files leaves a part, and a part cannot be judged again.
+    It is renamed first: a process that dies while removing files leaves a
+    part of them, which could not be judged again.
     """
     gone = folder.with_name(GONE)
     shutil.rmtree(gone, ignore_errors=True)
@@ -106,9 +107,9 @@ def discard(folder: Path) -> None:
 
 @contextmanager
 def scratch(parent: Path | None = None) -> Iterator[Path]:
-    """A folder for what is needed for a moment, in the system's temporary folder or in ``parent``.
+    """Make a temporary folder in the system's temporary folder, or in ``parent``, and remove it at the end.
 
-    What processes that died left there is removed first.
+    Folders left there by dead processes are removed first.
     """
     place = parent or Path(tempfile.gettempdir())
     for left in abandoned(place, _SCRATCH):
@@ -118,15 +119,16 @@ def scratch(parent: Path | None = None) -> Iterator[Path]:
 
 
 def exchange(fresh: Path, place: Path, aside: Path) -> None:
-    """Move what stands at ``place`` to ``aside`` and ``fresh`` to ``place``. Raises OSError; then all is as it was.
+    """Move the folder at ``place`` to ``aside`` and ``fresh`` to
+    ``place``. Raises OSError after undoing a partial move.
 
-    Between the two nothing stands at ``place``: a process that is killed there leaves the old folder at ``aside`` and
-    the new one at ``fresh``, and the next one puts it back.
+    For a moment nothing is at ``place``: a process killed then leaves the old folder at ``aside`` and the new one at
+    ``fresh``, and the next process restores the old one.
     """
     try:
         place.rename(aside)
         fresh.rename(place)
-    except BaseException:  # a signal is told behind the rename during which it came
+    except BaseException:  # a signal is raised after the rename during which it arrived
         if not os.path.lexists(place):
             aside.rename(place)
         raise
@@ -134,7 +136,7 @@ def exchange(fresh: Path, place: Path, aside: Path) -> None:
 
 @contextmanager
 def holding(folder: Path) -> Iterator[bool]:
-    """Hold a folder that exists; False while another process does."""
+    """Lock an existing folder; yields False if another process holds it."""
     handle = _lock(folder)
     try:
         yield handle is not None
@@ -144,8 +146,9 @@ def holding(folder: Path) -> Iterator[bool]:
 
 @contextmanager
 def waiting_for(path: Path, *, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock that stands for ``path``, which need not exist. Where another process has it, call ``waiting`` once
-    (it may raise), then wait as long as it takes.
+    """Hold the lock for ``path``, which need not exist.
+
+    If another process holds it, ``waiting`` is called once (it may raise), then this one waits as long as necessary.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     told = False
@@ -162,7 +165,7 @@ def waiting_for(path: Path, *, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 def is_waited_for(path: Path) -> bool:
-    """True while some process holds the lock of ``path``."""
+    """Whether some process holds the lock of ``path``."""
     try:
         with _lock_file(path).open("r") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -183,7 +186,10 @@ def _prefix(stem: str) -> str:
 
 
 def _lock(folder: Path) -> int | None:
-    """The lock's handle; ``_UNLOCKED`` where the disk has no locks, None where another process holds it."""
+    """Return the handle of a folder's lock.
+
+    ``_UNLOCKED`` if the disk has no locks, None if another process holds the lock.
+    """
     try:
         handle = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:

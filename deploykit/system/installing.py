@@ -1,4 +1,4 @@
-"""Brings an environment to disk in resumable stages, or takes it away; what goes in is the spec's business."""
+"""Installs an environment in resumable stages, or removes it; the spec defines its content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deploykit.system.specs import Stage, ToolchainSpec
 __all__ = ["install", "remove"]
 
 _STAGE_TIMEOUT = 3600.0
-# The machine whose files the locks name, as ``sysconfig`` calls it.
+# The platform that the locks are for, in the notation of ``sysconfig``.
 _LOCKED_ON = "linux-x86_64"
 
 
@@ -32,11 +32,11 @@ def install(
     anew: bool = False,
     waiting: Tell | None = None,
 ) -> ToolchainState:
-    """Bring one environment to the state ready, going on where an earlier attempt stopped.
+    """Bring one environment to the state ready, continuing an earlier attempt; ``anew`` deletes that first.
 
-    Where another process installs the same environment, ``waiting`` is told (``progress`` without it), and this one
-    waits for it. Raises ToolError when no fitting Python, C++ compiler or other program it needs is there, the disk is
-    too full, or a stage fails; the log is ``install.log`` beside it.
+    If another process is installing the same environment, ``waiting`` (default: ``progress``) is told and this one
+    waits. Raises ToolError if a suitable Python, a C++ compiler or another required program is missing, the disk is too
+    full, or a stage fails; the log is ``install.log`` in the environment's folder.
     """
     environment = environment_of(spec)
     _check_machine(spec, environment.path)
@@ -56,7 +56,7 @@ def install(
 
 
 def remove(spec: ToolchainSpec) -> bool:
-    """Delete one environment; False when there was none. Raises ToolError while it is being installed."""
+    """Delete one environment; False if there was none. Raises ToolError while it is being installed."""
     environment = environment_of(spec)
     if not environment.path.exists():
         return False
@@ -75,7 +75,7 @@ def _check_machine(spec: ToolchainSpec, path: Path) -> None:
     for need in spec.needs:
         environment_of(spec).program(need.name)
     find_python(spec)
-    # A folder that may not be looked into counts as absent here, and its parent as what has to be written to.
+    # A folder that cannot be opened counts as absent, and its parent as the one to write to.
     existing = next(folder for folder in (path, *path.parents) if os.path.exists(folder))  # noqa: PTH110
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ToolError(
@@ -95,7 +95,7 @@ def has_cxx() -> bool:
 
 
 def find_python(spec: ToolchainSpec) -> str:
-    """A Python that the toolchain supports: this one where it fits, else one on the PATH."""
+    """Return a Python that the toolchain supports: this one if suitable, else one on the PATH. Raises ToolError."""
     wanted = SpecifierSet(spec.python)
     here = ".".join(map(str, sys.version_info[:2]))
     if wanted.contains(f"{here}.{sys.version_info[2]}"):
@@ -112,7 +112,7 @@ def find_python(spec: ToolchainSpec) -> str:
 
 
 def _make_venv(environment: Environment, progress: Tell) -> None:
-    """Make it unless it was made to its end: one that was interrupted has an interpreter, and no pip."""
+    """Make the virtual environment unless it is complete: an interrupted one has an interpreter but no pip."""
     made = environment.path / "stages" / "venv.done"
     if environment.python.exists() and (made.exists() or any(map(environment.finished, environment.spec.stages))):
         return
@@ -149,11 +149,11 @@ def _pip_install(
     started: Callable[[Sequence[str]], ProgramEnd],
     progress: Tell,
 ) -> ProgramEnd:
-    """The packages of a stage: what its lock names and nothing else, each file by its hash; else by the pins."""
+    """Install the packages of a stage: only those in its lock, with hashes; without a usable lock, by the pins."""
     pip = ["-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
     other_index = not os.environ.get("DEPLOYKIT_NO_EXTRA_INDEX")
     if stage.lock:
-        # The version of the environment's interpreter is in the name of the folder that its packages lie in.
+        # The folder of the installed packages has the interpreter's version in its name.
         found = {path.name.removeprefix("python") for path in (environment.path / "venv" / "lib").glob("python3*")}
         if found & set(stage.lock_python) and sysconfig.get_platform() == _LOCKED_ON:
             lock = str(Path(environment.spec.files, stage.lock))
@@ -175,7 +175,7 @@ def _pip_install(
         return started([*pip, "--constraint", str(constraints), *stage.packages])
     exact = environment.path / "exact.txt"
     exact.write_text(" ".join([*stage.packages, *(f"--hash=sha256:{value}" for value in stage.hashes)]), "utf-8")
-    # Hashes are asked of everything or of nothing: what the package depends on is another stage.
+    # pip requires hashes for everything or nothing; dependencies are another stage.
     return started([*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(exact)])
 
 
@@ -192,7 +192,7 @@ def _expect_success(done: ProgramEnd, environment: Environment, title: str) -> N
 
 
 def _delete(path: Path) -> None:
-    """Move away first, so that a half-deleted environment never looks usable."""
+    """Delete a folder, moving it away first so that a half-deleted environment never looks usable."""
     if not path.exists():
         return
     doomed = path.with_name(f".{path.name}.removing.{os.getpid()}")

@@ -1,8 +1,8 @@
-"""Work that a child process does in a folder of its own, named by what goes in: done once, found again afterwards.
+"""Work that a child process does in a folder of its own, named by a key of its inputs: done once, then found again.
 
-What the work is, it does not know. The child's only word that counts is ``result.json`` with the files named there;
-lines of JSON with a ``progress`` are shown, everything else goes to the log. A line of progress that begins a step of
-known number (``[2/4] rendering``) is told from others by its type.
+The kind of work does not matter here. Only ``result.json`` and the files it names count as the child's result; JSON
+lines with ``progress`` are shown, everything else goes to the log. A progress line that begins a numbered step (``[2/4]
+rendering``) has a type of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN_EVERY = 0.1
 class Job(Record):
     """One piece of work: ``argv`` is run in ``folder`` with ``variables`` added to the environment.
 
-    ``title`` stands before lines of progress and in errors.
+    ``title`` precedes lines of progress and errors.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Job(Record):
 
 
 def finished_job(folder: Path) -> Json | None:
-    """The result of a job that ended well and whose files are still as it left them; None otherwise."""
+    """Return the result of a job that succeeded and whose files are unchanged since; None otherwise."""
     result = _said(folder)
     outputs = result.get("outputs")
     if result.get("ok") is not True or not isinstance(outputs, dict) or not outputs:
@@ -52,10 +52,11 @@ def finished_job(folder: Path) -> Json | None:
 
 
 def run_job(job: Job, *, progress: Tell, timeout: float | None) -> Json:
-    """Run the child and return its result.
+    """Run the child and return its result. ``timeout`` is in seconds, None for no limit.
 
-    Raises ToolError when the time is up, the child says what failed, it ends without a result, or a file that it names
-    is not there: the exit status alone is no evidence. What was logged as an error is one, whatever the child says.
+    Raises ToolError if the time is up, the child reports a failure, it ends without a result, or a
+    file that it names is missing or changed; the exit status alone proves nothing. A logged error
+    is a failure even if the child reports success.
     """
     from deploykit.system.processes import run
 
@@ -63,7 +64,7 @@ def run_job(job: Job, *, progress: Tell, timeout: float | None) -> Json:
     log, shown = job.folder / LOG, ("", 0.0)
 
     def show(line: str) -> None:
-        """Lines of progress as a bar; a child that reports quickly is shown ten times a second."""
+        """Show lines of progress, with counts; at most ten per second for one stage."""
         nonlocal shown
         told = json_object(line) if line.startswith('{"progress"') else {}
         stage, now = str(told.get("progress")), time.monotonic()
@@ -105,7 +106,7 @@ def _said(folder: Path) -> Json:
 
 
 def json_object(text: str | bytes) -> Json:
-    """What a text says as a JSON object, empty for one that is none."""
+    """Parse a text as a JSON object; {} if it is not one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -114,23 +115,23 @@ def json_object(text: str | bytes) -> Json:
 
 
 class Begun(str):
-    """A line of progress that begins a step; lines that are none tell of the one begun last."""
+    """A line of progress that begins a step; other lines belong to the step begun last."""
 
     __slots__ = ()
 
 
 class Steps(Record):
-    """A list of steps that are begun in its order; one may be begun again, and one that was not needed is passed."""
+    """A list of steps that begin in its order; a step may begin again, and an unnecessary one is skipped."""
 
     names: Sequence[str]
     tell: Tell
 
     def begin(self, name: str) -> None:
-        """Tell that the step of that name begins; nothing where it is none of these."""
+        """Report that the named step begins; does nothing for a name not in the list."""
         if name in self.names:
             self.tell(Begun(f"[{self.names.index(name) + 1}/{len(self.names)}] {name}"))
 
 
 def prefixed(name: str, tell: Tell) -> Tell:
-    """What tells the news of one piece of work among several; steps stay steps."""
+    """Return a function that reports progress with a name in front; lines that begin steps keep their type."""
     return lambda line: tell(Begun(f"{name}: {line}") if isinstance(line, Begun) else f"{name}: {line}")

@@ -1,4 +1,4 @@
-"""Bounds on the memory and the time that one piece of work may take; it knows nothing of the work."""
+"""Limits the memory and the time that one piece of work may take, whatever the work is."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ __all__ = [
 ]
 
 VARIABLE = "DEPLOYKIT_MEMORY"
-"""The environment variable that states the budget: processes started by this one obey it too."""
+"""The environment variable that sets the budget; child processes obey it too."""
 
 _LOCK = threading.Lock()
-_BOUNDS: list[int] = []  # what the process had, then each bound that is in force
+_BOUNDS: list[int] = []  # the original limit of the process, then each bound in force
 _END: ContextVar[float | None] = ContextVar("_END", default=None)  # of the caller's work, on the monotonic clock
 _LOST: ContextVar[list[bool] | None] = ContextVar("_LOST", default=None)  # one entry for each run that was ended
-_SHARE = 0.6  # of free memory: the rest is for ONNX Runtime's own buffers, which nobody counts
-_CHECKING = 2 << 30  # nothing that a check does with a real model comes near
+_SHARE = 0.6  # of free memory: the rest is for ONNX Runtime's own buffers, which are not counted
+_CHECKING = 2 << 30  # far above what a check of a real model needs
 _COPIES = 4
-_UNKNOWN = 4 << 30  # what counts as free where the system does not say
+_UNKNOWN = 4 << 30  # free memory to assume if the system does not report it
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 @contextmanager
 def limited_time(seconds: float | None) -> Iterator[None]:
-    """Let the programs and the sessions that are run inside take so many seconds altogether; None sets no bound.
+    """Limit the total time of programs and sessions that are run inside, in seconds; None sets no limit.
 
-    Bounds nest, and the tightest counts. They are ended when it is over; code of our own asks ``time_left`` between two
-    of its steps.
+    Limits nest, and the tightest one counts. Programs are ended when the time is up; our
+    own code checks ``time_left`` between two steps.
     """
     left = time_left()
     ends = [time.monotonic() + bound for bound in (seconds, left) if bound is not None]
@@ -59,14 +59,14 @@ def limited_time(seconds: float | None) -> Iterator[None]:
 
 
 def time_left() -> float | None:
-    """The seconds that are left to the caller, 0 when its time is over, None without a bound."""
+    """Return the seconds left to the caller, 0 if the time is up, None without a limit."""
     end = _END.get()
     return None if end is None else max(0.0, end - time.monotonic())
 
 
 @contextmanager
 def one_patience() -> Iterator[None]:
-    """Let what is done inside know when one run of a stranger's model took too long: then no other has to."""
+    """Share the fact that one run of an untrusted model took too long, so that no other run inside waits again."""
     before = _LOST.set([] if (outer := _LOST.get()) is None else outer)
     try:
         yield
@@ -75,24 +75,24 @@ def one_patience() -> Iterator[None]:
 
 
 def lost_patience() -> list[bool]:
-    """One entry for each run that was ended inside ``one_patience``; outside of it nothing is kept."""
+    """The list with one entry per run ended inside ``one_patience``; outside of it, a list that nobody else sees."""
     lost = _LOST.get()
     return [] if lost is None else lost
 
 
 @contextmanager
 def limited_memory(more: int) -> Iterator[None]:
-    """Let the process write to at most ``more`` bytes beyond what it has now; asking for more fails as if none were.
+    """Allow the process at most ``more`` bytes of writable memory beyond what it has now; further allocations fail.
 
-    Files that are only looked into are left out. Works where the system tells the size of a process (Linux); elsewhere
-    nothing is bounded. Threads share the bound; programs that are started inside have none.
+    Read-only mapped files do not count. It works if the system reports the size of a process (Linux) and has no effect
+    elsewhere. Threads share the limit; programs started inside have none.
     """
     pages = _text(Path("/proc/self/statm")).split()
     if not pages:
         yield
         return
     wanted = int(pages[5]) * resource.getpagesize() + more
-    # Threads end their work in any order: the tightest of what is still under way counts, and in the end the first.
+    # Threads end in any order: the tightest limit in force counts, and in the end the original one.
     with _LOCK:
         if not _BOUNDS:
             _BOUNDS.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
@@ -116,9 +116,9 @@ def _set_tightest() -> None:
 
 @contextmanager
 def guarded_memory(size: int = 0, *, checking: bool = False) -> Iterator[None]:
-    """The bound for work on a stranger's model of ``size`` bytes: the budget, at most 2 GiB where it is only checked.
+    """Limit memory for work on an untrusted model of ``size`` bytes to the budget, or to 2 GiB if only ``checking``.
 
-    Beside it stands what the model takes by itself, as bytes, as a message, and once more where it is changed.
+    The memory of the model itself is added: as bytes, as a parsed message, and copies of it that are changed.
     """
     most = min(memory_budget(), _CHECKING) if checking else memory_budget()
     with limited_memory(most + _COPIES * size):
@@ -126,14 +126,14 @@ def guarded_memory(size: int = 0, *, checking: bool = False) -> Iterator[None]:
 
 
 def unbounded(pid: int) -> None:
-    """Take the bounds of memory from a program that was started inside of some: it has its own."""
-    with suppress(OSError, AttributeError):  # gone already, or not Linux
+    """Remove inherited memory limits from a child program, which has its own."""
+    with suppress(OSError, AttributeError):  # ended already, or not Linux
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.prlimit(pid, resource.RLIMIT_DATA, (hard, hard))
 
 
 def read_size(text: str) -> int:
-    """The bytes of ``3G``, ``512M`` or ``1.5GiB``; powers of 1024. Raises UsageError for anything else."""
+    """Return the bytes of ``3G``, ``512M`` or ``1.5GiB``, with powers of 1024. Raises UsageError for anything else."""
     found = _SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * 1024 ** _POWERS[found[2].upper()]) if found else 0
     if not 0 < size < 1 << 60:  # no machine has more
@@ -142,14 +142,14 @@ def read_size(text: str) -> int:
 
 
 def memory_budget() -> int:
-    """The bytes that simulations may take: ``DEPLOYKIT_MEMORY`` (``--memory``), else 60 % of what is free now."""
+    """Return the bytes that simulations may use: ``DEPLOYKIT_MEMORY`` (``--memory``), else 60 % of free memory."""
     said = os.environ.get(VARIABLE)
     return read_size(said) if said else int(_SHARE * free_memory())
 
 
 @contextmanager
 def with_memory(size: str | None) -> Iterator[None]:
-    """State the budget for what is done inside, in this process and those it starts; None changes nothing."""
+    """Set the memory budget inside, for this process and its children; None changes nothing."""
     before = os.environ.get(VARIABLE)
     if size is None:
         yield
@@ -166,7 +166,7 @@ def with_memory(size: str | None) -> Iterator[None]:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes that could be had now without swapping, in the machine and in the control group (v2) of this process."""
+    """Return the bytes available without swapping, on the machine and in this process's control group (v2)."""
     known = [int(kilobytes) * 1024 for kilobytes in re.findall(r"MemAvailable: *(\d+)", _text(root / "proc/meminfo"))]
     top = root / "sys/fs/cgroup"
     for path in re.findall(r"^0::(.*)", _text(root / "proc/self/cgroup"), re.MULTILINE):
@@ -174,7 +174,7 @@ def free_memory(root: Path = Path("/")) -> int:
         for group in (here, *here.parents):
             most, taken = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
             if group.is_relative_to(top) and most.isdigit() and taken.isdigit():
-                # Caches of files count as free, since the kernel gives them up first.
+                # File caches count as free, since the kernel releases them first.
                 cached = re.findall(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.MULTILINE)
                 known.append(int(most) - int(taken) + sum(map(int, cached)))
     return max(0, min(known, default=_UNKNOWN))

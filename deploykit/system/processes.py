@@ -1,7 +1,7 @@
-"""Starts programs: the only place that does. It interprets nothing of what they print.
+"""Runs programs; no other module starts any. It does not interpret their output.
 
-Everything a program starts ends with it, and with this process however that ends: they are one process group, and a
-guard in that group, which waits for this process to go, ends it as a whole.
+All children of a program end with it, and with this process however it ends: they form one process group, and a guard
+process in that group waits for this process to end and then kills the whole group.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from deploykit.system.limits import limited_time, time_left, unbounded
 __all__ = ["ONLY_INSTALLED", "ProgramEnd", "run"]
 
 ONLY_INSTALLED: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
-"""For a Python that is started with ``-m`` or ``-c`` (3.11 and newer): what lies in the folder it is started in, beside
-a stranger's model perhaps, is not imported."""
+"""For a Python started with ``-m`` or ``-c`` (3.11 and newer): it does not import from the current
+folder, which may be beside an untrusted model.
+"""
 
 _TAIL_LINES = 400
-_LONGEST_LINE = 1 << 20  # bytes; a program that never ends its line would be held in memory as a whole
-_WAITING_LINES = 1000  # read and not yet consumed; a program that writes faster waits
+_LONGEST_LINE = 1 << 20  # bytes; a line without an end would otherwise be held in memory completely
+_WAITING_LINES = 1000  # read but not yet consumed; a program that writes faster has to wait
 _LOOK_SECONDS = 0.1
-_GRACE = 2.0  # seconds that an interrupted program has for putting its own things in order
-# Reads until its pipe ends, which is when the process that holds the other end ends, and kills its own group.
+_GRACE = 2.0  # seconds that an interrupted program has to clean up
+# Reads until its pipe closes, which happens when the process at the other end ends; then kills its own group.
 _GUARD = ("/bin/sh", "-c", "trap '' HUP INT TERM; read -r _; kill -s KILL 0", "deploykit-guard")
 
 
 class ProgramEnd(Record):
-    """How a program ended. ``returncode`` is negative for a signal; ``tail`` holds its last lines of output.
+    """How a program ended. ``returncode`` is negative for a signal; ``tail`` holds the last lines of output.
 
-    ``peak_rss_mb`` is the largest resident set of the program, in MiB, None where the system does not tell; ``grown``
-    tells that it was ended because it took more memory than it was given.
+    ``peak_rss_mb`` is the program's peak resident set size in MiB, None if the system does not report it; ``grown``
+    means that it was ended because it exceeded its memory limit.
     """
 
     argv: tuple[str, ...]
@@ -56,7 +57,7 @@ class ProgramEnd(Record):
 
     @property
     def ok(self) -> bool:
-        """True when the program ended by itself with status 0."""
+        """True if the program ended by itself with status 0."""
         return self.returncode == 0 and not self.timed_out and not self.grown
 
 
@@ -73,14 +74,14 @@ def run(
     output: Path | None = None,
     memory: int | None = None,
 ) -> ProgramEnd:
-    """Run a program to its end and give its output line by line to ``on_line`` and ``log``.
+    """Run a program to its end and pass its output line by line to ``on_line`` and ``log``.
 
-    Standard error is merged into standard output; with ``output`` that file takes standard output as it is, and only
-    standard error is read. ``given`` is its standard input; one that is ``held`` stays open and silent until the
-    program ends, so that a program elsewhere sees when this one goes. ``env`` is added to the caller's environment.
-    After ``timeout`` seconds, when the caller's time is over (``limited_time``), or with more than
-    ``memory`` bytes resident (where the system tells), the program and its children are ended, and so they are when it
-    ends by itself or this process does. Raises ToolError when the program cannot be started.
+    Standard error is merged into standard output; with ``output`` that file receives standard output unchanged, and
+    only standard error is read. ``given`` is its standard input; if ``held``, the input stays open and empty until the
+    program ends, so that a remote program notices when this process ends. ``env`` is added to the caller's environment.
+    The program and its children are ended after ``timeout`` seconds, when the caller's time is up (``limited_time``),
+    above ``memory`` bytes of resident memory (if the system reports it), when the program itself ends, and when this
+    process does. None sets no limit. Raises ToolError if the program cannot be started.
     """
     started = time.monotonic()
     with limited_time(timeout), _group() as group, _input(given) as stdin, _output(output) as (stdout, stderr):
@@ -133,8 +134,8 @@ def run(
 
 @contextlib.contextmanager
 def _group() -> Iterator[int]:
-    """A process group with its guard; at the end nothing of it is left."""
-    # The guard is there before the program, so that there is no moment in which nothing watches it.
+    """Make a process group with a guard; at the end the whole group is killed."""
+    # The guard starts before the program, so that the program is never unguarded.
     with subprocess.Popen(
         _GUARD, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
     ) as guard:
@@ -145,7 +146,7 @@ def _group() -> Iterator[int]:
 
 
 def _signal(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # a group that is gone is no trouble
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group may be gone already
         os.killpg(group, number)
 
 
@@ -166,7 +167,7 @@ def _input(given: bytes | Path | None) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _output(file: Path | None) -> Iterator[tuple[Any, int]]:
-    """Where standard output and standard error go."""
+    """Yield the targets of standard output and standard error."""
     if file is None:
         yield subprocess.PIPE, subprocess.STDOUT
         return
@@ -196,13 +197,13 @@ def _consume(
     log: Path | None,
     on_line: Tell | None,
 ) -> tuple[deque[str], str]:
-    """The last lines, and which bound was broken: "time", "memory" or ""."""
+    """Return the last lines, and which limit was exceeded: "time", "memory" or ""."""
     tail = deque[str](maxlen=_TAIL_LINES)
     look = 0.0
     with contextlib.ExitStack() as opened:
         sink = opened.enter_context(log.open("ab")) if log is not None else None
         while True:
-            # A program that never stops talking has bounds as well.
+            # Check the limits also while the program keeps printing.
             if time.monotonic() >= look:
                 look = time.monotonic() + _LOOK_SECONDS
                 if time_left() == 0.0:
@@ -224,7 +225,7 @@ def _consume(
 
 
 def _resident(pid: int) -> int:
-    """The bytes of a program in memory, 0 where the system does not tell."""
+    """Return the resident memory of a program in bytes, 0 if the system does not report it."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
     except (OSError, IndexError, ValueError):
@@ -233,7 +234,7 @@ def _resident(pid: int) -> int:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
-    """How the program ended, and its largest resident set in MiB."""
+    """Return the program's exit code and its peak resident set size in MiB, None if it was already reaped."""
     if process.returncode is not None:
         return process.returncode, None
     _, status, usage = os.wait4(process.pid, 0)

@@ -1,4 +1,4 @@
-"""What a toolchain is made of, as values; it looks at no environment on disk."""
+"""Describes a toolchain as values; it looks at no environment on disk."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SAFE_HASHES = frozenset("0123456789abcdef")
 class Stage(Record):
     """One step of an installation: packages for pip, or Python arguments to run inside the environment.
 
-    ``prefer_index`` is an index that is tried first, without dependencies, and skipped when it cannot be reached: for
+    ``prefer_index`` is an index that is tried first, without dependencies, and skipped if it cannot be reached: for
     packages whose usual index carries a much larger build. ``lock`` is a file of pins with hashes, in the folder of the
     backend's own files, for the Pythons of ``lock_python`` on Linux x86-64: with it nothing else is installed, and
-    ``else_index`` is asked for what the usual index does not have; stages may share one, of which the first installs
-    all. In ``run``, ``{root}`` stands for the environment's folder,
-    ``{files}`` for the folder of the backend's own files, and the name of a need for the program found. ``inputs`` are
-    paths in that folder: where one of them changes, the stage runs again. ``hashes`` are the SHA-256 of every file that
-    the one package of the stage may come as; it is then fetched without what it depends on.
+    ``else_index`` is used for what the usual index lacks. Stages may share a lock, and the first of them installs
+    everything in it. In ``run``, ``{root}`` is replaced by the environment's folder, ``{files}`` by the folder of the
+    backend's own files, and the name of a need by the path of its program. ``inputs`` are paths in that folder: if one
+    of them changes, the stage runs again. ``hashes`` are the SHA-256 of every allowed file of the stage's only package,
+    which is then installed without its dependencies.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Stage(Record):
 
 
 class Need(Record):
-    """A program of the system that a toolchain runs: names on the PATH or whole paths, the first found is taken."""
+    """A system program that a toolchain runs: names on the PATH or full paths, of which the first one found is used."""
 
     name: str
     programs: tuple[str, ...]
@@ -58,16 +58,16 @@ class Need(Record):
     note: str = ""
 
     def find(self, which: Callable[[str], str | None] = shutil.which) -> str | None:
-        """Where the program is, None when it is not installed."""
+        """Return the path of the program, None if it is not installed."""
         return next(filter(None, map(which, self.programs)), None)
 
 
 class ToolchainSpec(Record):
-    """One version of one tool and the pins it is known to work with.
+    """One version of one tool and the pins that it is known to work with.
 
-    ``constraints`` are pins of everything that gets installed; ``environment`` are variables for every program that
-    runs inside, where ``{root}`` stands for the environment's folder. ``verified`` says on what it was really tried.
-    ``files`` is the folder of the backend's own files for the stages; ``licence`` names the terms of what is fetched.
+    ``constraints`` are pins for everything that is installed; ``environment`` are variables for every program that runs
+    inside, in which ``{root}`` is the environment's folder. ``verified`` says where it was actually tried. ``files`` is
+    the folder of the backend's own files for the stages; ``licence`` names the terms of what is downloaded.
     """
 
     schema: int
@@ -98,14 +98,15 @@ class ToolchainSpec(Record):
 
     @property
     def id(self) -> str:
-        """The name with the version, as pip would write it."""
+        """The name with the version, as pip writes it."""
         return f"{self.name}=={self.version}"
 
 
 def select(specs: Iterable[ToolchainSpec], wanted: str) -> ToolchainSpec:
-    """The newest known version that fulfils ``NAME``, ``NAME-VERSION`` or ``NAME==VERSION`` (any pip condition).
+    """Return the newest known version that satisfies ``NAME``,
+    ``NAME-VERSION`` or ``NAME==VERSION``, or any pip condition.
 
-    ``NAME-VERSION`` may leave out the last numbers: ``x-2.48`` is 2.48.40.
+    ``NAME-VERSION`` may omit the last numbers: ``x-2.48`` matches 2.48.40. Raises UsageError or UnknownTargetError.
     """
     known = tuple(specs)
     exact = [spec for spec in known if wanted == f"{spec.name}-{spec.version}"]

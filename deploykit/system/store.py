@@ -1,7 +1,7 @@
-"""What is kept: within a run by a key, between runs by a hash of all it depends on, which costs time to lose, no more.
+"""Stores results: within a run by a key, between runs by a hash of all inputs. Losing an entry only costs time.
 
-An entry is written whole or not at all, begins with the digest of the rest, and is no entry where that does not agree.
-A folder in which another user could have written is not read. It knows no tool and no meaning of an answer.
+An entry is written completely or not at all; it begins with the digest of the rest and is ignored if that does not
+match. A folder in which another user could have written is not read. The meaning of the entries does not matter here.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ __all__ = [
 
 T = TypeVar("T")
 
-_LIMIT = 2 << 30  # bytes of all entries together, where DEPLOYKIT_CACHE_LIMIT says no other number
+_LIMIT = 2 << 30  # bytes of all entries together, unless DEPLOYKIT_CACHE_LIMIT is set
 _LARGEST = 512 << 20  # writing a larger entry would cost more than it is likely to save
-# What an entry is called: nothing else is counted, and nothing else is ever deleted.
+# The file names of entries: no other files are counted or deleted.
 _ENTRY = re.compile(r"[0-9a-f]{64}\.(json|zip|bin)")
 
 
 def cache_folder() -> Path:
-    """Where entries live: ``DEPLOYKIT_CACHE``, else deploykit's part of the user's cache folder."""
+    """The folder of all entries: ``DEPLOYKIT_CACHE``, else deploykit's part of the user's cache folder."""
     return Path(os.environ.get("DEPLOYKIT_CACHE") or user_cache() / "deploykit")
 
 
 def user_cache() -> Path:
-    """The user's cache folder (``XDG_CACHE_HOME`` honoured)."""
+    """The user's cache folder (``XDG_CACHE_HOME`` is honoured)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or user_home() / ".cache")
 
 
 def user_home() -> Path:
-    """The user's home. Whom the system does not know, as in containers, has none: a place where nothing can be."""
+    """The user's home; a user unknown to the system, as in containers, gets a path under which nothing can exist."""
     try:
         return Path.home()
     except RuntimeError:
@@ -63,18 +63,18 @@ def user_home() -> Path:
 
 
 def is_off() -> bool:
-    """True where ``DEPLOYKIT_NO_CACHE`` says that nothing is to be taken from here, nor left."""
+    """Whether ``DEPLOYKIT_NO_CACHE`` forbids reading and writing entries."""
     return os.environ.get("DEPLOYKIT_NO_CACHE", "").lower() not in ("", "0", "false", "no")
 
 
 def limit() -> int:
-    """Bytes that all entries together may take: ``DEPLOYKIT_CACHE_LIMIT``, else 2 GiB."""
+    """The largest total size of all entries in bytes: ``DEPLOYKIT_CACHE_LIMIT``, else 2 GiB."""
     given = os.environ.get("DEPLOYKIT_CACHE_LIMIT", "")
     return int(given) if given.isascii() and given.isdigit() else _LIMIT
 
 
 def key_of(content: bytes, asked: Json) -> str:
-    """The name of an answer: what was looked at, and everything else that the answer depends on, as JSON values."""
+    """Return the name of an entry: a hash of the content and of all else the answer depends on, as JSON."""
     digest = sha256(json.dumps(asked, sort_keys=True).encode())
     digest.update(content)
     return digest.hexdigest()
@@ -82,7 +82,7 @@ def key_of(content: bytes, asked: Json) -> str:
 
 @cache
 def code_digest(folder: Path) -> str:
-    """The digest of all code and tables of a folder: who changes them asks anew."""
+    """Return the digest of all code and tables in a folder, so that changing them invalidates entries."""
     found = sha256()
     for path in sorted(folder.rglob("*")):
         if path.suffix in (".py", ".toml"):
@@ -91,24 +91,24 @@ def code_digest(folder: Path) -> str:
 
 
 class Kept:
-    """What was made once and is found again, each under a key that always stands for one thing."""
+    """Base class that keeps values made once, each under a key that always means the same thing."""
 
     @cached_property
     def _derived(self) -> dict[Hashable, object]:
         return {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made under ``key``, made now where it was not."""
+        """Return the value under ``key``, made now if there is none."""
         if key not in self._derived:
             self._derived[key] = make()
         return cast("T", self._derived[key])
 
     def known(self, key: Hashable) -> Any:
-        """What was kept under a key, None for nothing: for work that would otherwise stand two calls deeper."""
+        """Return the value under a key, None if there is none; unlike ``once`` it adds no call depth."""
         return self._derived.get(key)
 
     def keep(self, key: Hashable, made: T) -> T:
-        """The same value, found again by ``known`` and ``once``."""
+        """Store and return a value, which ``known`` and ``once`` then find."""
         self._derived[key] = made
         return made
 
@@ -117,7 +117,7 @@ K = TypeVar("K", bound=Kept)
 
 
 def made_once(make: Callable[[K], T]) -> Callable[[K], T]:
-    """A function of one such thing alone, which makes its answer once."""
+    """Decorate a function of a ``Kept`` object so that it computes its result once per object."""
 
     @wraps(make)
     def found(kept: K) -> T:
@@ -129,26 +129,26 @@ def made_once(make: Callable[[K], T]) -> Callable[[K], T]:
 
 
 class Store:
-    """The entries of one kind: JSON objects, or sets of files, each in a file of its own below ``cache_folder()``."""
+    """Entries of one kind: JSON objects or sets of files, each in a separate file below ``cache_folder()``."""
 
     def __init__(self, kind: str) -> None:
         self.folder = cache_folder() / kind
 
     def get(self, key: str) -> Json | None:
-        """The answer under a key, None where there is none, or another than was written."""
+        """Return the answer under a key, None if there is none or it is damaged."""
         data = self._read(f"{key}.json")
         found: Json | None = None if data is None else json.loads(data)
         return found
 
     def put(self, key: str, answer: Json, *, tidy: bool = True) -> None:
-        """Keep an answer, whole or not at all; a folder that cannot be written to keeps none.
+        """Store an answer, completely or not at all; does nothing if the folder cannot be written to.
 
-        Without ``tidy`` nothing else makes room for it: for many small answers one after another.
+        Without ``tidy`` no old entries are removed to make room: for many small answers in a row.
         """
         self._write(f"{key}.json", json.dumps(answer).encode(), tidy=tidy)
 
     def take(self, key: str, folder: Path) -> bool:
-        """Put the files of an entry back into an empty folder; False where there is no such entry, or not all of it."""
+        """Restore the files of an entry into an empty folder; False if there is no such entry or it is incomplete."""
         from zipfile import BadZipFile, ZipFile
 
         data = self._read(f"{key}.zip")
@@ -166,7 +166,7 @@ class Store:
         return True
 
     def keep(self, key: str, folder: Path, names: Iterable[str]) -> None:
-        """Keep files by their path within a folder; none where they are too many bytes."""
+        """Store files by their path within a folder; does nothing if they are too large."""
         from zipfile import ZipFile
 
         paths = {name: folder / name for name in names}
@@ -189,7 +189,7 @@ class Store:
         if digest != sha256(data).hexdigest().encode():
             return None
         with suppress(OSError):
-            os.utime(path)  # the oldest use goes first
+            os.utime(path)  # the least recently used entries are removed first
         return data
 
     def _write(self, name: str, data: bytes, *, tidy: bool = True) -> None:
@@ -215,7 +215,7 @@ class Store:
 
 
 def _is_private(folder: Path) -> bool:
-    """True for a folder of this user's that nobody else may write to."""
+    """Whether a folder belongs to this user and nobody else may write to it."""
     try:
         status = folder.lstat()
     except OSError:
@@ -225,7 +225,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _make_room(root: Path) -> None:
-    """Remove the entries that were not used for the longest time until all together are within the limit."""
+    """Remove the least recently used entries until the rest is within the limit."""
     found = sorted(_entries(root))
     left, most = sum(size for _, size, _ in found), limit()
     for _, size, path in found:
@@ -237,7 +237,7 @@ def _make_room(root: Path) -> None:
 
 
 def _entries(root: Path) -> Iterator[tuple[int, int, Path]]:
-    """Every entry of every kind: when it was used last, its bytes, its place. What else lies there is not touched."""
+    """Yield every entry of every kind: time of last use, bytes, path. Other files are ignored."""
     try:
         kinds = sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
     except OSError:
@@ -251,7 +251,7 @@ def _entries(root: Path) -> Iterator[tuple[int, int, Path]]:
 
 
 class Room(Published):
-    """What is kept of one kind: how many entries, and how many bytes."""
+    """What is stored of one kind: the number of entries and their bytes."""
 
     kind: str
     entries: int
@@ -259,13 +259,13 @@ class Room(Published):
 
 
 def rooms() -> tuple[Room, ...]:
-    """Every kind of which something is kept."""
+    """Return every kind that has entries."""
     found = grouped((path.parent.name, size) for _, size, path in _entries(cache_folder()))
     return tuple(Room(kind=kind, entries=len(sizes), bytes=sum(sizes)) for kind, sizes in sorted(found.items()))
 
 
 def clear() -> tuple[Room, ...]:
-    """Remove all entries; what there was."""
+    """Remove all entries and return what there was."""
     before = rooms()
     for _, _, path in list(_entries(cache_folder())):
         path.unlink(missing_ok=True)
