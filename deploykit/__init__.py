@@ -1,4 +1,4 @@
-"""deploykit: packages ONNX models for NPUs, right for one device and one exact SDK version, or a precise no."""
+"""Packages ONNX models for NPUs, correct for one device and one exact SDK version, or explains why it cannot."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker that saw it would take any name of this package for right
+if not TYPE_CHECKING:  # a type checker that saw it would accept any attribute of this package
 
     def __getattr__(name: str) -> Any:
         """Load the functions of the API on first use, so that queries start fast."""

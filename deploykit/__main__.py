@@ -1,4 +1,4 @@
-"""Lets ``python -m deploykit`` be the command line."""
+"""Makes ``python -m deploykit`` run the command line."""
 
 from deploykit.cli import main
 

@@ -1,6 +1,6 @@
-"""The Python API: every command as one function with keyword arguments, heavy modules loaded on the call.
+"""The Python API: every command as one function with keyword arguments; heavy modules are loaded on first use.
 
-It turns arguments into a request and calls the stage that does it; it adds nothing.
+It turns arguments into a request and calls the stage that handles it; it adds nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ __all__ = [
 
 
 class Asked(TypedDict, total=False):
-    """What a model is asked on: the data, else a seed."""
+    """Where inputs come from: the data, else a seed for made-up ones."""
 
     data: AnyPath | None
     samples: int | None
@@ -82,7 +82,7 @@ class Asked(TypedDict, total=False):
 
 
 class Question(Asked, total=False):
-    """The same with encodings, or a precision to make some from the data."""
+    """The same with encodings, or a precision for which to make some from the data."""
 
     encodings: AnyPath | None
     precision: str | None
@@ -90,7 +90,7 @@ class Question(Asked, total=False):
 
 
 class Bounds(TypedDict, total=False):
-    """What outputs must have: dB but for the cosine, the errors of boxes (in pixels) and the agreement."""
+    """Limits for outputs: in dB except for the cosine, the errors of boxes (in pixels) and the agreement."""
 
     min_cosine: float | None
     min_sqnr: float | None
@@ -99,7 +99,7 @@ class Bounds(TypedDict, total=False):
 
 
 class MoreBounds(Bounds, total=False):
-    """The same with the peak signal to noise, and the largest error."""
+    """The same with the peak signal-to-noise ratio and the largest error."""
 
     min_psnr: float | None
     max_error: float | None
@@ -117,7 +117,10 @@ def package(
     progress: Tell | None = None,
     **request: Unpack[RequestOptions],
 ) -> Packaged:
-    """Check, plan, render, write and verify one package; ``package`` None is a no. Raises DeploykitError."""
+    """Check, plan, render, write and verify one package. Raises DeploykitError.
+
+    ``package`` of the result is None if the answer is "no".
+    """
     from deploykit.flow.pipeline import make_package
 
     asked = make_request(model, target, **request)
@@ -127,14 +130,14 @@ def package(
 
 
 def plan(model: AnyPath, *, target: str, progress: Tell | None = None, **request: Unpack[RequestOptions]) -> Plan[Any]:
-    """The decision for one model and target, nothing written; arguments and what it raises as for ``package``."""
+    """Make the plan for one model and target and write nothing; arguments and what it raises as for ``package``."""
     from deploykit.flow.pipeline import make_plan
 
     return make_plan(make_request(model, target, **request), progress=progress or silent)
 
 
 def check(model: AnyPath, *, target: str, **request: Unpack[RequestOptions]) -> Findings:
-    """Only the findings of a plan; arguments and what it raises as for ``package``."""
+    """Return only the findings of a plan; arguments and what it raises as for ``package``."""
     from deploykit.flow.pipeline import check as find
 
     return find(make_request(model, target, **request))
@@ -148,11 +151,11 @@ def audit(
     progress: Tell | None = None,
     **request: Unpack[RequestOptions],
 ) -> Audit:
-    """Each distinct kernel of the model as ``package`` would compile it, run over its whole grid and judged.
+    """Run each distinct kernel of the model, as ``package`` would compile it, over its whole grid and judge it.
 
-    ``kernels`` is ``quick`` for those under suspicion alone, ``auto`` for as many as are soon done. Deviations are in
-    steps of the output's grid. Raises UsageError for a backend that runs none by itself, DeploykitError for what makes
-    no sense.
+    ``kernels`` is ``quick`` for suspected ones only, ``auto`` for as many as take little time. Deviations
+    are in steps of the output's grid. Raises UsageError for a backend that cannot run kernels,
+    DeploykitError for arguments that are not valid.
     """
     from deploykit.flow.pipeline import audit as run
 
@@ -169,10 +172,11 @@ def quantize(
     progress: Tell | None = None,
     **request: Unpack[RequestOptions],
 ) -> Quantization:
-    """Encodings for a float model, made by ``quantizer`` (default: the best that is installed) on ``calibration``.
+    """Make encodings for a float model with ``quantizer`` (default: the best that is installed) on ``calibration``.
 
-    That must be given. ``options`` are the quantizer's own; ``time_limit`` is in seconds; the other arguments as for
-    ``package``. Raises DeploykitError for what makes no sense, ToolError when the quantizer fails or is not installed.
+    ``calibration`` is required. ``options`` are the quantizer's own; ``time_limit`` is in seconds; the
+    other arguments are those of ``package``. Raises DeploykitError for arguments that are not valid,
+    ToolError if the quantizer fails or is not installed.
     """
     from deploykit.flow.quantizing.command import quantize as run
 
@@ -187,10 +191,11 @@ def verify(
     expect_digest: str | None = None,
     allowed_signers: AnyPath | None = None,
 ) -> VerifyReport:
-    """Judge a package on disk, its simulated ``numerics`` included if wanted; PackageError when the folder is none.
+    """Verify a package on disk. Raises PackageError if the folder is not a package.
 
-    ``expect_digest`` is the digest that was printed when it was made or built; ``allowed_signers`` a file that names
-    who may have signed it, in the format of ssh-keygen.
+    ``numerics`` also simulates the package's models and judges them. ``expect_digest`` is the digest
+    that was printed when the package was made or built; ``allowed_signers`` is a file of those who
+    may have signed it, in the format of ssh-keygen.
     """
     from deploykit.packages.verifying import verify_package
 
@@ -199,9 +204,9 @@ def verify(
 
 
 def explain(package: AnyPath) -> Explanation:
-    """A package in words, from its manifest: can it be shipped, what was decided, changed and measured.
+    """Explain a package from its manifest: whether it can be shipped, and what was decided, changed and measured.
 
-    PackageError when the folder is no package, or its manifest was changed.
+    Raises PackageError if the folder is not a package or its manifest was changed.
     """
     from deploykit.report.explaining import explain as tell
 
@@ -209,7 +214,7 @@ def explain(package: AnyPath) -> Explanation:
 
 
 def build(package: AnyPath, *, on_line: Tell | None = None) -> BuildReport:
-    """Run a package's own build script; raises PackageError when the package is not as it was made."""
+    """Run a package's own build script. Raises PackageError if the package is not as it was made."""
     from deploykit.packages.building import build_package
 
     return build_package(Path(package), on_line=on_line)
@@ -232,18 +237,19 @@ def run(
     file: AnyPath = "deploykit.toml",
     progress: Tell | None = None,
 ) -> RunReport:
-    """Run a package on a device, judge its outputs, measure, and keep the record in the package.
+    """Run a package on a device, judge its outputs, measure times, and store the record in the package.
 
     ``on`` is ``local``, ``adb[:SERIAL]``, ``ssh://user@host[:port]`` or a name in ``file``; ``data`` replaces the
-    samples that the package keeps; ``max_p90`` (``5ms``) is a budget; ``against`` is a record, or a package with runs.
-    Raises PackageError for a folder that is no package, ToolError where the device cannot be reached, the connection is
-    cut or what the device needs is missing, UsageError for what makes no sense.
+    samples in the package; ``seconds`` limits the measurement; ``max_p90`` (``5ms``) is a budget; ``against``
+    is an earlier record, or a package with runs. Raises PackageError for a folder that is not a package,
+    ToolError if the device cannot be reached, the connection is cut or something that the device needs is
+    missing, UsageError for arguments that are not valid.
     """
     from deploykit.accuracy.latency import read_time
     from deploykit.devices.places import device_at
     from deploykit.devices.run import RunOptions, run_package
 
-    read_time(max_p90, "--max-p90")  # so that the option is named where it is wrong
+    read_time(max_p90, "--max-p90")  # checked here so that the error names the option
     row = device_at(on, Path(file))
     row = replace(row, python=python or row.python, power=power or row.power, max_p90=max_p90 or row.max_p90)
     options = RunOptions(
@@ -259,7 +265,7 @@ def run(
 
 
 def targets(words: str = "") -> tuple[Device, ...]:
-    """The devices of all backends whose id, names or facts contain every word; () where none does. Raises nothing."""
+    """Return the devices of all backends whose id, names or facts contain every word. Raises nothing."""
     from deploykit.backend.plugins import all_devices
     from deploykit.tables.devices import search_devices
 
@@ -269,10 +275,11 @@ def targets(words: str = "") -> tuple[Device, ...]:
 def compat(
     *words: str, sdk: str = "", target: str = "", arch: str = "", tool: str = "", backend: str = ""
 ) -> CompatAnswer:
-    """What the tables of all backends say about ``words``, for one SDK version, target, architecture, tool, backend.
+    """Return what the tables of all backends say about ``words``, for one SDK
+    version, target, architecture, tool, backend.
 
-    Each row has its status, since when, its sources and how sure it is; what has no row is unknown. Raises
-    UnknownTargetError for a device or an SDK that is in no table.
+    Each row has its status, the release since which it applies, its sources and its confidence; what has no row is
+    unknown. Raises UnknownTargetError for a device or an SDK that is in no table.
     """
     from deploykit.answers.asking import ask
 
@@ -280,9 +287,10 @@ def compat(
 
 
 def diagnose(log: AnyPath | IO[bytes], *, model: AnyPath | None = None, tools: Iterable[str] = ()) -> Diagnosis:
-    """Known failures in a vendor's log, a path or an open stream; ``model`` maps mangled names back to its own.
+    """Find known failures in a vendor's log, given as a path or an open stream.
 
-    ``tools`` are known to have written the log. Raises InputError when a file cannot be read.
+    ``model`` is used to map mangled names back to the model's own; None maps none. ``tools`` are known to have written
+    the log. Raises InputError if a file cannot be read.
     """
     from deploykit.answers.diagnosis import diagnose as judge
     from deploykit.answers.diagnosis import diagnose_log
@@ -297,7 +305,7 @@ def diagnose(log: AnyPath | IO[bytes], *, model: AnyPath | None = None, tools: I
 
 
 def doctor() -> tuple[CheckLine, ...]:
-    """What this machine can do: SDKs, wheels, compilers, devices. Raises nothing: what fails is a line of its own."""
+    """Report what this machine can do: SDKs, wheels, compilers, devices. Raises nothing: a failure is a line."""
     from deploykit.answers.machine import examine
     from deploykit.backend.plugins import load_backends
 
@@ -305,10 +313,10 @@ def doctor() -> tuple[CheckLine, ...]:
 
 
 def init(folder: AnyPath, *, targets: Iterable[str], force: bool = False) -> tuple[Path, Scouted]:
-    """Write ``deploykit.toml`` into a folder of models, and return where it is and what was found.
+    """Write ``deploykit.toml`` into a folder of models; return its path and what was found.
 
-    Raises InputError where the folder holds no model, UnknownTargetError for a device that is none, PackageError where
-    the file exists and ``force`` is not given.
+    Raises InputError if the folder holds no model, UnknownTargetError for an unknown device, PackageError if the file
+    exists and ``force`` is not set.
     """
     from deploykit.backend.plugins import device_named
     from deploykit.fleet.description import FILE_NAME
@@ -339,10 +347,10 @@ def matrix(
     """Package every model of a ``deploykit.toml`` for every target, and write the results to ``out``.
 
     ``only`` are patterns of cells (``yolo/phone``), models or targets; ``executor`` is ``local`` or
-    ``dask://HOST:PORT``; ``time_limit`` is in seconds and per cell. ``max_time`` (``5ms``) is what a model may take by
-    its compiler's estimate. ``progress`` is called with a cell and a line of news, ``on_result`` with each result. A
-    cell that fails is a result, not an error. Raises InputError for a file that is none, UsageError for options that
-    make no sense, PackageError where ``out`` cannot be used.
+    ``dask://HOST:PORT``; ``processes`` of None uses all processors; ``time_limit`` is in seconds per cell. ``max_time``
+    (``5ms``) limits a model's time by its compiler's estimate. ``progress`` is called with a cell and a line of text,
+    ``on_result`` with each result. A cell that fails is a result, not an error. Raises InputError for a file that is
+    not valid, UsageError for options that are not valid, PackageError if ``out`` cannot be used.
     """
     from deploykit.accuracy.latency import read_time
     from deploykit.fleet.running import run_matrix, select
@@ -369,9 +377,10 @@ def matrix_run(
     out: AnyPath,
     progress: Callable[[str, str], None] | None = None,
 ) -> tuple[DeviceRun, ...]:
-    """Run what a matrix made on the devices that its file names, one at a time on each and all devices at once.
+    """Run the packages of a matrix on the devices in its file: one at a time per device, all devices in parallel.
 
-    A run that fails is a result, not an error. Raises UsageError where no device, or one of no target, is named.
+    A run that fails is a result, not an error. Raises UsageError if there
+    is no device, or for a device without a target.
     """
     from deploykit.devices.places import devices_in
     from deploykit.fleet.on_devices import run_on_devices
@@ -380,14 +389,14 @@ def matrix_run(
 
 
 def matrix_diff(old: AnyPath, new: AnyPath) -> RunDifference:
-    """What changed between two result folders; InputError where one is none."""
+    """Compare two result folders. Raises InputError if one of them holds no results."""
     from deploykit.fleet.results import compare, read_results
 
     return compare(read_results(Path(old)), read_results(Path(new)))
 
 
 def matrix_emit(engine: str, file: AnyPath = "deploykit.toml", *, only: str | Iterable[str] = ()) -> str:
-    """The same matrix for another engine, as text: ``github-actions``, ``gitlab`` or ``snakemake``."""
+    """Return the matrix as text for another engine: ``github-actions``, ``gitlab`` or ``snakemake``."""
     from deploykit.fleet.running import emit, select
 
     return emit(engine, Path(file), select(Path(file), only=_texts(only)))
@@ -402,10 +411,10 @@ def evaluate(
     target: str = "TARGET",
     **bounds: Unpack[MoreBounds],
 ) -> Evaluation:
-    """How close two sets of outputs are, or two models on ``data``.
+    """Measure how close two sets of outputs are, or the outputs of two models on ``data``.
 
-    ``model`` is the float model, which dead channels are traced back to and which says what the outputs are; ``target``
-    completes the command that is then proposed. Raises InputError for files that cannot be read or compared.
+    ``model`` is the float model, in which dead channels are traced and which describes the outputs; ``target``
+    completes the command that is proposed. Raises InputError for files that cannot be read or compared.
     """
     from deploykit.accuracy.judge.compare import evaluate as judge
     from deploykit.accuracy.judge.rules import Thresholds
@@ -426,10 +435,10 @@ def simulate(
     memory: str | None = None,
     **bounds: Unpack[Bounds],
 ) -> Simulation:
-    """Quantized inference as the encodings define it, against float, on ``data`` or on inputs that are made.
+    """Simulate quantized inference as the encodings define it, compared with float, on ``data`` or made-up inputs.
 
     The bounds replace the limits of the verdict. A model whose weights would take more than ``memory`` (``"3G"``) is
-    run part by part, with the same numbers. Raises InputError for files that cannot be read.
+    run part by part, with the same results. Raises InputError for files that cannot be read.
     """
     from deploykit.accuracy.judge.verdict import Thresholds
     from deploykit.accuracy.simulate.simulation import simulate_files
@@ -456,10 +465,10 @@ def locate(
     memory: str | None = None,
     **asked: Unpack[Asked],
 ) -> Located:
-    """The first operator at which a model and another, or its own simulation (``encodings``), diverge.
+    """Find the first operator at which a model and another, or its own simulation (``encodings``), diverge.
 
-    After ``time_limit`` seconds the nearest operator known by then is named, and ``exhausted`` says so. They diverge
-    below ``threshold_db`` of signal to noise. Raises InputError for files that cannot be read.
+    They diverge below ``threshold_db`` of signal-to-noise ratio. After ``time_limit`` seconds the nearest operator
+    found so far is returned with ``exhausted`` set. Raises InputError for files that cannot be read.
     """
     from deploykit.accuracy.search.locate import locate_files
 
@@ -477,9 +486,10 @@ def locate_on(
     threshold_db: float = 20.0,
     progress: Tell | None = None,
 ) -> Located:
-    """The first operator that a device computes otherwise than the packaged model on the CPU; ``on`` as for ``run``.
+    """Find the first operator whose result on a device differs from the packaged model's on the CPU.
 
-    Raises PackageError for a folder that is no package, ToolError where the device or the compiler here fails.
+    ``on`` is as for ``run``. Raises PackageError for a folder that is not a package,
+    ToolError if the device or the compiler here fails.
     """
     from deploykit.backend.plugins import load_backend
     from deploykit.devices.locating import locate_on as find
@@ -489,7 +499,7 @@ def locate_on(
     tell = progress or silent
 
     def make(model: Path, manifest: Json, out: Path) -> None:
-        """The model as the package was made, but for its outputs."""
+        """Package a model like the original package, apart from its outputs."""
         takes = {option.name for option in load_backend(manifest["backend"]).options()}
         route = {"route": manifest["route"]["id"]} if "route" in takes else {}
         wanted = {"sdk": manifest["sdk"]["version"], "backend": manifest["backend"], **route}
@@ -507,12 +517,11 @@ def sensitivity(
     progress: Tell | None = None,
     **question: Unpack[Question],
 ) -> Sensitivity:
-    """What the model loses when only one layer or tensor is quantized, and when only that one stays float.
+    """Measure the loss when only one layer or tensor is quantized, and when only that one stays float.
 
     Without encodings they are made from the range of each tensor on the data, at a ``precision``. Measuring ends after
-    so many ``seconds``; what is kept of the samples takes at most a quarter of ``memory``. With ``resume`` the
-    measurements of an earlier call are taken over. Losses are signal to noise in dB. Raises InputError for files that
-    cannot be read.
+    ``seconds``; stored samples take at most a quarter of ``memory``. With ``resume`` the measurements of an earlier
+    call are reused. Losses are signal-to-noise ratios in dB. Raises InputError for files that cannot be read.
     """
     from deploykit.accuracy.search.layer_losses import Budget, analyze_files
 
@@ -533,11 +542,11 @@ def advise(
     goal: str | None = None,
     lower_is_better: bool = False,
 ) -> Advice:
-    """What accuracies at several precisions say about a model, and the next step.
+    """Explain what accuracies at several precisions say about a model, and suggest the next step.
 
-    ``accuracies`` are values by precision (fp32, fp16, w16a16, w8a16, w8a8, w4a16 …), of any measure; ``file`` holds
-    such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise; ``lower_is_better`` for
-    an error instead of an accuracy. ``ladder`` measures them. Raises InputError, UsageError for a goal that is none.
+    ``accuracies`` maps precisions (fp32, fp16, w16a16, w8a16, w8a8, w4a16 …) to values of any measure; ``file`` holds
+    such a table as TOML or JSON. The default ``goal`` is a drop of at most 1 %; ``lower_is_better`` is for an error
+    instead of an accuracy. ``ladder`` measures them. Raises InputError, and UsageError for a goal that is not valid.
     """
     from deploykit.answers.precision_advice import advise_on
 
@@ -558,13 +567,13 @@ def ladder(
     estimate: bool = False,
     progress: Tell | None = None,
 ) -> SimulatedLadder:
-    """Measure fp16, w16a16, w8a16, w4a16 and w8a8 of a float model on the simulation, conclude, take the next step.
+    """Measure a float model simulated at fp16, w16a16, w8a16, w4a16 and w8a8, draw a conclusion and take the next step.
 
-    Ranges come from one half of the samples, numbers from the other. With a ``target`` only types that it mixes with
-    integers are raised to. ``metric`` is the user's own measure (docs/quantize.md). Without a
-    ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md). ``data`` are samples of the
-    field: an ``.npz``, ``.npy`` or a folder. With ``estimate`` a compiler that runs here says how long each candidate
-    takes on the ``target``. Raises InputError for files that cannot be read or do not fit.
+    Ranges come from one half of the samples, numbers from the other. With a ``target`` only precisions that it can mix
+    with integers are used. ``metric`` is the user's own measure (docs/quantize.md). Without a ``goal``, 1 % of the
+    measure may be lost, or outputs must be right if there is no measure. ``data`` are real samples: an ``.npz``,
+    ``.npy`` or a folder. With ``estimate``, a compiler that runs here estimates the time of each candidate on the
+    ``target``. Raises InputError for files that cannot be read or do not fit.
     """
     from deploykit.accuracy.judge.metric import user_metric
     from deploykit.flow.candidates import simulated_ladder
@@ -597,11 +606,10 @@ def mix(
     progress: Tell | None = None,
     **question: Unpack[Question],
 ) -> Mixed:
-    """The fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal, as new encodings.
+    """Make encodings with the fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal.
 
-    With a ``target`` only types that it mixes with integers are taken. ``metric`` is the user's
-    own measure (docs/quantize.md). Raises InputError for files
-    that cannot be read, UsageError for a goal that is none.
+    With a ``target`` only types that it can mix with integers are used. ``metric`` is the user's own measure
+    (docs/quantize.md). Raises InputError for files that cannot be read, UsageError for a goal that is not valid.
     """
     from deploykit.accuracy.judge.metric import user_metric
     from deploykit.accuracy.search.goals import parse_goal
@@ -623,7 +631,7 @@ def mix(
 def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = False) -> LpbqReport:
     """Turn block-quantized int4 weights into LPBQ; the report holds the loss per weight.
 
-    Raises InputError for a model that cannot be read, PackageError where ``out`` stands and ``force`` is not given.
+    Raises InputError for a model that cannot be read, PackageError if ``out`` exists and ``force`` is not set.
     """
     from deploykit.encodings.lpbq_files import convert_file
 
@@ -634,9 +642,9 @@ def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = Fa
 def split(
     models: Iterable[AnyPath], out: AnyPath, *, parts: int, encodings: AnyPath | None = None
 ) -> tuple[PartReport, ...]:
-    """Cut models over the same weights into ``parts`` each, all alike, and write them into a new folder.
+    """Cut models with the same weights into ``parts`` each, all at the same places, and write them into a new folder.
 
-    Raises InputError for models that cannot be read or are not over the same weights.
+    Raises InputError for models that cannot be read or do not share their weights.
     """
     from deploykit.encodings.files import split_files
 
@@ -646,7 +654,7 @@ def split(
 
 
 def _blaming(*models: AnyPath) -> AbstractContextManager[None]:
-    """Within it, an exception that nobody foresaw is an InputError where one of the models is not valid."""
+    """Return a context in which an unexpected exception becomes an InputError if one of the models is not valid."""
     from deploykit.model.load import blaming
 
     return blaming(*map(Path, models))
@@ -657,7 +665,7 @@ def _path(given: AnyPath | None) -> Path | None:
 
 
 def _paths(asked: Asked) -> Json:
-    """The same with files as paths."""
+    """Return the same arguments with files as paths."""
     given: dict[str, Any] = {**asked}
     files = ("encodings", "float_tensors", "data")
     return {name: _path(value) if name in files else value for name, value in given.items()}

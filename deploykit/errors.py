@@ -1,14 +1,14 @@
-"""Every error deploykit raises on purpose, with its exit status; it knows nothing about commands or vendors.
+"""Every error that deploykit raises deliberately, with its exit status. It knows no commands or vendors.
 
     DeploykitError
-    ├── UsageError           2  the request itself makes no sense
+    ├── UsageError           2  the request itself is not valid
     ├── InputError           3  a file that is unreadable, malformed or hostile
     ├── UnknownTargetError   4  no such device, SDK version or capability table
     ├── ToolError            5  a vendor tool, or the environment it needs, failed
     ├── PackageError         6  the package could not be written, or is damaged
     └── DefectError         70  deploykit contradicts itself: always a bug
 
-A "no" about a model is not an error: it is an error-level finding, and exit status 1.
+A "no" about a model is not an exception: it is a finding of level error, with exit status 1.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = [
 class DeploykitError(Exception):
     """Says what is wrong, why, and what to do next, and carries the exit status.
 
-    ``what`` names the file and the offending entry; ``why`` and ``next`` may be empty where ``what`` says it all.
+    ``what`` names the file and the wrong entry; ``why`` and ``next`` are "" if ``what`` is enough.
     """
 
     exit_status = 70
 
-    def __init__(self, what: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 (reads as the message does)
+    def __init__(self, what: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 (as in the message)
         super().__init__(what)
         self.what = what
         self.why = why
         self.next = next
 
     def __str__(self) -> str:
-        # A name from a file may hold line breaks: what follows one is no line of ours.
+        # A name from a file may contain line breaks, which must not look like our own lines.
         lines = [self.what.replace("\n", "\\n")]
         if self.why:
             lines.append(f"  why: {self.why}")
@@ -49,7 +49,7 @@ class DeploykitError(Exception):
 
 
 class UsageError(DeploykitError):
-    """The request makes no sense: contradictory options, an unknown option key, a value out of range."""
+    """The request is not valid: contradictory options, an unknown option key, a value out of range."""
 
     exit_status = 2
 
@@ -67,7 +67,7 @@ class UnknownTargetError(DeploykitError):
 
 
 class ToolError(DeploykitError):
-    """A vendor tool failed, or the environment it needs is not there."""
+    """A vendor tool failed, or the environment it needs is missing."""
 
     exit_status = 5
 

@@ -173,7 +173,7 @@ def write_files(files: Mapping[Path, str], *, force: bool) -> None:
 
 
 def unwritable(path: Path, error: OSError, advice: str = "") -> PackageError:
-    """What to say of a file or folder that the system does not let be written."""
+    """Return the error for a file or folder that cannot be written."""
     return PackageError(f"{path}: cannot be written", why=error.strerror or str(error), next=advice)
 
 

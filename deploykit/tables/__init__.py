@@ -1,1 +1,1 @@
-"""What ages: typed readers, devices, capabilities, sources."""
+"""Facts that change over time: typed readers for devices, capabilities, known errors and sources."""

@@ -1,7 +1,7 @@
 """What an SDK version can do, as rows read from data files: flags of tools, features, configuration keys.
 
-One file per SDK version; it ``extends`` an earlier one and states only differences. A row that no file has is
-unknown, never a guess. Nothing here knows a vendor.
+There is one file per SDK version; it ``extends`` an earlier one and states only differences. What no file lists is
+unknown, never guessed. Nothing here knows a vendor.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Status(StrEnum):
 
 
 class _Row(NotedRow):
-    """A row of a release. ``since`` is filled by the loader: the version whose file set the row's present state."""
+    """A row of a release. ``since`` is set by the loader to the version whose file gave the row its present state."""
 
     confidence_note: str = ""
     since: str = ""
 
 
 class _Setting(_Row):
-    """Something that is set, in a command line or a file."""
+    """Something that can be set, on a command line or in a file."""
 
     status: Status = Status.SUPPORTED
     default: str | None = None
@@ -56,10 +56,10 @@ class _Setting(_Row):
 
 
 class Flag(_Setting):
-    """One command-line flag of one tool, as the table of one SDK version has it.
+    """One command-line flag of one tool, as listed for one SDK version.
 
-    ``flags`` holds the spelling to use, or several flags that share the row; ``aliases`` are other spellings.
-    ``kind``: ``switch`` takes no value, ``value`` takes one argv entry, ``values`` takes several.
+    ``flags`` holds the spelling to use, or several flags that share the row; ``aliases`` are other spellings. ``kind``:
+    ``switch`` takes no value, ``value`` takes one argv entry, ``values`` takes several.
     """
 
     tool: str
@@ -73,10 +73,10 @@ class Flag(_Setting):
 
 
 class Feature(_Row):
-    """One capability, for one tool and architecture where it depends on them ("" means it does not).
+    """One capability, for one tool and architecture if it depends on them ("" means it does not).
 
-    ``extent`` is filled by the loader: the first and the last release that the sources speak of; empty when they are
-    not bound to releases. Beyond it the loader lowers the confidence to ``inferred``.
+    ``extent`` is set by the loader to the first and last release that the sources cover; it is empty if they are not
+    bound to releases. Outside of it the loader lowers the confidence to ``inferred``.
     """
 
     feature: str
@@ -102,19 +102,20 @@ class ConfigKey(_Setting):
 
 
 class ReleaseChange(SourcedRow):
-    """One thing that a release changed, in words."""
+    """One change in a release, in words."""
 
     text: str
 
 
 class CompatRow(Published):
-    """One answer of ``deploykit compat``, in the published shape.
+    """One answer of ``deploykit compat``, in its published form.
 
-    ``since`` is the first release that is known to have this state, ``until`` the last ("" for still so); both "" when
-    it does not depend on releases. ``sdk`` is a release or, beside a ``since``, best the ``release_range``: an answer
-    that lists ranges makes any other row anew. ``family`` names what the releases are releases of. ``lifecycle`` is a
-    word such as ``deprecated`` or "". ``words`` are other spellings that find the row, ``renamed_to`` the ``feature``
-    of the row to use instead. ``ran`` is the release that was really executed, where it speaks for others by inference.
+    ``since`` is the first release known to have this state, ``until`` the last ("" if it still applies); both
+    are "" if it does not depend on releases. ``sdk`` is a release or, if there is a ``since``, usually the
+    ``release_range``: an answer that lists ranges makes new rows for any others. ``family`` names the product
+    of the releases. ``lifecycle`` is a word such as ``deprecated``, or "". ``words`` are other spellings that
+    find the row, ``renamed_to`` the ``feature`` of the row to use instead. ``ran`` is the release that was
+    actually run, if others were inferred from it.
     """
 
     WITHOUT = ("family", "words", "ran")
@@ -141,7 +142,7 @@ class CompatRow(Published):
 def compat_row(
     backend: str, feature: str, row: object, *notes: str, since: str = "", until: str = "", **more: Any
 ) -> CompatRow:
-    """What a row of a table says of itself, unless ``more`` says it: source, confidence, status, contradictions."""
+    """Make a row from a row of a table; ``more`` overrides its source, confidence, status and contradictions."""
     said = {"tool": "", "status": Status.SUPPORTED, "source": (), "sdk": release_range(since, until) if since else ""}
     for name in ("status", "source", "confidence", "contradicts"):
         if hasattr(row, name):
@@ -151,10 +152,10 @@ def compat_row(
 
 
 class SdkTable(SourcedRow):
-    """Everything known about one SDK version, its ancestors' rows included.
+    """Everything known about one SDK version, including the rows inherited from earlier versions.
 
-    ``carrier`` names the package inside which the release was met when the SDK itself was not seen; then the rows of
-    its tools are those of its ancestors. ``facts`` holds what is known about this release alone, by name.
+    ``carrier`` names the package in which the release was found if the SDK itself was not seen; the rows of its tools
+    are then inherited. ``facts`` holds, by name, what is known about this release alone.
     """
 
     sdk: str
@@ -170,25 +171,28 @@ class SdkTable(SourcedRow):
 
     @property
     def parsed(self) -> Version:
-        """The version, comparable."""
+        """The version as a comparable object."""
         return Version(self.version)
 
     def flag(self, tool: str, spelling: str) -> Flag | None:
-        """The row of one flag of one tool, by any of its spellings, or None when no table lists it."""
+        """Return the row of one flag of one tool, by any of its spellings, None if it is not listed."""
         rows = (row for row in self.flags if row.tool == tool and spelling in (*row.flags, *row.aliases))
         return next(rows, None)
 
     def has_flag(self, tool: str, spelling: str) -> bool:
-        """True when the table lists the flag as usable for that tool."""
+        """Whether the table lists the flag as supported by that tool."""
         row = self.flag(tool, spelling)
         return row is not None and row.status is Status.SUPPORTED
 
     def tools(self) -> Names:
-        """The tools for which at least one flag is listed, in table order."""
+        """Return the tools with at least one listed flag, in table order."""
         return tuple(dict.fromkeys(row.tool for row in self.flags))
 
     def feature(self, feature: str, *, tool: str = "", arch: str = "") -> Feature | None:
-        """The most specific row for a feature: tool and arch, then tool, then arch, then neither; None = unknown."""
+        """Return the most specific row for a feature, None if unknown.
+
+        The order is: tool and architecture, tool alone, architecture alone, neither.
+        """
         for wanted in ((tool, arch), (tool, ""), ("", arch), ("", "")):
             for row in self.features:
                 if row.feature == feature and (row.tool, row.arch) == wanted:
@@ -196,17 +200,17 @@ class SdkTable(SourcedRow):
         return None
 
     def status(self, feature: str, *, tool: str = "", arch: str = "") -> Status:
-        """The status of a feature; unknown when no row speaks of it."""
+        """Return the status of a feature, ``unknown`` if no row lists it."""
         row = self.feature(feature, tool=tool, arch=arch)
         return Status.UNKNOWN if row is None else row.status
 
     def key(self, path: str) -> ConfigKey | None:
-        """The row of one configuration key by its dotted path."""
+        """Return the row of one configuration key by its dotted path, None if it is not listed."""
         return next((row for row in self.config_keys if row.path == path), None)
 
 
 def release_range(since: str, until: str) -> str:
-    """The releases from ``since`` to ``until`` in words that package indexes use; ``until`` is "" for still so."""
+    """Return the releases from ``since`` to ``until`` in the notation of pip; ``until`` is "" for an open range."""
     if not until:
         return f">={since}"
     return since if since == until else f">={since},<={until}"

@@ -1,6 +1,6 @@
 """The device database: one TOML file per device, found by id, alias or marketing name.
 
-A device is a bag of sourced facts; what a fact such as a memory size means is the adapter's business.
+A device is a set of facts with sources; the adapter decides what a fact, such as a memory size, means.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from deploykit.tables.sources import NO_SOURCES, write_out
 __all__ = ["Device", "Fact", "load_device", "load_device_of_id", "load_devices", "own_devices", "search_devices"]
 
 _WORD = re.compile(r"[a-z0-9.+]+")
-_LONGEST = 64  # letters of an id; the longest that ships has 37
+_LONGEST = 64  # letters of an id; the longest one shipped has 37
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 class Fact(Record):
-    """One value about a device, with who says so and how sure that is. ``alternatives`` are what others say."""
+    """One fact about a device, with its sources and confidence. ``alternatives`` are values from other sources."""
 
     value: int | str | bool | tuple[str, ...]
     source: tuple[str, ...]
@@ -36,7 +36,7 @@ class Fact(Record):
 
 
 class Device(Published):
-    """One device. ``facts`` holds what is known about it by name; an absent name is unknown, never false."""
+    """One device. ``facts`` holds what is known about it by name; a missing name means unknown, never false."""
 
     schema: int
     id: str
@@ -49,12 +49,12 @@ class Device(Published):
     note: str = ""
 
     def fact(self, name: str) -> Any:
-        """The value of one fact, or None when it is unknown."""
+        """Return the value of one fact, None if it is unknown."""
         found = self.facts.get(name)
         return None if found is None else found.value
 
     def as_published(self) -> Json:
-        """Plain values first, sources under ``facts``."""
+        """The published JSON: plain values first, sources under ``facts``."""
         facts = {
             name: {key: value for key, value in published(fact).items() if value not in ("", ()) or key == "value"}
             for name, fact in self.facts.items()
@@ -65,7 +65,10 @@ class Device(Published):
 
 
 def load_device(path: Path, sources: Mapping[str, str] = NO_SOURCES) -> Device:
-    """Read one device file; the id must equal the file's stem. ``sources`` says what short names stand for."""
+    """Read one device file. ``sources`` maps short source names to full ones.
+
+    Raises InputError if the file is not valid or the id differs from the file's stem.
+    """
     table = read_toml(path, shipped=True)
     write_out(table, sources)
     device = structure(Device, table, where=f"{path.parent.name}/{path.name}:")
@@ -75,19 +78,22 @@ def load_device(path: Path, sources: Mapping[str, str] = NO_SOURCES) -> Device:
 
 
 def load_device_of_id(folder: Path, name: str, sources: Mapping[str, str] = NO_SOURCES) -> Device | None:
-    """The device whose id ``name`` is, upper or lower case, read from its own file alone; None where there is none."""
-    # What a user typed becomes no path before it is known to look like an id.
+    """Return the device with this id in any case, reading only its own file; None if there is none."""
+    # User input is used in a path only after it was checked to look like an id.
     path = folder / f"{name.lower()}.toml" if len(name) <= _LONGEST and _ID.fullmatch(name.lower()) else None
     return load_device(path, sources) if path is not None and path.is_file() else None
 
 
 def load_devices(folder: Path, sources: Mapping[str, str] = NO_SOURCES) -> tuple[Device, ...]:
-    """All device files of one folder, by id."""
+    """Return all devices of one folder, sorted by id."""
     return tuple(load_device(path, sources) for path in sorted(folder.glob("*.toml")))
 
 
 def own_devices(vendor: str) -> tuple[Device, ...]:
-    """The devices of one vendor that the user describes, in files of the folder that ``DEPLOYKIT_DEVICES`` names."""
+    """Return the user's own devices of one vendor, from the folder in ``DEPLOYKIT_DEVICES``.
+
+    Raises InputError if that folder does not exist.
+    """
     folder = os.environ.get("DEPLOYKIT_DEVICES", "")
     if folder and not Path(folder).is_dir():
         raise InputError(f"DEPLOYKIT_DEVICES={folder}: no such folder")
@@ -96,10 +102,10 @@ def own_devices(vendor: str) -> tuple[Device, ...]:
 
 
 def search_devices(devices: Iterable[Device], words: str) -> tuple[Device, ...]:
-    """Devices whose id, names, backends or fact values contain the words, case-insensitively.
+    """Return the devices whose id, names, backends or fact values contain the words, ignoring case.
 
-    Those that have the words side by side, where there are any (``8 gen 3``); else those with a fact of that name and
-    value (``soc 90``); else those that have every word as a whole, else as a part of one.
+    The result is the first that is not empty: devices with the words in sequence (``8 gen 3``); with a fact of that
+    name and value (``soc 90``); with every word as a whole word; with every word as a part of a word.
     """
     haystacks = [(device, _haystack(device)) for device in devices]
     wanted = words.lower().split()
@@ -118,7 +124,7 @@ def search_devices(devices: Iterable[Device], words: str) -> tuple[Device, ...]:
 
 
 def _has_fact(device: Device, words: Sequence[str]) -> bool:
-    """True when all words name one fact and its value: no number is found as a part of a longer one."""
+    """Whether all words together name one fact and its value; a number never matches inside a longer one."""
     return any(
         str(fact.value).lower() in words
         and set(words) <= {*name.lower().split("_"), name.lower(), "id", str(fact.value).lower()}

@@ -1,4 +1,4 @@
-"""Known errors as data: causes, codes, tools and kinds of failure, read from TOML files; it reads no log."""
+"""Known errors as data: causes, codes, tools and kinds of failure, read from TOML files. It reads no log."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ __all__ = [
 _GENERAL = Path(__file__).parent / "data" / "known_errors"
 
 Root = Literal["cause", "symptom", "follow-up"]
-"""A cause explains later symptoms (general wordings) and follow-ups."""
+"""A cause explains symptoms (general messages) and follow-ups that come later in a log."""
 
 
 class KnownError(Record):
-    """One cause of failures, with the wordings by which releases report it.
+    """One cause of failures, with the messages by which releases report it.
 
-    A pattern is text that one line holds, in any case. ``…`` stands for anything, ``{name}`` for a part that is kept,
-    ``{name:n}`` for a number that is kept; ``&&`` joins patterns that all stand within 16 lines.
-    ``match`` names the cause; ``general`` are wordings that other causes have too; ``follows`` only follow from it;
-    ``mild`` are warnings; ``weak`` count only in a log that one of ``tools`` wrote. Lines with one of ``unless`` are
-    let go. A cause without patterns has a ``symptom``: it can be looked up, never found. ``codes`` are decimal.
-    ``late``: it may follow from an earlier step that failed.
-    ``cause``, ``workaround`` and ``way_out`` may use what the patterns keep. ``read`` is when the sources were read.
+    A pattern is text that occurs in one line, ignoring case. ``…`` matches anything, ``{name}`` captures a part,
+    ``{name:n}`` captures a number; ``&&`` joins patterns that must all occur within 16 lines. ``match`` identifies the
+    cause; ``general`` are messages that other causes share; ``follows`` only follow from the cause; ``mild`` are
+    warnings; ``weak`` count only in a log written by one of ``tools``. Lines that contain one of ``unless`` are
+    ignored. A cause without patterns has a ``symptom``: it can be looked up but is never found in a log. ``codes`` are
+    decimal. ``late``: it may follow from the failure of an earlier step. ``cause``, ``workaround`` and ``way_out`` may
+    use captured parts. ``read`` is the date on which the sources were read.
     """
 
     id: str
@@ -83,11 +83,11 @@ class KnownError(Record):
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """All wordings, the telling ones first."""
+        """All patterns, the most specific ones first."""
         return (*self.match, *self.general, *self.follows, *self.mild, *self.weak)
 
     def to_json(self) -> Json:
-        """The row in the published shape."""
+        """The row in its published form."""
         told = {
             key: value
             for key, value in to_builtins(self).items()
@@ -97,7 +97,10 @@ class KnownError(Record):
 
 
 class CodeMeaning(SourcedRow):
-    """What one numeric code, or every code up to ``last``, means in one numbering; ``words`` stand for it in logs."""
+    """The meaning of one numeric code, or of every code up to ``last``, in one numbering.
+
+    ``words`` is what logs print for it.
+    """
 
     code: int
     last: int
@@ -109,7 +112,8 @@ class CodeMeaning(SourcedRow):
 class Numbering(SourcedRow):
     """The codes of one numbering: ``meanings`` by code or range, such as ``1002`` or ``1000-1999``.
 
-    ``words`` are what programs print for a code, the device's, which may differ from those of who reads its log.
+    ``words`` is what programs print for a code: the device's number, which may
+    differ from that of the program reading its log.
     """
 
     area: str
@@ -117,7 +121,7 @@ class Numbering(SourcedRow):
     words: Mapping[str, str] = {}
 
     def rows(self) -> Iterable[CodeMeaning]:
-        """The codes one by one."""
+        """Yield the codes one by one."""
         for key, meaning in self.meanings.items():
             first, _, last = key[1:].partition("-")
             yield CodeMeaning(
@@ -132,13 +136,13 @@ class Numbering(SourcedRow):
 
 
 class Tool(Record):
-    """A program that writes logs: how to recognise it, and what helps with any failure of it.
+    """A program that writes logs: how to recognise it, and what helps with any of its failures.
 
-    ``marks`` say that it wrote the log, ``done`` that it did its job: the only evidence for an all-clear. ``speaks``
-    are parts of its paths and prefixes by which a line or a frame is its own (``/`` stands for both slashes),
-    ``lines`` regular expressions of lines that only it writes.
-    A ``foreign`` tool is not part of the way of a model onto an NPU: its failures are named as its own. So are those
-    of one that ``drives_others`` (a framework over many chips) in a log in which no tool of the NPU speaks.
+    ``marks`` show that it wrote the log, ``done`` that it succeeded, which is the only evidence for an all-clear.
+    ``speaks`` are parts of its paths and prefixes by which a line or stack frame belongs to it (``/`` matches both
+    slashes); ``lines`` are regular expressions of lines that only it writes. A ``foreign`` tool is not involved in
+    bringing a model onto an NPU: its failures are reported as its own. The same holds for a tool that ``drives_others``
+    (a framework for many chips) in a log without lines from any NPU tool.
     """
 
     id: str
@@ -157,7 +161,7 @@ class Tool(Record):
 
 
 class LineForm(Record):
-    """How tools begin a line: a regular expression with groups ``level`` and, where the line says it, ``where``."""
+    """How tools begin a line: a regular expression with the groups ``level`` and, if the line has it, ``where``."""
 
     id: str
     pattern: str
@@ -165,9 +169,9 @@ class LineForm(Record):
 
 
 class Observation(SourcedRow):
-    """A number that a tool prints and that a build wants to judge; ``pattern`` has one group per number.
+    """A number that a tool prints and a build wants to judge; ``pattern`` has one group per number.
 
-    With ``whole`` the line is a tally: the numbers are the sums of what ``pattern`` and ``whole`` find.
+    With ``whole`` the line is a tally: the numbers are the sums of all matches of ``pattern`` and of ``whole``.
     """
 
     id: str
@@ -178,13 +182,13 @@ class Observation(SourcedRow):
 
 
 class FailureKind(SourcedRow):
-    """One way to fail, whoever fails: regular expressions, in which the group ``name`` is what the line names.
+    """One kind of failure of any program: regular expressions, whose group ``name`` is the thing the line names.
 
-    ``cause`` and ``workaround`` use ``{speaker}``, ``{name}`` and any further group; ``{code}`` is spelled out with
-    what the tables say of it. ``unnamed``, or the line's words, stand for a name that it leaves out. With ``speakers``
-    the kind is theirs alone: a number means one thing to a driver and another to a library. ``alone``: no speaker is
-    needed. ``late``: it may follow from an earlier step that failed, which then is asked in its place.
-    ``row`` is the cause that this kind is one more wording of; it answers where it is known.
+    ``cause`` and ``workaround`` use ``{speaker}``, ``{name}`` and any further group; ``{code}`` is replaced by the code
+    and its meaning in the tables. ``unnamed``, or else the text of the line, replaces a missing name. ``speakers``
+    restricts the kind to these programs: a number means one thing to a driver and another to a library. ``alone``: no
+    speaker is needed. ``late``: it may follow from the failure of an earlier step, which is then considered instead.
+    ``row`` is the known cause of which this kind is another message; that cause is reported if it exists.
     """
 
     id: str
@@ -201,9 +205,9 @@ class FailureKind(SourcedRow):
 
 
 class CatalogFile(Record):
-    """One file of known errors; ``sources`` spells out the short keys that rows use.
+    """One file of known errors; ``sources`` maps the short keys in its rows to full sources.
 
-    ``read`` is the date of all rows that give none. ``witness`` adds sources to causes of another catalogue.
+    ``read`` is the date for all rows without one. ``witness`` adds sources to causes in other catalogues.
     """
 
     schema: int
@@ -218,11 +222,11 @@ class CatalogFile(Record):
     witness: Mapping[str, tuple[str, ...]] = {}
 
 
-# Compared by identity: what is made of its patterns is kept for it, and to hash thousands takes longer than a log.
+# Compared by identity: derived patterns are cached by it, and hashing thousands of rows takes longer than a log.
 class Catalog(Record, eq=False):
     """Everything known about the logs of one or several tool chains.
 
-    ``explain`` turns a log line into (internal name, meaning in plain words) pairs.
+    ``explain`` holds functions that turn a log line into (internal name, meaning in plain words) pairs.
     """
 
     errors: tuple[KnownError, ...] = ()
@@ -235,13 +239,13 @@ class Catalog(Record, eq=False):
     explain: tuple[Callable[[str], Iterable[tuple[str, str]]], ...] = ()
 
     def code(self, number: int) -> CodeMeaning | None:
-        """The row that speaks of a code most precisely, or None."""
+        """Return the row with the narrowest range that includes a code, None if there is none."""
         rows = [row for row in self.codes if row.code <= number <= row.last]
         return min(rows, key=lambda row: row.last - row.code, default=None)
 
 
 def load_catalog(paths: Iterable[Path]) -> Catalog:
-    """Read catalogue files; an unknown key, a bad word or an id used twice is answered with its place."""
+    """Read catalogue files. Raises InputError, with the place, for an unknown key, a bad value or a repeated id."""
     catalogs, seen = [], set[str]()
     for path in paths:
         file = sourced_file(CatalogFile, path)
@@ -266,14 +270,14 @@ def load_catalog(paths: Iterable[Path]) -> Catalog:
 
 
 def merge_catalogs(catalogs: Iterable[Catalog]) -> Catalog:
-    """One catalogue of several; a row that several backends share is kept once, with what all say of its sources.
+    """Merge catalogues; a row that several backends share is kept once, with the sources of all.
 
-    The last catalogue's kinds of failure are tried first: an adapter knows its tools more nearly than the core does.
+    The last catalogue's kinds of failure are tried first: an adapter knows its tools better than the core does.
     """
     return _merged(tuple(catalogs))
 
 
-# Who diagnoses a hundred logs gets one catalogue, and what is made of its patterns, once.
+# Diagnosing a hundred logs makes one catalogue and derives its patterns once.
 @lru_cache(maxsize=8)
 def _merged(given: tuple[Catalog, ...]) -> Catalog:
     errors = {row.id: row for catalog in given for row in catalog.errors}
@@ -295,12 +299,12 @@ def _merged(given: tuple[Catalog, ...]) -> Catalog:
 
 @cache
 def general_errors() -> Catalog:
-    """What is known of failures that belong to no vendor: ONNX Runtime, Python, loaders, the machine itself."""
+    """Return what is known about failures of no vendor: ONNX Runtime, Python, loaders, the machine itself."""
     return load_catalog(sorted(_GENERAL.glob("*.toml")))
 
 
 def search_errors(catalog: Catalog, words: str) -> tuple[KnownError, ...]:
-    """The rows that contain every word, in their id, text, fragments or codes, case-insensitively."""
+    """Return the rows that contain every word in their id, text, patterns or codes, ignoring case."""
     return tuple(
         row for row in catalog.errors if all(word in str(row.to_json()).lower() for word in words.lower().split())
     )

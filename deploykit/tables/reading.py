@@ -1,8 +1,7 @@
-"""Readers of TOML and JSON files: plain data becomes a dataclass, a bad file is answered with the path of the bad key.
+"""Reads TOML and JSON files into structs; the error for a bad file names the path of the bad key.
 
-The same classes make JSON Schemas, so that an editor can check a file too.
-
-What the data means is no business of this file.
+The same classes produce JSON Schemas, with which an editor can check a file.
+The meaning of the data does not matter here.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def read_toml(path: Path, *, shipped: bool = False) -> Json:
-    """A TOML file as a dictionary. Raises InputError that names the file.
+    """Read a TOML file. Raises InputError that names the file.
 
-    Of a ``shipped`` file, a table of an installed package, the result is kept between runs by the hash of its bytes:
+    The content of a ``shipped`` file, a table of an installed package, is kept between runs by the hash of its bytes:
     tomllib takes a fifth of the time of a question that reads every table.
     """
     import tomllib
@@ -55,7 +54,7 @@ def read_toml(path: Path, *, shipped: bool = False) -> Json:
         raise InputError(f"{path}: not UTF-8", why=str(error)) from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML", why=str(error)) from None
-    except ValueError:  # as for JSON
+    except ValueError:  # as in JSON
         raise InputError(f"{path}: a number has thousands of digits", next="is the file whole?") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply to be a real file") from None
@@ -66,19 +65,19 @@ def read_toml(path: Path, *, shipped: bool = False) -> Json:
 
 
 def read_json(path: Path, *, limit: int | None = None) -> Any:
-    """A JSON file of at most ``limit`` bytes; see ``parse_json``."""
+    """Read a JSON file of at most ``limit`` bytes, None for any; see ``parse_json``."""
     return parse_json(read_regular(path, limit=limit), where=str(path))
 
 
 def parse_json(data: bytes, *, where: str, reader: Callable[[bytes], Any] = decode) -> Any:
-    """JSON text in UTF-8. Raises InputError for duplicate keys, NaN, Infinity and nesting beyond the parser's depth.
+    """Parse JSON in UTF-8. Raises InputError for duplicate keys, NaN, Infinity and too deep nesting.
 
-    ``reader`` may give structs in place of objects in lists; what it refuses is given as plain data.
+    ``reader`` may return structs in place of objects in lists; what it rejects is parsed as plain data.
     """
     with suppress(ValueError, RecursionError, OverflowError):
         value = reader(data)
-        # msgspec takes a third of json's time, but drops a key that occurs twice: then the text has more ends of keys
-        # than the value has keys. A string may look like one.
+        # msgspec takes a third of json's time but silently drops repeated keys: the text then has more key endings
+        # than the value has keys. A string may contain something like one.
         ends = data.count(b'":')
         if _keys(value) == ends + (len(_SPACED_COLON.findall(data)) if data.count(b":") > ends else 0):
             return value
@@ -102,12 +101,12 @@ def parse_json(data: bytes, *, where: str, reader: Callable[[bytes], Any] = deco
         raise InputError(f"{where}: not JSON", why=str(error), next="is the file complete?") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply to be a real file") from None
-    except ValueError:  # Python converts no whole number of so many digits, and speaks to its programmer of it
+    except ValueError:  # Python limits the digits of an integer, and its message is meant for programmers
         raise InputError(f"{where}: a number has thousands of digits", next="is the file whole?") from None
 
 
 def _keys(value: Any) -> int:
-    """How many keys all objects have together; in a list that begins with a number none are looked for."""
+    """Count the keys of all objects; a list whose first item holds no keys is skipped."""
     left, count = [value], 0
     while left:
         one = left.pop()
@@ -123,12 +122,12 @@ def _keys(value: Any) -> int:
 
 
 def structure(kind: type[T], value: Any, *, where: str) -> T:
-    """Turn plain data into ``kind``, a Struct or a type made of Structs. Raises InputError.
+    """Convert plain data into ``kind``, a Struct or a type made of Structs. Raises InputError.
 
     ``where`` is the path of the value: ``sdks/2.33.toml: flag[3]``, or ``sdks/2.33.toml:`` for a whole file. The error
-    says which key is unknown, missing or of the wrong type.
+    names the key that is unknown, missing or of the wrong type.
     """
-    # msgspec lets unknown keys of a Struct pass, or refuses them without a word of the known ones.
+    # msgspec ignores unknown keys of a Struct, or rejects them without listing the known ones.
     left = [(kind, value, "")]
     while left:
         inner, data, path = left.pop()
@@ -166,7 +165,7 @@ def structure(kind: type[T], value: Any, *, where: str) -> T:
 
 
 def parse_rows(kind: type[T], rows: Any, *, where: str) -> tuple[T, ...]:
-    """A list of tables as a tuple of Structs."""
+    """Convert a list of tables into a tuple of Structs. Raises InputError as ``structure`` does."""
     return cast("tuple[T, ...]", structure(tuple[kind, ...], rows, where=where))  # type: ignore[valid-type]
 
 
@@ -176,9 +175,9 @@ def _joined(where: str, path: str) -> str:
 
 @cache
 def _fields(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
-    """The names of a Struct's fields, and the types of those that hold a Struct."""
+    """Return the names of a Struct's fields, and the types of those that contain a Struct."""
     hints: dict[str, Any] = {}
-    for owner in reversed(kind.__mro__):  # each annotation in the words of the module that has it
+    for owner in reversed(kind.__mro__):  # each annotation is evaluated in the module of its class
         hints |= inspect.get_annotations(owner, eval_str=True)
     names = frozenset(kind.__struct_fields__)
     return names, {name: hint for name, hint in hints.items() if name in names and _holds_struct(hint)}
@@ -195,9 +194,9 @@ def _holds_struct(kind: Any) -> bool:
 
 
 def _with_keys(kind: Any, value: Any, path: str) -> str:
-    """The path of a bad value where msgspec writes ``[...]`` for a key of a mapping: with that key.
+    """Replace ``[...]``, which msgspec writes for a mapping key in the path of a bad value, with the key.
 
-    Every key is tried alone in the mapping; the value is of no use any more, so it is changed in place.
+    Each key is tried alone in the mapping; the value is not needed any more, so it is changed in place.
     """
     while "[...]" in path:
         before, _, after = path.partition("[...]")
@@ -221,20 +220,20 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_of(kind: type[Any], *, hidden: Collection[str] = (), optional: Collection[str] = ()) -> Json:
-    """The JSON Schema of what ``structure`` accepts as ``kind``, a dataclass.
+    """Return the JSON Schema of what ``structure`` accepts as ``kind``, a Struct.
 
-    ``hidden`` fields are filled by the loader and may not be written; ``optional`` ones may be left out although the
-    dataclass requires them.
+    ``hidden`` fields are set by the loader and must not be written; ``optional`` ones may
+    be omitted although the Struct requires them.
     """
     _, found = schema_components([kind], ref_template="#/$defs/{name}")
     defs = {name: _strict(found[name], hidden, optional) for name in sorted(found)}
     top = defs.pop(kind.__name__)
-    # Defaults are Python's own values, such as tuples; a schema has JSON's.
+    # Defaults are Python values, such as tuples; a schema needs those of JSON.
     return decode(encode({"$schema": _DIALECT, **top, **({"$defs": defs} if defs else {})}), type=dict[str, Any])
 
 
 def _strict(schema: Json, hidden: Collection[str], optional: Collection[str]) -> Json:
-    """The schema of an object with the keys that may be written and no others; enumerations stay as they are."""
+    """Restrict an object's schema to the keys that may be written; enumerations stay unchanged."""
     if "properties" not in schema:
         return schema
     return {

@@ -1,6 +1,6 @@
-"""Short names of sources: rows of data files use them, one table of a folder says what each stands for, and of when.
+"""Short names of sources: rows of data files use them, and one table per folder maps them to full names and releases.
 
-They are written out before a document becomes rows, so that no row is ever seen with a short name.
+They are expanded before a document is converted into rows, so no row ever contains a short name.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 """For a folder whose rows name every source in full."""
 
 Extent: TypeAlias = tuple[str, str]
-"""The first and the last release that a source speaks of; "" for the last when it says "from this one on"."""
+"""The first and last release that a source covers; the last is "" if it covers all later ones too."""
 
 T = TypeVar("T")
 _SHORT = re.compile(r"^\w+(?=$|[ :(])")
 
 
 class SourcedRow(Record):
-    """What a row of any file says of itself: who says so, and how sure that is."""
+    """The base of all rows: the sources of a statement and its confidence."""
 
     source: tuple[str, ...]
     confidence: Confidence
 
 
 class NotedRow(SourcedRow):
-    """A row with remarks, and who says otherwise."""
+    """A row with remarks, and with the sources that contradict it."""
 
     note: str = ""
     contradicts: str = ""
 
 
 class SourceFile(Record):
-    """``sources.toml``: the short names that rows use, written out.
+    """``sources.toml``: the short names that rows use, with the full ones.
 
-    ``extent`` holds, for a short name or the beginning of a source, the releases that it speaks of: one, or the first
-    and the last. A source without one is not bound to releases, or nobody knows to which. ``verified`` holds by the
-    same names the day ("2026-09-30") on which a source was last compared with its rows, under ``rest`` for all others;
-    words behind the date say why it need not be compared again.
+    ``extent`` maps a short name or the beginning of a source to the releases that it covers: one, or the first and the
+    last. A source without an entry is not bound to releases, or its releases are unknown. ``verified`` maps the same
+    names to the day ("2026-09-30") on which a source was last compared with its rows, with ``rest`` for all others;
+    text after the date says why no new comparison is needed.
     """
 
     schema: int
@@ -67,11 +67,11 @@ class SourceFile(Record):
 
     @property
     def dates(self) -> Mapping[str, str]:
-        """When sources were compared with their rows, by what they begin with; under "" for every other one."""
+        """The dates of comparison by beginning of the source; "" is the key for all others."""
         return {"" if name == "rest" else self.sources.get(name, name): when for name, when in self.verified.items()}
 
     def extent_of(self, written_out: Iterable[str]) -> Extent | None:
-        """The releases of which sources speak together; None when one of them is not bound to releases."""
+        """Return the releases that the sources cover together, None if one of them is not bound to releases."""
         extents, found = {self.sources.get(name, name): given for name, given in self.extent.items()}, []
         for source in written_out:
             begins = [start for start in extents if source.startswith(start)]
@@ -86,12 +86,12 @@ class SourceFile(Record):
 
 
 def read_source_file(path: Path) -> SourceFile:
-    """The short names of one folder, and the releases that their sources speak of."""
+    """Read the short names of one folder and the releases that their sources cover."""
     return structure(SourceFile, read_toml(path, shipped=True), where=f"{path.name}:")
 
 
 def sourced_file(kind: type[T], path: Path) -> T:
-    """A file that says itself, under ``sources``, what its short names stand for."""
+    """Read a file that itself defines its short names, under ``sources``."""
     raw = read_toml(path, shipped=True)
     given = raw.get("sources")
     write_out(raw, given if isinstance(given, dict) else NO_SOURCES)
@@ -99,7 +99,7 @@ def sourced_file(kind: type[T], path: Path) -> T:
 
 
 def write_out(document: Any, sources: Mapping[str, str]) -> None:
-    """Replace, in place, the short name that an entry of any ``source`` list in a document begins with."""
+    """Expand, in place, the short name at the beginning of each entry in any ``source`` list of a document."""
     if isinstance(document, dict):
         if isinstance(document.get("source"), list):
             document["source"] = [
