@@ -90,7 +90,7 @@ class ProviderModel(Record):
     activations: frozenset[str]
     skipped: Mapping[str, str]
     refusals: Names
-    float8: tuple[str, ...]
+    float8: Names
     narrowed: Names
 
 

@@ -66,7 +66,7 @@ class ConverterRoute(SourcedRow):
     id: str
     tool: str
     intents: tuple[Intent, ...]
-    encodings: tuple[str, ...]
+    encodings: Names
     input_list: bool
     float_fallback: bool
     why: str
@@ -91,7 +91,7 @@ class Preference(SourcedRow):
 
     intent: Intent
     since: str
-    order: tuple[str, ...]
+    order: Names
     why: str
 
 

@@ -137,7 +137,7 @@ class Wheel(SourcedRow):
         ],
         ...,
     ] = ()
-    absent: tuple[str, ...] = ()
+    absent: Names = ()
     reads: WheelReads | None = None
     onnxruntime: tuple[WheelPair, ...] = ()
     host: tuple[WheelHost, ...] = ()
@@ -162,7 +162,7 @@ class ArchFile(Record):
     """
 
     schema: int
-    features: tuple[str, ...]
+    features: Names
     arch: Mapping[str, Arch]
 
 

@@ -127,13 +127,13 @@ class QuarkDraft(Record):
         return {name: fact.value for name, fact in self.situation.target.device.facts.items()}
 
     @property
-    def offered(self) -> tuple[str, ...]:
+    def offered(self) -> Names:
         """The formats the device is documented to have."""
         value = self.situation.target.device.fact("precisions")
         return value if isinstance(value, tuple) else ()
 
     @property
-    def unconfirmed(self) -> tuple[str, ...]:
+    def unconfirmed(self) -> Names:
         """The formats that only an uncertain source gives the device."""
         value = self.situation.target.device.fact("precisions_unconfirmed")
         return value if isinstance(value, tuple) else ()
@@ -218,7 +218,7 @@ def wanted_toolchain(release: Release | None) -> str:
     return (release.toolchain if release is not None else "") or DEFAULT_TOOLCHAIN
 
 
-def _precision(asked: str, offered: tuple[str, ...], source: str, exclusions: Exclusions) -> str:
+def _precision(asked: str, offered: Names, source: str, exclusions: Exclusions) -> str:
     if not asked:
         if source == "qdq":
             return AS_IS

@@ -56,7 +56,7 @@ class Exclusions(Record):
 
     nodes: Names
     regions: tuple[Region, ...]
-    unknown: tuple[tuple[str, tuple[str, ...]], ...]
+    unknown: tuple[tuple[str, Names], ...]
     indices: frozenset[int]
 
     def __bool__(self) -> bool:
@@ -106,7 +106,7 @@ def parse_subgraph(text: str, known: Iterable[str]) -> Subgraph:
     return (fitting or readings)[0]
 
 
-def _split(text: str) -> tuple[str, ...]:
+def _split(text: str) -> Names:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

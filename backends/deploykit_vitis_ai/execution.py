@@ -17,7 +17,7 @@ from deploykit.devices.profiles import origins_of
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Findings
-from deploykit.findings.records import Json, finite, replace
+from deploykit.findings.records import Json, Names, finite, replace
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import QuarkDraft, ladder
@@ -123,7 +123,7 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
     )
 
 
-def _wider(draft: QuarkDraft) -> tuple[str, ...]:
+def _wider(draft: QuarkDraft) -> Names:
     """The device's precisions above the one that was made, the next one first."""
     rungs, made = ladder(draft.offered), draft.precision
     return rungs[rungs.index(made) + 1 if made in rungs else 1 :]

@@ -174,7 +174,7 @@ class Opsets(NotedRow):
 class Operators(NotedRow):
     """Operators listed for some number formats."""
 
-    formats: tuple[str, ...]
+    formats: Names
     operators: Names
 
 
@@ -203,8 +203,8 @@ class Product(NotedRow):
     windows: bool = False
     provider_target: str = ""
     config_device: bool = False
-    configured: tuple[str, ...] = ()
-    cpu_only: tuple[str, ...] = ()
+    configured: Names = ()
+    cpu_only: Names = ()
     power_of_two_only: bool = False
     integer_options_since: str = ""
     foreign_qdq_since: str = ""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
-from deploykit.findings.records import Json, Published, Record, published, replace
+from deploykit.findings.records import Json, Names, Published, Record, published, replace
 from deploykit.tables.reading import read_json, read_toml, structure
 
 __all__ = ["Advice", "Advised", "advise", "advise_on"]
@@ -135,7 +135,7 @@ class _JudgedPrecisions:
         found = self._values[name]
         return found.metric if self.goal.needs_metric else found.sqnr_db
 
-    def evidence(self, *names: str) -> tuple[str, ...]:
+    def evidence(self, *names: str) -> Names:
         """The measurements of some precisions in words."""
         told = []
         for name in (name for name in names if name in self._values):

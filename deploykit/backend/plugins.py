@@ -85,7 +85,7 @@ def load_backends() -> tuple[AnyBackend, ...]:
     return tuple(backends)
 
 
-def all_options() -> dict[OptionSpec, tuple[str, ...]]:
+def all_options() -> dict[OptionSpec, Names]:
     """The options of all backends, each once with the ids of its backends, in the order of the backends."""
     owners: dict[OptionSpec, Names] = {}
     for backend in load_backends():

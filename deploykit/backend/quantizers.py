@@ -36,7 +36,7 @@ class QuantizerAsked(Record):
     precision: str
     target: Target
     options: Mapping[str, OptionValue] = {}
-    floats: tuple[str, ...] = ()
+    floats: Names = ()
 
 
 class QuantizerJob(Record):

@@ -99,7 +99,7 @@ class SpecOption(click.Option):
 @cache
 def _backend_params(taken: frozenset[str]) -> tuple[SpecOption, ...]:
     """The options of every installed backend, each name once, without those that the command already has."""
-    by_name: dict[str, dict[OptionSpec, tuple[str, ...]]] = {}
+    by_name: dict[str, dict[OptionSpec, Names]] = {}
     for spec, owners in all_options().items():
         if spec.name not in taken:
             by_name.setdefault(spec.name, {})[spec] = owners

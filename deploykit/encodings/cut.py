@@ -16,7 +16,7 @@ from deploykit.findings.records import Names, Record
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import bare, copy_of, names_read, reached
 from deploykit.model.operators import QUANTIZERS
-from deploykit.model.shape_inference import inferred_graph
+from deploykit.model.weights import element_type
 
 __all__ = [
     "CutPart",
@@ -30,10 +30,11 @@ __all__ = [
 ]
 
 
-def infer_types(model: ModelProto) -> dict[str, ValueInfoProto]:
+def infer_types(graph: GraphCopy) -> dict[str, ValueInfoProto]:
     """Type and shape of every tensor ONNX can infer, by name."""
-    graph = inferred_graph(model)
-    return {item.name: item for item in (*graph.value_info, *graph.output, *graph.input)}
+    declared = {item.name: item for item in (*graph.model.graph.output, *graph.model.graph.input)}
+    known = ((name, dtype, shape) for name, (dtype, shape) in graph.types.items() if dtype)
+    return declared | {n: helper.make_tensor_value_info(n, element_type(dtype), shape) for n, dtype, shape in known}
 
 
 def crossing_tensors(graph: GraphCopy, later: Collection[int]) -> Names:
@@ -59,7 +60,7 @@ def part_of(
 
     Every part gets its own copy of the stored values that it reads, and of the nodes that only compute constants.
     """
-    known = infer_types(graph.model) if types is None else types
+    known = infer_types(graph) if types is None else types
     nodes = [graph.nodes[index] for index in sorted(positions)]
     fixed = _fixed(graph, nodes)
     known_fixed = {id(node) for node in fixed}
@@ -101,7 +102,7 @@ def cut_model(model: ModelProto, later: Collection[int]) -> tuple[ModelProto, Mo
     reads original inputs where it needs them.
     """
     graph = view_of(model)
-    types = infer_types(model)
+    types = infer_types(graph)
     made_later = {name for index in later for name in graph.nodes[index].output}
     wanted = [item.name for item in model.graph.output]
     kept = [name for name in wanted if name not in made_later]
@@ -182,7 +183,7 @@ def cut_alike(models: Sequence[ModelProto], count: int, sizes: Mapping[str, int]
         starts = _pair_up(walk, found)
         walk = _Walk(walk.graph, sizes)
         bounds = [0, *(walk.made[name] for name in starts), len(walk.own)]
-        types = infer_types(walk.graph.model)
+        types = infer_types(walk.graph)
         spans = enumerate(pairwise(bounds), 1)
         parts.append(tuple(_part(walk, begin, end, number, types) for number, (begin, end) in spans))
     return tuple(parts)

@@ -230,8 +230,7 @@ class _Insertion(Struct, kw_only=True):
                 for position, name in enumerate(node.output):
                     if name:
                         node.output[position] = self._quantize_activation(name)
-        graph.set_nodes(self.nodes)
-        graph.drop_unused(constants)
+        graph.prune(self.nodes)
         del graph.model.graph.value_info[:]
         # A bias that was stored for several layers is read from its last one.
         read_as = {**self.read_as, **{name: final for (name, _), final in self.biases.items()}}

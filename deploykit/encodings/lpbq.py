@@ -6,10 +6,6 @@ lossy, so every conversion comes with its loss. Pure numpy, a few blocks at a ti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
 import numpy as np
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq, on_axis
@@ -31,7 +27,6 @@ LARGEST = 1 << (DECOMPRESSED_BITS - BITS)
 """The largest whole block scale, 16: it does not fit a uint4, so these scales are stored as uint8."""
 
 _CHUNK = 1 << 17
-_THREADS = 2
 
 
 class LpbqLoss(Published):
@@ -90,34 +85,24 @@ def requantized(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLos
     packed = np.empty_like(weight.packed) if refined else weight.packed
     sums = np.zeros((3, *old.shape), np.float64)
 
-    def work(rows: slice) -> None:
-        here = _scale_rows(weight, rows)
-        # int8 values of some rows of the first axis; both halves of a byte are widened at once, as one 16-bit number.
-        count = (rows.stop - rows.start) * int(np.prod(weight.shape[1:]))
-        wide = weight.packed[_bytes(weight, rows)].astype("<u2")
-        wide |= wide << 4
-        wide &= 0x0F0F
-        values = wide.view(np.int8)
-        values ^= 8
-        values -= 8
-        values = _blocked(weight, values[:count].reshape(rows.stop - rows.start, *weight.shape[1:]))
-        sums[0, here] = _dots(weight, values, values)
-        if not refined:
-            return
-        axis = len(weight.shape) if _along_last(weight) else weight.block_axis + 1
-        rounded = values * np.expand_dims(ratio[here], axis)
-        np.rint(rounded, out=rounded)
-        np.clip(rounded, -8, 7, out=rounded)
-        after = rounded.astype(np.int8)
-        flat = after.reshape(-1)
-        if flat.size % 2:
-            flat = np.append(flat, np.int8(0))
-        wide = flat.view("<u2")
-        packed[_bytes(weight, rows)] = (wide & 0x0F) | ((wide >> 4) & 0xF0)
-        sums[1, here] = _dots(weight, values, after)
-        sums[2, here] = _dots(weight, after, after)
-
-    list(_parallel(weight, work))
+    # Rows of the first axis at a time: whole blocks, whole bytes, few enough for the cache.
+    axis, size, width = weight.block_axis, weight.block_size, int(np.prod(weight.shape[1:]))
+    unit = (size if axis == 0 else 1) * 2
+    step = max(unit, _CHUNK // max(width, 1) // unit * unit)
+    for first in range(0, weight.shape[0], step):
+        count = min(step, weight.shape[0] - first)
+        span = slice(first * width // 2, -(-(first + count) * width // 2))
+        scales = slice(first // size, -(-(first + count) // size)) if axis == 0 else slice(first, first + count)
+        # Both halves of each byte as int8, with the block axis split in two: blocks, and the values of one block.
+        halves = np.stack([weight.packed[span] << 4, weight.packed[span]], axis=-1).view(np.int8) >> 4
+        shape = (count, *weight.shape[1:])
+        values = halves.reshape(-1)[: count * width].reshape(*shape[:axis], -1, size, *shape[axis + 1 :])
+        sums[0, scales] = _dots(values, values, axis + 1)
+        if refined:
+            after = np.clip(np.rint(values * np.expand_dims(ratio[scales], axis + 1)), -8, 7).astype(np.int8)
+            sums[1, scales], sums[2, scales] = _dots(values, after, axis + 1), _dots(after, after, axis + 1)
+            low, high = np.append(after, [0] * (after.size % 2)).reshape(-1, 2).T.astype(np.uint8) & 0x0F
+            packed[span] = low | high << 4
     before, mixed, after = sums
     new, old = new.astype(np.float64), old.astype(np.float64)  # squares of nearly equal numbers are subtracted below
     signal, kept = float((before * old**2).sum()), float((before * (new - old) ** 2).sum())
@@ -166,51 +151,9 @@ def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]
     return replace(encodings, entries=entries), left
 
 
-def _blocked(weight: BlockWeight, values: Numbers) -> Numbers:
-    """The values with the block axis split in two: blocks, and the values of one block.
-
-    These come last where they lie side by side in memory.
-    """
-    shape = list(values.shape)
-    axis, size = weight.block_axis, weight.block_size
-    if _along_last(weight):
-        return values.reshape(*shape[:axis], shape[axis] // size, *shape[axis + 1 :], size)
-    shape[axis : axis + 1] = [shape[axis] // size, size]
-    return values.reshape(shape)
-
-
-def _dots(weight: BlockWeight, a: Numbers, b: Numbers) -> Numbers:
-    """The sum of products of each block. Products of 4-bit integers are whole numbers that float32 sums exactly."""
-    products = np.multiply(a, b, dtype=np.float32)
-    if _along_last(weight):
-        return np.asarray(products @ np.ones(weight.block_size, np.float32))
-    return np.asarray(products.sum(axis=weight.block_axis + 1))
-
-
-def _along_last(weight: BlockWeight) -> bool:
-    return int(np.prod(weight.shape[weight.block_axis + 1 :])) == 1
-
-
-def _parallel(weight: BlockWeight, work: Any) -> Iterator[Any]:
-    # Rows of the first axis per chunk: whole blocks, whole bytes, few enough for the cache.
-    width = max(1, int(np.prod(weight.shape[1:])))
-    unit = weight.block_size if weight.block_axis == 0 else 1
-    unit *= 2 if (unit * width) % 2 else 1
-    step = max(unit, (_CHUNK // width) // unit * unit)
-    rows = [slice(start, min(start + step, weight.shape[0])) for start in range(0, weight.shape[0], step)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        yield from pool.map(work, rows)
-
-
-def _scale_rows(weight: BlockWeight, rows: slice) -> slice:
-    if weight.block_axis:
-        return rows
-    return slice(rows.start // weight.block_size, -(-rows.stop // weight.block_size))
-
-
-def _bytes(weight: BlockWeight, rows: slice) -> slice:
-    width = int(np.prod(weight.shape[1:]))
-    return slice(rows.start * width // 2, -(-rows.stop * width // 2))
+def _dots(a: Numbers, b: Numbers, axis: int) -> Numbers:
+    """The sum of products per block. Products of 4-bit integers are whole numbers that float32 sums exactly."""
+    return np.asarray(np.multiply(a, b, dtype=np.float32).sum(axis=axis))
 
 
 def _db(signal: float, noise: float) -> float:

@@ -105,7 +105,6 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
             )
         # New nodes stand before their readers; old scales, and integers computed at run time so far, are dropped.
         graph = work.graph
-        constants = dict(graph.stored)
         nodes: list[NodeProto] = []
         for node in graph.nodes:
             if work.gone.intersection(node.output):
@@ -113,8 +112,7 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
             if node.output and node.output[0] in work.before:
                 nodes.append(work.before[node.output[0]])
             nodes.append(node)
-        graph.set_nodes(nodes)
-        graph.drop_unused(constants)
+        graph.prune(nodes)
         # External tensors are streamed into one new data file; the model follows when that is complete.
         data, moved = folder / "data", False
         try:

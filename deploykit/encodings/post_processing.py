@@ -317,7 +317,7 @@ def concat_parts(facts: GraphFacts, concat: NodeFact) -> tuple[tuple[str, int, i
     return tuple(parts)
 
 
-def exclusion_around(facts: GraphFacts, end: NodeFact) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def exclusion_around(facts: GraphFacts, end: NodeFact) -> tuple[Names, Names]:
     """A closed subgraph that ends in ``end`` and reaches back to the nearest heavy operators, as (starts, ends).
 
     Closed: every way from a graph input into ``end`` passes one of the starts. Quantizers are looked through, so that

@@ -79,33 +79,15 @@ ReadTensor = Callable[[str], "np.ndarray[Any, Any] | None"]
 
 
 class QdqGraph(Record):
-    """A graph with the known ranks, types and numbers of its tensors.
+    """A graph with the known numbers of its tensors. ``source`` names the model in messages.
 
-    Methods raise InputError for what is no encoding.
+    ``read_tensor`` gives scales outside of the model. Methods raise InputError for what is no encoding.
     """
 
     graph: GraphCopy
-    ranks: Mapping[str, int]
-    types: Mapping[str, int]
     source: str
     read_tensor: ReadTensor | None = None
     arrays: dict[str, Array] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, graph: GraphCopy, *, source: str, read_tensor: ReadTensor | None = None) -> QdqGraph:
-        """The graph with its declared types.
-
-        ``source`` names the model in messages; ``read_tensor`` gives scales outside of it.
-        """
-        proto = graph.model.graph
-        infos = (*proto.input, *proto.output, *proto.value_info)
-        return cls(
-            graph=graph,
-            ranks={i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")},
-            types={i.name: i.type.tensor_type.elem_type for i in infos},
-            source=source,
-            read_tensor=read_tensor,
-        )
 
     def fail(self, node: NodeProto, complaint: str, *, why: str = "") -> NoReturn:
         """Raise an InputError about one node."""
@@ -197,12 +179,9 @@ class QdqGraph(Record):
         if not scale.ndim:
             return None, None
         axis = int(attribute(node, "axis", 1))
-        stored = self.graph.stored.get(tensor)
-        rank = len(stored.dims) if stored is not None else self.ranks.get(tensor)
-        if blocked and scale.ndim > 1:
-            rank = scale.ndim
-        if rank is not None:
-            axis = grids.normal_axis(axis, rank, f"{self.source}: {tensor!r}")
+        shape = scale.shape if blocked and scale.ndim > 1 else self.graph.shape(tensor)
+        if shape is not None:
+            axis = grids.normal_axis(axis, len(shape), f"{self.source}: {tensor!r}")
         if blocked and scale.ndim > 1:
             return grids.other_axis(scale.shape, axis), axis
         if scale.ndim != 1:
@@ -241,8 +220,7 @@ class QdqGraph(Record):
         maker = self.graph.maker(node.input[0])
         if maker is not None and maker.op_type == QUANTIZE:
             return self._dtype(maker)
-        integers = self.graph.stored.get(node.input[0])
-        return dtype_name(integers.data_type if integers is not None else self.types.get(node.input[0], 0))
+        return self.graph.dtype(node.input[0])
 
     def _numbers(self, node: NodeProto, name: str) -> Array:
         """The stored values behind an input, as float64."""
@@ -274,7 +252,7 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
     ``source`` names the model in messages. Scales are float64 of what is stored. Scales kept outside of the model are
     asked of ``read_tensor``. Raises InputError for scales that are not stored, not positive, or disagree.
     """
-    graph = QdqGraph.of(view_of(model), source=source, read_tensor=read_tensor)
+    graph = QdqGraph(graph=view_of(model), source=source, read_tensor=read_tensor)
     names = PlainNames(graph=graph.graph)
     for node in graph.quantizers():
         quantize = graph.first_of_pair(node)
@@ -311,7 +289,7 @@ def extract_qdq(model: ModelProto, *, saturate: bool = False) -> Extracted:
     running the model without its pairs: a Clip computes what only their saturation did.
     """
     graph = GraphCopy(model)
-    qdq, names = QdqGraph.of(graph, source="the model"), PlainNames(graph=graph)
+    qdq, names = QdqGraph(graph=graph, source="the model"), PlainNames(graph=graph)
     entries: dict[str, Encoding] = {}
     weights: dict[str, Any] = {}
     kept: dict[str, str] = {}
@@ -402,9 +380,8 @@ def _name_of_weight(qdq: QdqGraph, node: NodeProto, weights: Mapping[str, Any]) 
 def _rewire(graph: GraphCopy, names: PlainNames, gone: set[int], weights: Mapping[str, Any]) -> None:
     """Rename what the remaining nodes read and make, as if the removed pairs were not there.
 
-    The scales and integers of removed pairs are dropped.
+    The scales and integers of removed pairs are dropped, and so is what leads nowhere.
     """
-    constants = dict(graph.stored)
     graph.model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
     left = [node for node in graph.nodes if id(node) not in gone]
     for node in left:
@@ -414,6 +391,5 @@ def _rewire(graph: GraphCopy, names: PlainNames, gone: set[int], weights: Mappin
     left += [
         helper.make_node("Identity", [name], [copy], name=graph.fresh(copy)) for copy, name in names.copies.items()
     ]
-    graph.set_nodes(left)
+    graph.prune(left)
     del graph.model.graph.value_info[:]
-    graph.drop_unused({*constants, *weights})

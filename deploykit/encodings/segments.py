@@ -250,7 +250,7 @@ class Segment(Record):
 def split_model(model: ModelProto, encodings: EncodingSet, cut: Partition) -> tuple[Segment, ...]:
     """The segments of a partition of this model's facts, in the order in which they run."""
     graph = view_of(model)
-    types = infer_types(model)
+    types = infer_types(graph)
     segments = []
     for number, span in enumerate(cut.segments):
         name = f"segment_{number}_{'float' if span.is_float else 'quantized'}"

@@ -96,8 +96,8 @@ class Published(Record):
     A subclass may override ``as_published``.
     """
 
-    WITHOUT: ClassVar[tuple[str, ...]] = ()
-    ALSO: ClassVar[tuple[str, ...]] = ()
+    WITHOUT: ClassVar[Names] = ()
+    ALSO: ClassVar[Names] = ()
 
     def as_published(self) -> Json:
         """The published values by name, not yet turned into plain JSON."""
@@ -109,7 +109,7 @@ class Published(Record):
         return value
 
 
-def published(value: Any, *, without: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> dict[str, Any]:
+def published(value: Any, *, without: Names = (), also: Names = ()) -> dict[str, Any]:
     """The fields of a record in their order, except ``without``, then its properties ``also``."""
     names = [name for name in value.__struct_fields__ if name not in without]
     return {name: getattr(value, name) for name in (*names, *also)}

@@ -139,11 +139,11 @@ class Results(Published):
     targets: Names
     cells: tuple[CellResult, ...]
     kept: frozenset[str] = frozenset()
-    not_run: tuple[str, ...]
+    not_run: Names
     max_time_us: float = 0.0
 
     @property
-    def too_slow(self) -> tuple[str, ...]:
+    def too_slow(self) -> Names:
         """The cells whose estimated time exceeds the limit."""
         return tuple(cell.cell for cell in self.cells if 0 < self.max_time_us < (cell.time_us or 0.0))
 
@@ -210,11 +210,11 @@ def read_results(path: Path) -> Results:
     try:
         value = json.loads(read_regular(file, limit=1 << 30))
         return Results(
-            models=convert(value["models"], tuple[str, ...]),
-            targets=convert(value["targets"], tuple[str, ...]),
+            models=convert(value["models"], Names),
+            targets=convert(value["targets"], Names),
             cells=tuple(_result(row) for row in value["cells"]),
             kept=frozenset(row["cell"] for row in value["cells"] if row.get("kept")),
-            not_run=convert(value["not_run"], tuple[str, ...]),
+            not_run=convert(value["not_run"], Names),
         )
     except _UNREADABLE:
         raise InputError(
@@ -239,7 +239,7 @@ class RunDifference(Published):
 
     changes: tuple[CellChange, ...]
     gone: Names
-    new: tuple[str, ...]
+    new: Names
     same: int
 
     @property

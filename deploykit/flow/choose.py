@@ -339,7 +339,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
     return Explored(built=tuple(built), winner=won, choice=choice, reference=reference, known=ground.known, wider=wider)
 
 
-def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
+def _order(ground: Ground, support: MixedSupport) -> Names:
     """The ways in order: those that change nothing, exact ones, safe ones of the SDK, intrusive ones, mixing ones.
 
     Without numbers nothing speaks for a more intrusive way, and tensors intended as float stay float.

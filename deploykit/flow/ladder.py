@@ -85,7 +85,7 @@ class Learning(Record):
     ``install`` is the command that installs one.
     """
 
-    methods: tuple[str, ...] = ()
+    methods: Names = ()
     seconds: float = math.inf
     missing: str = ""
     install: str = ""

@@ -110,8 +110,8 @@ class Ground(Record, eq=False):
     feeds: Feeds
     prediction: FloatPrediction
     known: Known
-    first: tuple[str, ...] = SAFE_REWRITES
-    asked: tuple[str, ...] = ()
+    first: Names = SAFE_REWRITES
+    asked: Names = ()
     banned: frozenset[str] = frozenset()
     max_segments: int | None = None
 

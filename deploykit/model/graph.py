@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.errors import DefectError
-from deploykit.findings.records import Names, Numbers, OpenShape, grouped
+from deploykit.findings.records import Names, Numbers, OpenShape, Shape, grouped
 from deploykit.model.nodes import copy_of, names_read, opset_of
 from deploykit.model.operators import is_standard, static_from
 from deploykit.model.shape_inference import infer
@@ -173,18 +173,6 @@ class GraphCopy(Kept):
         _retain(graph.value_info, {name for node in graph.node for name in node.output})
         self.reindex()
 
-    def drop_unused(self, names: Iterable[str]) -> None:
-        """Remove the named stored values that nothing reads; all other nodes stay, even dead ones."""
-        graph = self.model.graph
-        read = {*self._readers, *self.outputs, *(item.name for item in graph.input)}
-        unused = set(names) - read
-        _retain(graph.initializer, {tensor.name for tensor in graph.initializer} - unused)
-        if any(name in self.makers for name in unused):
-            self.set_nodes(node for node in self.nodes if node.op_type != "Constant" or node.output[0] not in unused)
-        else:
-            self.stored = {name: tensor for name, tensor in self.stored.items() if name not in unused}
-            self._names = None
-
     @property
     @made_once
     def types(self) -> Mapping[str, tuple[str, OpenShape]]:
@@ -208,6 +196,11 @@ class GraphCopy(Kept):
     def shape(self, name: str) -> OpenShape:
         """The shape of a tensor with its open sizes, None where not even the rank is known."""
         return self.type_of(name)[1]
+
+    def static_shape(self, name: str) -> Shape | None:
+        """The shape of a tensor where every size is a known number, else None."""
+        shape: Any = self.shape(name)
+        return shape if shape is not None and {*map(type, shape)} <= {int} else None
 
     @property
     def tensor_names(self) -> frozenset[str]:

@@ -65,12 +65,8 @@ def _stored_weight(facts: GraphFacts, node: NodeFact, name: str) -> tuple[str | 
 
 def stored_behind(facts: GraphFacts, name: str, *, through: Container[str] = ("Identity",)) -> str | None:
     """The initializer or constant that a name stands for, looking through Identity; None for computed tensors."""
-    while not facts.is_stored(name):
-        producer = facts.producer_of(name)
-        if producer is None or producer.op_type not in through or not producer.inputs:
-            return None
-        name = producer.inputs[0]
-    return name
+    name = facts.origin(name, through)
+    return name if facts.is_stored(name) else None
 
 
 def _axes(facts: GraphFacts, node: NodeFact, name: str, *, turned: bool) -> tuple[int | None, int | None]:

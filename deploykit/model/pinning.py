@@ -13,7 +13,6 @@ from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import captured_names, reached
 from deploykit.model.operators import Trait, ops
-from deploykit.model.shape_inference import infer
 from deploykit.model.values import dtype_name
 
 __all__ = ["branch_choices", "has_stale_shapes", "keep_weights_constant", "pin_shapes", "settle_outputs"]
@@ -86,18 +85,17 @@ def settle_outputs(model: ModelProto) -> None:
     An open declaration may have a wrong rank, a fixed one the sizes of the inputs that an exporter traced. What
     inference cannot tell stays as it was declared.
     """
-    asking = GraphCopy(model).model
-    for item in asking.graph.output:
+    asked = GraphCopy(model)
+    for item in asked.model.graph.output:
         if item.type.HasField("tensor_type"):
             item.type.tensor_type.ClearField("shape")
-    types = infer(asking).types
     for item in model.graph.output:
-        shape = types.get(item.name, ("", None))[1]
-        if shape is None or not all(isinstance(size, int) for size in shape) or not item.type.HasField("tensor_type"):
+        shape = asked.static_shape(item.name)
+        if shape is None or not item.type.HasField("tensor_type"):
             continue
         item.type.tensor_type.ClearField("shape")
         for size in shape:
-            item.type.tensor_type.shape.dim.add(dim_value=int(size or 0))
+            item.type.tensor_type.shape.dim.add(dim_value=size)
 
 
 def _is_stale(item: ValueInfoProto) -> bool:

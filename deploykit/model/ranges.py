@@ -27,11 +27,9 @@ from deploykit.model.range_functions import (
     FUNCTIONS,
     SELECTIONS,
     SUMS,
-    ZERO,
     Case,
     both,
     clip_bounds,
-    hull,
     numbers_in,
 )
 from deploykit.model.values import dtype_name
@@ -108,21 +106,18 @@ class Arithmetic:
                 return found if factor is None else both(found, (-1 / factor, 1 / factor))
             case "Mul":
                 for one, other in ((first, second), (second, first)):
-                    largest = self._inverse(case, other, one)
-                    if largest is not None:
-                        return both(found, (-largest, largest))
+                    most = self._inverse(case, other, one)
+                    if most is not None:
+                        return both(found, (-most, most))
             case "MatMul":
-                # Rows of weights that are not negative and add up to 1 give results inside the range of what they
-                # weigh.
-                adds_up = self._adds_up(case, first)
-                if adds_up is not None:
-                    return both(found, case.of(1) if adds_up else hull(case.of(1), ZERO))
+                # Rows of weights that are not negative and add up to 1 stay inside what they weigh.
+                if self._is_softmax(first):
+                    return both(found, case.of(1))
             case "Sub":
-                # No value is larger than the maximum, or smaller than the minimum, of values that include it.
-                if self._among(first, second, "Max", "ReduceMax") or self._among(second, first, "Min", "ReduceMin"):
+                # Nothing is larger than the largest of its row: so begins a Softmax that is written out.
+                largest = self._maker(second, "ReduceMax")
+                if largest is not None and attribute(largest, "keepdims", 1) and self._same(largest.input[0], first):
                     return found[0], min(found[1], 0.0)
-                if self._among(second, first, "Max", "ReduceMax") or self._among(first, second, "Min", "ReduceMin"):
-                    return max(found[0], 0.0), found[1]
         return found
 
     def _same(self, first: str, second: str) -> bool:
@@ -134,35 +129,14 @@ class Arithmetic:
         node = self.graph.maker(name, *op_types)
         return node if node is not None and node.output[0] == name and node.input else None
 
-    def _among(self, one: str, chosen: str, of_several: str, of_axes: str) -> bool:
-        """True where ``chosen`` is the extreme, element by element or over axes, of tensors that include ``one``."""
-        node = self._maker(chosen, of_several, of_axes)
-        if node is None or (node.op_type == of_axes and not attribute(node, "keepdims", 1)):
-            return False
-        among = node.input if node.op_type == of_several else node.input[:1]
-        return any(self._same(used, one) for used in among)
-
-    def _adds_up(self, case: Case, name: str) -> bool | None:
-        """True where the last axis of a tensor adds up to 1, False where to at most 1, None where nothing is known."""
+    def _is_softmax(self, name: str) -> bool:
+        """True for what a Softmax along the last axis gives."""
         node = self._behind(name, _UNCHANGED)
-        if node is None or node.op_type not in ("Softmax", "Div"):
-            return None
+        if node is None or node.op_type != "Softmax":
+            return False
         shape = self.graph.shape(node.input[0])
-        if node.op_type == "Softmax":
-            axis = int(attribute(node, "axis", -1 if self.graph.opset >= 13 else 1))
-            last = shape is not None and axis in (-1, len(shape) - 1)
-            # Before opset 13 all axes from the given one on add up to 1 together.
-            return True if last else (False if self.graph.opset < 13 else None)
-        total = self._maker(node.input[1], "ReduceSum")
-        if total is None or shape is None or not self._same(total.input[0], node.input[0]):
-            return None
-        if not attribute(total, "keepdims", 1):
-            return None
-        axes = attribute(total, "axes")
-        stored = self.graph.array(total.input[1]) if axes is None and len(total.input) > 1 and total.input[1] else None
-        axes = [int(axis) for axis in (stored.ravel() if stored is not None else axes or ())]
-        positive = case.bounds.get(node.input[0], (-1.0, 0.0))[0] >= 0
-        return True if positive and axes in ([-1], [len(shape) - 1]) else None
+        axis = int(attribute(node, "axis", -1 if self.graph.opset >= 13 else 1))
+        return shape is not None and axis in (-1, len(shape) - 1)
 
     def _behind(self, name: str, passed: frozenset[str]) -> NodeProto | None:
         """The node that makes a tensor, seen through the operators in ``passed``.
@@ -190,13 +164,13 @@ class Arithmetic:
         read, exponent = node.input[0], self.graph.scalar(node.input[-1]) if node.op_type == "Pow" else None
         same, keeps = self._same(read, of), attribute(node, "keepdims", 1)
         match node.op_type:
-            case "Sqrt" | "Pow" if not square and (node.op_type == "Sqrt" or exponent == 0.5):
+            case "Sqrt" if not square:
                 squared = ask(read, square=True)
                 return None if squared is None else math.sqrt(squared)
-            case "ReduceL1" | "ReduceL2" if not square and keeps and same:
+            case "ReduceL2" if not square and keeps and same:
                 return 1.0
-            case "ReduceMax" | "ReduceSum" if not square and keeps and self._magnitude(case, read, of):
-                return 1.0
+            case "ReduceSum" if not square and keeps and same:
+                return 1.0 if case.bounds.get(of, (-1.0, 0.0))[0] >= 0 else None
             case "Mul" | "Pow" if square and (exponent == 2.0 or self._same(read, node.input[1])):
                 return 1.0 if same else None
             case "ReduceSumSquare" if square and keeps and same:
@@ -208,13 +182,6 @@ class Arithmetic:
                 return None if inner is None or not count else inner / count
             case _:
                 return _passed_on(case, node, ask)
-
-    def _magnitude(self, case: Case, name: str, of: str) -> bool:
-        """True where a tensor is |of|, or ``of`` itself where that is never negative."""
-        node = self._maker(name, "Abs")
-        if node is not None and self._same(node.input[0], of):
-            return True
-        return self._same(name, of) and case.bounds.get(name, (-1.0, 0.0))[0] >= 0
 
     def _inverse(self, case: Case, name: str, of: str) -> float | None:
         """The bound m with  |name * of| <= m, where ``name`` is one over a tensor that dominates ``of``.

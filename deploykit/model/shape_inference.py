@@ -27,7 +27,7 @@ from deploykit.model.operators import CONTRIBUTED, is_standard
 from deploykit.model.values import dtype_name, element_count, is_external, is_heavy, nested_graphs
 from deploykit.system.limits import limited_memory
 
-__all__ = ["Inferred", "contradiction", "infer", "inferred_graph"]
+__all__ = ["Inferred", "contradiction", "infer"]
 
 
 # Stored tensors of at most so many elements keep their values: shapes may depend on integers, and on factors of Resize.
@@ -83,17 +83,6 @@ def infer(proto: ModelProto) -> Inferred:
     while len(_SEEN) > _MOST_SEEN:
         del _SEEN[next(iter(_SEEN))]
     return known
-
-
-def inferred_graph(proto: ModelProto) -> GraphProto:
-    """The graph with inferred types in its ``value_info``, without weights.
-
-    The declared graph where inference fails.
-    """
-    try:
-        return _inferred(proto, _without_weights(proto))[0]
-    except Exception:  # as above
-        return proto.graph
 
 
 def contradiction(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> str:

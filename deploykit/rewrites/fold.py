@@ -14,7 +14,7 @@ import onnxruntime as ort
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.encodings.values import EncodingSet
-from deploykit.findings.records import Arrays, Numbers, OpenShape, Shape
+from deploykit.findings.records import Arrays, Numbers
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label, operand
 from deploykit.model.operators import BITS, QUANTIZERS, Trait, is_standard, ops
@@ -68,7 +68,6 @@ def _bound(graph: GraphCopy, kept: Collection[str]) -> set[str]:
 
 def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = ()) -> list[NodeProto]:
     """The nodes that one round computes, in graph order."""
-    types = graph.types
     bound = _bound(graph, kept)
     # Bytes of the stored values that each settled tensor is computed from.
     settled = {name: byte_size(tensor, name) for name, tensor in graph.stored.items() if not is_outside(tensor)}
@@ -80,7 +79,7 @@ def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = 
         if any(name in bound for name in outputs):
             continue
         sources = [name for name in node.input if name]
-        if node.op_type in _ASKING and _static(types.get(node.input[0])) is not None:
+        if node.op_type in _ASKING and graph.static_shape(node.input[0]) is not None:
             source = 0
         elif sources and all(name in settled for name in sources):
             source = sum(settled[name] for name in sources)
@@ -88,7 +87,7 @@ def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = 
             continue
         copies_much = node.op_type == "Identity" and source > _LARGEST_COPY
         most = max(_LARGEST_BYTES, _LARGEST_GROWTH * source)
-        sizes = [(_static(types.get(name)), BITS.get(types.get(name, ("", None))[0])) for name in outputs]
+        sizes = [(graph.static_shape(name), BITS.get(graph.dtype(name))) for name in outputs]
         fit = all(shape is not None and bits and math.prod(shape) * bits // 8 <= most for shape, bits in sizes)
         fit |= node.op_type == "Concat"  # as large as what it joins; below operator set 11 no size from a negative axis
         if fit and not copies_much:
@@ -97,18 +96,12 @@ def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = 
     return found
 
 
-def _static(known: tuple[str, OpenShape] | None) -> Shape | None:
-    shape = None if known is None else known[1]
-    sizes = tuple(dim for dim in shape or () if isinstance(dim, int))
-    return None if shape is None or len(sizes) != len(shape) else sizes
-
-
 def _computed(graph: GraphCopy, nodes: Sequence[NodeProto]) -> tuple[_Values, set[str]]:
     """The results of the nodes by name, and the outputs of nodes that cannot be run; a batch that fails is halved."""
     values: _Values = {}
     todo, failed = [list[Any]()], set[str]()
     for node in nodes:
-        shape = _static(graph.types.get(node.input[0])) if node.op_type in _ASKING else None
+        shape = graph.static_shape(node.input[0]) if node.op_type in _ASKING else None
         if shape is None:
             todo[0].append(node)
         elif node.op_type == "Size":
@@ -171,25 +164,25 @@ def _idle_nodes(graph: GraphCopy, named: Collection[str]) -> list[tuple[NodeProt
             continue
         op_type, matters = node.op_type, [*node.input[:1]]
         if op_type == "Concat":  # an empty tensor adds nothing
-            matters = [name for name in node.input if 0 not in (_static(graph.types.get(name)) or ())]
+            matters = [name for name in node.input if 0 not in (graph.static_shape(name) or ())]
         elif op_type in _NEUTRAL:  # a Max with -inf, a Min with inf: a NaN passes both
             matters = [name for name in node.input if graph.scalar(name) != _NEUTRAL[op_type]]
         if len(matters) != 1:
             continue
-        given = graph.types.get(matters[0])
+        given = matters[0]
         idle = op_type == "Identity"
         if op_type in (*_NEUTRAL, *_SHAPING, "Concat"):
-            shape = _static(given)
-            idle = shape is not None and shape == _static(graph.types.get(node.output[0]))
+            shape = graph.static_shape(given)
+            idle = shape is not None and shape == graph.static_shape(node.output[0])
         elif op_type == "Cast":
-            idle = given is not None and given[0] == dtype_name(attribute(node, "to", 0)) != ""
+            idle = graph.dtype(given) == dtype_name(attribute(node, "to", 0)) != ""
         elif op_type == "Dropout":
             idle = not operand(node, 2)
         elif op_type == "Transpose":
             order = list(attribute(node, "perm", ()))
             idle = bool(order) and order == sorted(order)
         if idle:
-            found.append((node, matters[0]))
+            found.append((node, given))
     return found
 
 

@@ -17,7 +17,7 @@ from onnxruntime import SessionOptions
 from deploykit.encodings.cut import part_of
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
-from deploykit.findings.records import Numbers, OpenShape, Shape, replace
+from deploykit.findings.records import Numbers, Shape, replace
 from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, attributes, label
@@ -79,8 +79,8 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
         raise NoMatchError(f"{given} is not made by a Reshape or a stored index for this Transpose alone")
     if after is None:
         raise NoMatchError(f"{turned} is not read by one Reshape alone")
-    shape, last = _static(look.shape(given)), _static(look.shape(after.output[0]))
-    if shape is None or last is None:
+    shape, last = look.static_shape(given), look.static_shape(after.output[0])
+    if shape is None or last is None or 0 in (*shape, *last):
         raise NoMatchError(f"the shape of {given} or of {after.output[0]} varies")
     if len(last) > _MOST_AXES and look.only_reader(after.output[0], "Transpose") is None:
         raise NoMatchError(f"{after.output[0]} has {len(last)} dimensions as well")
@@ -135,11 +135,6 @@ def reshape_behind(look: ModelLook, node: NodeProto) -> Match | None:
         target.input[0], target.input[1] = computed, to.store(f"{to.made}_shape", last)
 
     return Match(f"{node.output[0]} has more than {_MOST_AXES} dimensions", write)
-
-
-def _static(shape: OpenShape) -> Shape | None:
-    known = tuple(dim for dim in shape or () if isinstance(dim, int))
-    return known if shape and len(known) == len(shape) and 0 not in known else None
 
 
 def moves(shape: Sequence[int], order: Sequence[int]) -> tuple[Move, ...] | None:
@@ -241,7 +236,7 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
     axis %= len(shape)
     rows, columns = math.prod(shape[:axis]), math.prod(shape[axis:])
     for name in filter(None, node.input[1:]):
-        dims = tuple(look.stored[name].dims) if name in look.stored else _static(look.shape(name))
+        dims = look.static_shape(name)
         if dims is None or math.prod(dims) != columns:
             raise NoMatchError(f"{name} has not one value for each column, as far as is known")
 
@@ -315,9 +310,9 @@ def sums_to_matmul(look: ModelLook) -> Iterator[Match | NearMiss]:
         while turned := look.maker(source, "Transpose"):
             source = turned.input[0]
             inside.insert(0, look.index_of(turned))
-        given, last = _static(look.shape(source)), _summed(look, start)
+        given, last = look.static_shape(source), _summed(look, start)
         made = look.nodes[last[-1]].output[0] if last else ""
-        left = _static(look.shape(made))
+        left = look.static_shape(made)
         places = 0 if given is None else math.prod(given[2:])
         if given is None or left is None or places > _MOST_PLACES or places * math.prod(left[2:]) > _LARGEST_MATRIX:
             yield NearMiss((label(node),), "it is not summed to one map, or one whose matrix is too large")

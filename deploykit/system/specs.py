@@ -34,7 +34,7 @@ class Stage(Record):
     """
 
     id: str
-    packages: tuple[str, ...] = ()
+    packages: Names = ()
     prefer_index: str = ""
     lock: str = ""
     lock_python: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Need(Record):
     """A system program that a toolchain runs: names on the PATH or full paths, of which the first one found is used."""
 
     name: str
-    programs: tuple[str, ...]
+    programs: Names
     install: str
     note: str = ""
 
@@ -80,7 +80,7 @@ class ToolchainSpec(Record):
     stages: tuple[Stage, ...]
     source: tuple[str, ...]
     confidence: Confidence
-    constraints: tuple[str, ...] = ()
+    constraints: Names = ()
     needs_cxx: bool = False
     environment: Mapping[str, str] = {}
     verified: str = ""

@@ -63,13 +63,13 @@ class Flag(_Setting):
     """
 
     tool: str
-    flags: tuple[str, ...]
+    flags: Names
     meaning: str
     kind: Literal["switch", "value", "values"] = "value"
     aliases: Names = ()
     version_note: str = ""
-    present_in: tuple[str, ...] = ()
-    absent_in: tuple[str, ...] = ()
+    present_in: Names = ()
+    absent_in: Names = ()
 
 
 class Feature(_Row):

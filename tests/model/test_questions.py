@@ -152,8 +152,6 @@ def looked_up(asked: Asked) -> Iterator[str]:
 
 def pruned(asked: Asked) -> Iterator[str]:
     graph = GraphCopy(asked.proto)
-    graph.drop_unused(asked.words)
-    yield f"without unused: {' '.join(sorted(graph.tensor_names))}"
     graph.prune()
     made = graph.model.graph
     yield f"pruned: {' '.join(sorted(graph.tensor_names))}, stored {' '.join(one.name for one in made.initializer)}"

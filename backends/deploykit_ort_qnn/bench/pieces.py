@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from deploykit.encodings.cut import part_of
-from deploykit.model.collect import facts_of
+from deploykit.encodings.cut import infer_types, part_of
 from deploykit.model.graph import view_of
 from deploykit.model.nodes import bodies, copy_of
 
@@ -35,11 +34,7 @@ class Pieces:
         self.graph = view_of(model)
         self.static = self.graph.static()
         self._at = {id(node): index for index, node in enumerate(self.graph.nodes)}
-        self._types = {
-            name: helper.make_tensor_value_info(name, TensorProto.DataType.Value(fact.dtype.upper()), fact.shape)
-            for name, fact in facts_of(model).tensors.items()
-            if fact.dtype
-        }
+        self._types = infer_types(self.graph)
 
     def computes(self, node: NodeProto) -> bool:
         """True for an operator that reads a tensor which depends on an input."""

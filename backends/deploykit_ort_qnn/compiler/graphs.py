@@ -137,7 +137,7 @@ class SchematicOp(msgspec.Struct, frozen=True, array_like=True):
 
     id: int
     kind: str
-    dtypes: tuple[str, ...]
+    dtypes: Names
 
     @property
     def origin(self) -> int:

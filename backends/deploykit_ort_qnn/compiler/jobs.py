@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.findings.records import Arrays, Json, Record, Tell, replace, silent
+from deploykit.findings.records import Arrays, Json, Names, Record, Tell, replace, silent
 from deploykit.packages.manifests import hash_file
 from deploykit.system.files import with_folder
 from deploykit.system.folders import scratch
@@ -127,7 +127,7 @@ class CompileOutcome(Record):
     message: str = ""
     refused: tuple[RefusedNode, ...] = ()
     cpu_nodes: tuple[RefusedNode, ...] = ()
-    files: tuple[str, ...] = ()
+    files: Names = ()
     seconds: float = 0.0
     peak_rss_mb: float | None = None
     log: tuple[str, ...] = ()

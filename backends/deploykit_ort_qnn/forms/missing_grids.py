@@ -38,9 +38,7 @@ _NARROW = 8
 _STATISTICS = frozenset({"Exp", "InstanceNormalization", "ReduceMean", "ReduceSum"})
 
 
-def fused_grids(
-    model: ModelProto, encodings: EncodingSet, observer: Observer | None
-) -> tuple[EncodingSet, tuple[str, ...]]:
+def fused_grids(model: ModelProto, encodings: EncodingSet, observer: Observer | None) -> tuple[EncodingSet, Names]:
     """The encodings with entries for tensors inside fused operators, and the names of the new entries.
 
     An operator gets all of its entries or none: with some of them the border to float would only move.

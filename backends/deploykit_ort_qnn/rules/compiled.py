@@ -230,7 +230,7 @@ class PackageScope(Record):
     context: Json
     own_chip: int | None = None
     """The chip that this release's compiler always compiles for, None if it obeys ``soc_model``."""
-    unknown_options: tuple[str, ...] = ()
+    unknown_options: Names = ()
 
 
 PACKAGE_RULES: Registry[PackageScope] = Registry("package")

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from deploykit.findings.records import Record
+from deploykit.findings.records import Names, Record
 from deploykit.tables.reading import parse_rows, read_toml
 
 __all__ = [
@@ -54,7 +54,7 @@ class Row(Record):
     """
 
     op: str
-    types: tuple[str, ...]
+    types: Names
     verdict: str
     sdk: str
     soc: int

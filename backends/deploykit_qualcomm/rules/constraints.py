@@ -52,7 +52,7 @@ class Refused(SourcedRow):
     backend: str = ""
     computed: int = 0
     gives: int = 0
-    types: tuple[str, ...] = ()
+    types: Names = ()
     since: int = 0
     attribute: str = ""
     unless: str = ""
@@ -66,8 +66,8 @@ class Untranslated(SourcedRow):
     ``ops`` lists them, or ``all_but`` those that are excepted.
     """
 
-    ops: tuple[str, ...] = ()
-    all_but: tuple[str, ...] = ()
+    ops: Names = ()
+    all_but: Names = ()
     why: str
     domain: str = ""
     backend: str = ""

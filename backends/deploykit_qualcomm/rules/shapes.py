@@ -210,9 +210,7 @@ def check_domain(situation: Situation) -> Finds:
     facts = situation.facts
     for fact in facts.tensors.values():
         # Only computed tensors: a weight may get fewer bits.
-        if fact.is_weight or fact.shape is None or not all(isinstance(size, int) for size in fact.shape):
-            continue
-        size = byte_count(situation, fact.name) or 0
+        size = 0 if fact.is_weight else byte_count(situation, fact.name) or 0
         if size > _DOMAIN_BYTES:
             yield Found(
                 "tensor",

@@ -6,7 +6,6 @@ It measures only; ``data_rules`` says what is good or bad about the data.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +21,11 @@ from deploykit.accuracy.samples.calibration import Calibration, places_in, read_
 from deploykit.accuracy.samples.data_rules import DataFit, FirstLayer, Preparation, RangeGrowth, Survey
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import InputSpec, spread
-from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError
-from deploykit.findings.records import Doubles, Feeds, Numbers, grouped, replace
+from deploykit.findings.records import Doubles, Feeds, Names, Numbers, grouped, replace
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import copy_of
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import stored_values
@@ -124,7 +123,7 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
     )
 
 
-def _groups(digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+def _groups(digests: Mapping[str, str]) -> tuple[Names, ...]:
     by_digest = grouped((digest, name) for name, digest in digests.items())
     return tuple(tuple(names) for names in by_digest.values() if len(names) > 1)
 
@@ -196,7 +195,7 @@ def data_fit(model: ModelProto, facts: GraphFacts, feeds: Feeds, known: DataFit)
     some = [feeds[at] for at in spread(len(feeds), LOOKED_AT)]
     values = [np.asarray(feed[name], np.float64) for feed in some]
     low, high = min(float(value.min()) for value in values), max(float(value.max()) for value in values)
-    graph, chain, reached = GraphPieces(model, facts.outputs), list[NodeFact](), name
+    graph, chain, reached = view_of(model), list[NodeFact](), name
     # The nodes behind a picture, as long as each result has one reader.
     while colours and len(chain) < _STEPS and (reader := facts.only_reader(reached)) is not None:
         chain.append(reader)
@@ -206,10 +205,8 @@ def data_fit(model: ModelProto, facts: GraphFacts, feeds: Feeds, known: DataFit)
     layer = next((node for node in chain if has(node, Trait.CONVOLVES)), None)
     divides_by = 0.0  # by the first operator behind the input; a factor counts as its reciprocal
     for node in facts.consumers_of(name):
-        stored = [graph.stored[other] for other in node.inputs if other in graph.stored]
-        is_scale = node.op_type in ("Div", "Mul") and len(stored) == 1 and math.prod(stored[0].dims) == 1
-        value = float(stored_values(stored[0]).reshape(())) if is_scale else 0.0
-        divides_by = divides_by or (value if not value or node.op_type == "Div" else 1 / value)
+        scale = next(filter(None, map(graph.scalar, node.inputs)), 0.0) if node.op_type in ("Div", "Mul") else 0.0
+        divides_by = divides_by or (scale if not scale or node.op_type == "Div" else 1 / scale)
     first_layer = None
     if preparation is None and layer is not None:
         made = _runner(graph, some, name, layer.outputs[0])([np.asarray(feed[name]) for feed in some])
@@ -228,7 +225,7 @@ def data_fit(model: ModelProto, facts: GraphFacts, feeds: Feeds, known: DataFit)
 
 def _preparation(
     chain: Sequence[NodeFact],
-    graph: GraphPieces,
+    graph: GraphCopy,
     feeds: Feeds,
     name: str,
     changes: Mapping[str, list[Numbers]],
@@ -278,20 +275,16 @@ def _changes(given: Sequence[Numbers], low: float, high: float, colours: int) ->
     return found
 
 
-def _runner(graph: GraphPieces, feeds: Feeds, name: str, output: str) -> _Run:
+def _runner(graph: GraphCopy, feeds: Feeds, name: str, output: str) -> _Run:
     """A function that gives one tensor for other values of one input, as channels times the rest."""
-    places, todo = set[int](), [output]
-    while todo:
-        maker = graph.makers.get(todo.pop())
-        if maker is not None and maker not in places:
-            places.add(maker)
-            todo += graph.reads[maker]
-    types = {key: helper.np_dtype_to_tensor_dtype(np.asarray(feeds[0][key]).dtype) for key in graph.inputs}
-    session = Session(graph.model_of(sorted(places), [output], stored=graph.stored, types=types))
-    others = [{key: value for key, value in feed.items() if key in session.inputs} for feed in feeds]
+    part = GraphCopy(graph.model)
+    del part.model.graph.output[:]
+    part.model.graph.output.add().name = output
+    part.prune()
+    session = Session(part.model)
 
     def run(values: Sequence[Numbers]) -> Doubles:
-        made = [session.run({**rest, name: v})[output] for rest, v in zip(others, values, strict=True)]
+        made = [session.run({**feed, name: v})[output] for feed, v in zip(feeds, values, strict=True)]
         return np.concatenate([np.moveaxis(v, 1, 0).reshape(v.shape[1], -1) for v in made], axis=1).astype(np.float64)
 
     return run

@@ -28,7 +28,7 @@ class Survey(Published):
     origin: str
     samples: int
     unusable: tuple[tuple[str, str], ...] = ()
-    identical: tuple[tuple[str, ...], ...] = ()
+    identical: tuple[Names, ...] = ()
     constant: Names = ()
     not_finite: Names = ()
     neighbours: float | None = None

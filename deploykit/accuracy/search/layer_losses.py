@@ -45,7 +45,7 @@ __all__ = [
     "worst_first",
 ]
 
-_Question: TypeAlias = tuple[bool, tuple[str, ...]]  # (alone, tensors): only these quantized, or all but these
+_Question: TypeAlias = tuple[bool, Names]  # (alone, tensors): only these quantized, or all but these
 
 
 class Layer(Record):
