@@ -10,7 +10,7 @@ from onnx import shape_inference
 
 from deploykit.accuracy.judge.detections import Detections, count_kept, read_both, read_detections
 from deploykit.accuracy.judge.judge import judge_outputs
-from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
+from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece, detection_sets
 from deploykit.accuracy.judge.verdict import Context, KeptCount
 from deploykit.model.collect import facts_of
 from deploykit.report.detections import png
@@ -129,6 +129,27 @@ def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
     assert count_kept(read_both(group, pixels, in_order=True, label="given")) is None
     found = count(*read_both(group, both, in_order=True, label="given"))
     assert (found.wanted, found.made, found.kept) == ((20,), (20,), (18,))
+
+
+def test_weighed_distances_are_boxes_around_their_cells() -> None:
+    """Two levels, one object: rows where nobody sees anything decide nothing, a distance of a cell more loses it."""
+    given = "float[1,3,64,64] image, float[1,8,8,32] a, float[1,4,4,32] b, float[1,8,8,2] c, float[1,4,4,2] d"
+    body = "p = Identity(a) q = Identity(b) s = Sigmoid(c) t = Sigmoid(d)"
+    facts = facts_of(shape_inference.infer_shapes(text_model(given, body, "p, q, s, t")))
+    group, *others = detection_sets(facts)
+    rng = np.random.default_rng(5)
+    one = {name: rng.normal(0, 1, (1, side, side, 32)) for name, side in (("p", 8), ("q", 4))}
+    one |= {"s": np.full((1, 8, 8, 2), 0.01), "t": np.full((1, 4, 4, 2), 0.01)}
+    one["q"][0, 2, 1] = 90 * (np.arange(8) == np.array([[0], [1], [1], [0]])).ravel()
+    one["t"][0, 2, 1, 1] = 0.9
+    found = read_detections(group, one)
+    assert found is not None and not others
+    best = int(found.scores.argmax())
+    assert (found.boxes[best].tolist(), found.labels[best]) == ([24, 24, 40, 40], 1)
+    for name, place, right in (("p", (0, 5, 5), True), ("q", (0, 2, 1), False)):
+        two = one | {name: one[name].copy()}
+        two[name][place] = -np.roll(two[name][place], 1)
+        assert judge_outputs(facts, Context(label="given"), [one] * 9, [two] * 9).right is right
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -19,6 +19,7 @@ STORED: dict[str, Any] = {
     "eps": np.float32(1e-12),
     "eight": np.float32(8),
     "flat": np.asarray([1, 12, -1]),
+    "many": np.asarray([1, 74, -1]),
     "rows": np.asarray([1, 6, 128]),
     "last": np.asarray([1, 64, 12]),
     "each": np.asarray([1, 8, 1]),
@@ -52,7 +53,8 @@ def _answer(question: str) -> list[str]:
     for group in detection_sets(facts):
         named = {name: getattr(group, name) for name in ("boxes", "scores", "labels", "objectness")}
         parts = [f"{name} {piece.output} {piece}".strip() for name, piece in named.items() if piece is not None]
-        lines.append(f"detections: {', '.join(parts)}{', sizes ' * bool(group.sizes)}{group.sizes}")
+        coarser = [f"coarser {one.boxes.output}" for one in group.coarser]
+        lines.append(f"detections: {', '.join(parts + coarser)}{', sizes ' * bool(group.sizes)}{group.sizes}")
     return lines
 
 

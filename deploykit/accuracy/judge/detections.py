@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
+from deploykit.accuracy.judge.kinds import STRIDES, DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, JudgedNumber, KeptCount, Measure
 from deploykit.findings.records import Arrays, Doubles, Numbers, Record, replace
@@ -31,7 +31,7 @@ _FAR_APART, _FAR_LOG = 1e5, 10.0  # no box is as large as e to the 10th cells
 _LARGEST_LOG = 6.0  # e to the 6th are 400 cells of 8 pixels, more than any picture has
 _FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
 _REPEATED = 0.5  # a detector that looks at every cell gives each object several times, one with queries hardly ever
-_STRIDES = (8, 16, 32, 64)  # pixels from a cell to the next, finest first
+_BOX, _OF_ROWS = 4, ("boxes", "scores", "labels", "margins")
 _VARIANCES = np.asarray([0.1, 0.1, 0.2, 0.2])  # of places and sizes, as SSD has them (Liu et al. 2016)
 _MOST_MOVES = 0.9  # editorial: a tenth of the rows may be noise
 
@@ -50,8 +50,7 @@ class Detections(Record):
 
     def at(self, rows: Numbers | slice) -> Detections:
         """The rows at these positions, in this order."""
-        taken = {name: getattr(self, name)[rows] for name in ("boxes", "scores", "labels", "margins")}
-        return replace(self, **taken)
+        return replace(self, **{name: getattr(self, name)[rows] for name in _OF_ROWS})
 
     def best(self, rows: npt.NDArray[np.bool_]) -> Detections:
         """The rows in a mask with the highest scores, best first, ``_MOST`` at most."""
@@ -61,10 +60,26 @@ class Detections(Record):
 
 def read_detections(group: DetectionSet, values: Arrays) -> Detections | None:
     """The rows that a sample's outputs hold; None where their shapes do not fit together."""
-    boxes = _columns(group.boxes, values[group.boxes.output], 4)
+    levels = [found for one in (group, *group.coarser) if (found := _read_level(one, values)) is not None]
+    if len(levels) <= len(group.coarser):
+        return None
+    if group.boxes.width <= _BOX:
+        return levels[0]
+    # Of each cell the distances to four sides, each the mean of a few that are weighed.
+    every = replace(levels[0], **{name: np.concatenate([getattr(one, name) for one in levels]) for name in _OF_ROWS})
+    cells = _cells(len(every.boxes), group.picture)
+    middles, sides = cells[:, :2] + cells[:, 2:] / 2, every.boxes * cells[:, 2:] * (-1, -1, 1, 1)
+    return replace(every, boxes=np.tile(middles, 2) + sides)
+
+
+def _read_level(group: DetectionSet, values: Arrays) -> Detections | None:
+    boxes = _columns(group.boxes, values[group.boxes.output], max(group.boxes.width, _BOX))
     if boxes is None:
         return None
     count = boxes.shape[0]
+    if group.boxes.width > _BOX:
+        shares = np.exp(np.clip(boxes, -60, 60)).reshape(count, _BOX, -1)
+        boxes = shares @ np.arange(shares.shape[2]) / shares.sum(2)
     table = _score_table(group.scores, values[group.scores.output], count)
     if table is None or table.shape[0] != count:
         return None
@@ -89,14 +104,12 @@ def read_both(
     *,
     in_order: bool,
     label: str,
-    sides: Sequence[int] = (),
 ) -> _Pairs:
     """The rows of both sides of each sample; [] where the shapes of any sample do not fit together.
 
     Boxes without an area in rows that mean the same on both sides (``in_order``) are taken for a head's output before
     it is decoded: the place within a cell, and logarithms of sizes. On made-up inputs (``label``) they are not: a
-    picture size that nobody gave makes decoded boxes without an area. ``sides`` are the picture's height and width,
-    which tell the cells.
+    picture size that nobody gave makes decoded boxes without an area.
     """
     read = [(read_detections(group, one), read_detections(group, two)) for one, two in samples]
     known = [(one, two) for one, two in read if one is not None and two is not None]
@@ -109,14 +122,13 @@ def read_both(
     far = np.mean(np.concatenate([np.abs(side.boxes).ravel() for side in best]) > _LARGEST_LOG)
     if far > _FLAT:
         return known
-    cells = {count: _cells(count, sides) for count in {len(side.boxes) for pair in known for side in pair}}
-    has_anchors = all(table[0, 2] == 1 for table in cells.values() if len(table))
+    counts = {len(side.boxes) for pair in known for side in pair} - {0}
+    has_anchors = all(_cells(count, group.picture)[0, 2] == 1 for count in counts)
     moves = np.concatenate([np.abs(side.boxes[:, :2]).ravel() for side in best])
     # No anchor is farther from its object than it is large: such places and sizes are in parts of the anchor, as in
     # SSD.
-    units = _VARIANCES if has_anchors and np.quantile(moves, _MOST_MOVES) > 1 else 1.0
-    parts = [tuple(replace(side, boxes=side.boxes * units) for side in pair) for pair in known]
-    return [(_of_cells(one, cells[len(one.boxes)]), _of_cells(two, cells[len(two.boxes)])) for one, two in parts]
+    units = _VARIANCES if has_anchors and np.quantile(moves, _MOST_MOVES) > 1 else np.ones(_BOX)
+    return [(_of_cells(one, units, group.picture), _of_cells(two, units, group.picture)) for one, two in known]
 
 
 def _cells(count: int, sides: Sequence[int]) -> Doubles:
@@ -125,7 +137,7 @@ def _cells(count: int, sides: Sequence[int]) -> Doubles:
     Elsewhere every row lies far from the others, so that it meets only its own.
     """
     every = list[Numbers]()
-    for stride in _STRIDES if sides else ():
+    for stride in STRIDES if sides else ():
         down, right = (np.arange(-(-side // stride)) for side in sides)
         every.append(stride * np.stack([*np.meshgrid(right, down), np.ones((down.size, right.size))], 2).reshape(-1, 3))
         if sum(map(len, every)) == count:
@@ -134,11 +146,12 @@ def _cells(count: int, sides: Sequence[int]) -> Doubles:
     return np.concatenate([apart, apart, np.ones((count, 1))], axis=1)
 
 
-def _of_cells(side: Detections, cells: Doubles) -> Detections:
-    """Boxes as centres and sizes in pixels, from boxes in units of each row's own cell."""
-    sizes = np.exp(np.clip(side.boxes[:, 2:], -_FAR_LOG, _FAR_LOG))
-    size = cells[:, 2:]
-    return replace(side, boxes=np.concatenate([side.boxes[:, :2] * size + cells[:, :2], sizes * size], axis=1))
+def _of_cells(side: Detections, units: Doubles, picture: Sequence[int]) -> Detections:
+    """Boxes as centres and sizes in pixels, from boxes in ``units`` of each row's own cell."""
+    cells, boxes = _cells(len(side.boxes), picture), side.boxes * units
+    places = boxes[:, :2] * cells[:, 2:] + cells[:, :2]
+    sizes = np.exp(np.clip(boxes[:, 2:], -_FAR_LOG, _FAR_LOG)) * cells[:, 2:]
+    return replace(side, boxes=np.concatenate([places, sizes], axis=1))
 
 
 def _columns(piece: Piece, array: Numbers, width: int) -> Doubles | None:
@@ -286,9 +299,9 @@ def judge_detections(
     Where such rows give most objects several times, boxes over better ones are dropped on both sides, as an application
     does; scores are then those of the rows that are left.
     """
-    name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
+    name, kind = "+".join(group.outputs[:3]) + "+…" * (len(group.outputs) > 3), OutputKind.DETECTIONS
     in_order = not ChosenRows.of(facts).is_behind(group.boxes.output)
-    pairs = read_both(group, samples, in_order=in_order, label=context.label, sides=_picture(facts))
+    pairs = read_both(group, samples, in_order=in_order, label=context.label)
     if not pairs:
         return [context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")], None
     every, some = count_kept(pairs), count_kept(pairs, alone=True) if in_order else None
@@ -298,7 +311,7 @@ def judge_detections(
     ranked = np.sort(np.concatenate([one.scores for one, _ in pairs]))[::-1]
     top, least = float(ranked[0]) if ranked.size else 0.0, WORKING_SCORE
     if top < WORKING_SCORE:
-        least = float(ranked[min(_BEST * len(pairs), ranked.size) - 1]) if ranked.size else 0.0
+        least = float(ranked[: _BEST * len(pairs)].min(initial=1.0))
     slack = context.limit(Measure.SCORE_ERROR).value * min(1.0, top / WORKING_SCORE)
     sure, _ = _used(pairs, least + slack, alone=alone)
     loose, are_corners = _used(pairs, least - slack, alone=alone)
@@ -326,7 +339,7 @@ def judge_detections(
         same = [(one.at(one.scores >= least), two.at(one.scores >= least)) for one, two in pairs]
     elif are_corners is None:
         return numbers, count
-    sizes = [_image_side(group, one.boxes, feeds[at] if feeds else {}, facts) for at, (one, _) in enumerate(pairs)]
+    sizes = [_image_side(group, one.boxes, feeds[at] if feeds else {}) for at, (one, _) in enumerate(pairs)]
     off = [np.abs(one.boxes - two.boxes).mean(axis=1) * size[1] for (one, two), size in zip(same, sizes, strict=True)]
     apart = [np.abs(one.scores - two.scores) for one, two in (both if alone else same)]
     if sum(map(len, off)):
@@ -334,25 +347,17 @@ def judge_detections(
         boxes, scores = (float(np.concatenate(found).sum()) / max(sum(map(len, found)), 1) for found in (off, apart))
         limit = context.limit(Measure.BOX_ERROR, side=sizes[-1][0])
         numbers.append(context.number(name, kind, Measure.BOX_ERROR, boxes, limit=limit))
-        keys = ("alone",) if alone else ()
-        numbers.append(context.number(name, kind, Measure.SCORE_ERROR, scores / height, *keys))
+        numbers.append(context.number(name, kind, Measure.SCORE_ERROR, scores / height, *["alone"] * alone))
     return numbers, count
 
 
-def _image_side(group: DetectionSet, boxes: Numbers, feed: Arrays, facts: GraphFacts) -> tuple[float, float]:
+def _image_side(group: DetectionSet, boxes: Numbers, feed: Arrays) -> tuple[float, float]:
     """The longer side of the image in pixels, and the factor that turns the numbers of boxes into pixels.
 
     ``boxes`` are the reference's. The side is the size that the graph multiplies by, else the input's height and width.
     """
-    side, largest = float(max(_picture(facts), default=640)), float(np.abs(boxes).max(initial=0.0))
+    side, largest = float(max(group.picture, default=640)), float(np.abs(boxes).max(initial=0.0))
     if group.sizes in feed:
         largest = float(np.abs(feed[group.sizes]).max(initial=0.0))
         side = largest if largest > _NORMALIZED else side
     return side, 1.0 if largest > _NORMALIZED else side
-
-
-def _picture(facts: GraphFacts) -> tuple[int, ...]:
-    """Height and width of the largest picture among the inputs, () without any."""
-    shapes = [shape for name in facts.inputs if len(shape := facts.static_shape(name) or ()) == 4]
-    planes = [shape[-2:] for shape in shapes if shape[1] <= 4] or [shape[1:3] for shape in shapes]
-    return max(planes, key=max, default=())

@@ -5,19 +5,22 @@ No arrays are read and nothing is compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from deploykit.accuracy.judge.verdict import limits
 from deploykit.encodings.post_processing import concat_parts
-from deploykit.findings.records import Record, replace
+from deploykit.findings.records import Record, Shape, replace
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, Trait, has, ops
 
-__all__ = ["DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "pieces_of"]
+__all__ = ["STRIDES", "DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "pieces_of"]
+
+STRIDES = (8, 16, 32, 64, 128)
+"""Pixels from a cell of a detector to the next, finest first."""
 
 
 class OutputKind(StrEnum):
@@ -77,6 +80,7 @@ class DetectionSet(Record):
     """The pieces that together are detections. ``sizes`` is the graph input that boxes are multiplied by, "" for none.
 
     Without ``labels`` the scores are per class, classes along the last axis of the piece (or its sliced axis).
+    ``picture`` is its height and width, () where there is none; ``coarser`` are more levels of the same.
     """
 
     boxes: Piece
@@ -84,11 +88,14 @@ class DetectionSet(Record):
     labels: Piece | None = None
     objectness: Piece | None = None
     sizes: str = ""
+    picture: tuple[int, ...] = ()
+    coarser: tuple[DetectionSet, ...] = ()
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The outputs that hold the pieces."""
-        pieces = (self.boxes, self.scores, self.labels, self.objectness)
+        levels = (self, *self.coarser)
+        pieces = [piece for one in levels for piece in (one.boxes, one.scores, one.labels, one.objectness)]
         return tuple(dict.fromkeys(piece.output for piece in pieces if piece is not None))
 
 
@@ -103,6 +110,7 @@ _PROBABLE = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
 _AROUND_A_NORM = frozenset({*QUANTIZERS, "Sqrt", "Pow", "Clip", "Max", "Add", "Expand", "Abs", "Cast"})
 _NO_BOXES = (OutputKind.SCORES, OutputKind.LABELS, OutputKind.EMBEDDING)
 _BOX = 4
+_BINS = (32, 64, 68)  # 8, 16 or 17 distances to each side, as PicoDet, YOLOv8 and GFL weigh them
 _MOST_STEPS = 400
 # A head that gives one of fewer than so many characters or words is not told from any other projection.
 _LEAST_WORDS = 20
@@ -362,8 +370,13 @@ def _same_axes(inner: _Shape, made: _Shape) -> list[int | None]:
 def detection_sets(facts: GraphFacts) -> tuple[DetectionSet, ...]:
     """The detections among the outputs: one output that joins boxes and scores, or several of one length."""
     pieces = {name: pieces_of(facts, name) for name in facts.outputs}
+    # The largest of the inputs that are pictures.
+    maps = [known for name in facts.inputs if len(known := facts.static_shape(name) or ()) == 4]
+    planes = [known[-2:] for known in maps if known[1] <= _BOX] or [known[1:3] for known in maps]
+    picture = max(planes, key=max, default=())
     found = [made for parts in pieces.values() if (made := _in_one(facts, parts)) is not None]
-    taken = {made.boxes.output for made in found}
+    found = found or [*_of_cells(facts, picture)]
+    taken = {name for made in found for name in made.outputs}
     left = {name: parts[0] for name, parts in pieces.items() if len(parts) == 1 and name not in taken}
 
     def doubt(name: str) -> int:
@@ -386,7 +399,33 @@ def detection_sets(facts: GraphFacts) -> tuple[DetectionSet, ...]:
             source = facts.origin(name, seen)
             others = [piece for other, piece in left.items() if facts.origin(other, seen) != source]
             found += filter(None, [_among(facts, name, shape[-2] if shape[-1] == _BOX else shape[-1], others)])
-    return tuple(found)
+    return tuple(replace(made, picture=picture) for made in found)
+
+
+def _of_cells(facts: GraphFacts, picture: Sequence[int]) -> Iterator[DetectionSet]:
+    """Scores beside weighed distances to four sides, a row for each cell of two levels or more, before decoding."""
+    counts = [prod(-(-side // stride) for side in picture) for stride in STRIDES if picture]
+    beside, found, sums = dict[Shape, list[Piece]](), dict[int, DetectionSet](), [*accumulate(counts)][1:]
+    for output in facts.outputs:
+        shape = facts.static_shape(output) or ()
+        for along in range(1, len(shape)):
+            joins = [
+                concat_parts(facts, node)
+                for node, axes in _upwards(facts, output)
+                if node.op_type == "Concat" and axes[int(node.attributes.get("axis", 0)) % len(axes)] == along
+            ]
+            for name, start, stop in (joins or [((output, 0, shape[along]),)])[-1]:
+                piece = Piece(output=output, kind=_kind_of(facts, name), axis=along, start=start, stop=stop)
+                beside.setdefault(shape[:along] + shape[along + 1 :], []).append(piece)
+    for shape, pieces in beside.items():
+        pieces.sort(key=lambda piece: (piece.kind is OutputKind.SCORES, piece.width))
+        boxes = [piece for piece in pieces if piece.width in _BINS and piece.kind is not OutputKind.SCORES][-1:]
+        scores = [piece for piece in pieces if piece not in boxes][-1:]
+        found |= {prod(shape): DetectionSet(boxes=box, scores=score) for box in boxes for score in scores}
+    levels = sorted({*counts, *sums} & found.keys(), reverse=True)
+    if sum(levels) in sums:
+        finest, *coarser = map(found.__getitem__, levels)
+        yield replace(finest, coarser=tuple(coarser))
 
 
 def _in_one(facts: GraphFacts, parts: tuple[Piece, ...]) -> DetectionSet | None:
@@ -436,9 +475,8 @@ def _among(facts: GraphFacts, name: str, rows: int | str | None, others: list[Pi
 
 def _size_input(facts: GraphFacts, boxes: str) -> str:
     """The graph input that boxes are multiplied by, "" for none. It has a few numbers, such as the target's size."""
-    shapes = {name: facts.tensors[name].shape or (None,) for name in facts.inputs}
-    sides = {name: [dim for dim in shape[1:] or shape if isinstance(dim, int)] for name, shape in shapes.items()}
-    small = {n for n, known in sides.items() if len(known) == len(shapes[n][1:] or shapes[n]) and prod(known) <= _BOX}
+    sides: dict[str, Any] = {n: (shape := facts.tensors[n].shape or ("",))[1:] or shape for n in facts.inputs}
+    small = {name for name, known in sides.items() if {*map(type, known)} == {int} and prod(known) <= _BOX}
     return next((name for name in _reached(facts, boxes) if name in small), "")
 
 
