@@ -1,4 +1,4 @@
-"""Judges what was seen in a log: which cause is the root, what merely follows, what is unknown."""
+"""Turns the findings in a log into a diagnosis: which cause is the root, what only follows, what is unknown."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = ["diagnose", "diagnose_log"]
 
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 _MOST_UNKNOWN = 8
-_GONE_ON = 50  # lines behind a failure: what stops a run ends its log within a trace of the stack
+_GONE_ON = 50  # lines after a failure; a failure that stops a run is followed only by a stack trace
 _PAST_A_DOUBT = 30
 _PAST_A_DOUBT_OF_OTHERS = 5
 _OF_OTHERS = ("foreign/", "line/")
-_WELL = re.compile(  # what a run says that did its job
+_WELL = re.compile(  # messages of a successful run
     r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|PASS(?:ED)?|\d passed|(?:saved|written) (?:to|at|in))\b"
     r"|\b(?:completed?|finished|Done)\W*$"
 )
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[1-9]\d*")
-_PASSED_OVER = re.compile(  # a line that is no error's says that the program goes on without it
+_PASSED_OVER = re.compile(  # not an error line, and says that the program goes on
     r"^(?!\W*E(?:RR|rr)).*?(?i:\b(?:skip(?:ped|ping|s)?|ignor(?:ed|ing)|non-fatal|not fatal|optional|continuing)\b)"
 )
 _LET_GO = re.compile(r"\b(?:[Ff]ailed|[Uu]nable) to (?:close|free|release|destroy|unmap|unload|disconnect)\b")
 _MOST_CODES = 20
-_MOST_PARSED = 60  # lines of trouble, from either end, that are parsed into events, which takes milliseconds a line
+_MOST_PARSED = 60  # lines of trouble at either end to parse into events; each takes milliseconds
 _NO_ROW_SAYS_WHY = "by what the line itself says; rows have words of this log, and none says why"
 _COLLECT = (
     "the whole log from the first command on, not only its end",
@@ -59,15 +59,16 @@ def diagnose(
     *,
     tools: Iterable[str] = (),
 ) -> Diagnosis:
-    """Read a log of any size, once, and say what went wrong.
+    """Read a log of any size, once, and diagnose it.
 
-    ``names`` are those of the model, to map mangled names back. ``tools`` are tools known to have written the log, for
-    messages too general to be trusted otherwise. Raises nothing on account of what the log holds.
+    ``names`` are those of the model, used to map mangled names back; None maps none. ``tools`` are tools known to have
+    written the log, for messages too general to be trusted otherwise. No content of the log makes it raise an
+    exception.
     """
     catalog = errors if isinstance(errors, Catalog) else merge_catalogs(errors)
     seen = collect(stream, catalog)
     known_tools = {*seen.began, *tools}
-    # Weak words alone count only in a log that one of the row's tools wrote.
+    # Weak patterns alone count only in a log that one of the row's tools wrote.
     found = [
         sighting
         for sighting in seen.errors.values()
@@ -96,7 +97,7 @@ def diagnose(
     events = tuple(event_of(line, catalog) for line in _first_and_last(loose))
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*known_tools, *(event.tool for event in events)} - {""} <= beside
-    if nobody:  # a general wording of whatever program: it is said, and that nothing here speaks of the NPU
+    if nobody:  # a general message of any program: report it, and that nothing here is about the NPU
         causes = [
             cause if cause.error.root == "cause" or cause.because else replace(cause, because=NOBODY)
             for cause in causes
@@ -125,15 +126,17 @@ def diagnose(
 
 
 def _first_and_last(lines: list[ErrorLine]) -> list[ErrorLine]:
-    """Those of many lines that can tell why: where trouble began, and where the run ended."""
+    """Return the lines that can show the reason: at the beginning of the trouble and at the end of the run."""
     return [*lines[:_MOST_PARSED], *lines[_MOST_PARSED:][-_MOST_PARSED:]]
 
 
 def _by_structure(
     shown: Sequence[Cause], aside: Sequence[Cause], seen: Collected, catalog: Catalog, tools: set[str]
 ) -> Iterator[Cause]:
-    """Where no row says why: what follows from whose code failed and how. Never beside a row that does, except for what
-    the reporter tells ``aside``.
+    """Yield the cause that follows from which code failed and how, if no row explains the failure.
+
+    If a row does, yield nothing. The causes in ``aside``, which only the author of the report mentions, do not count as
+    an explanation.
     """
     roots = {cause.error.root for cause in shown if cause.error.severity is Severity.ERROR}
     if "cause" in roots:
@@ -145,13 +148,13 @@ def _by_structure(
         for line in seen.error_lines.values()
         if line.line not in harmless and not ((roots or aside) and TOLD.search(line.text))
     ]
-    # What is logged of a whole phone is asked only as far as the process wrote it of which something is known.
+    # In the log of a whole phone, only lines of the processes with known failures count.
     ours = {process for cause in shown for hit in cause.hits for process in _PROCESS.findall(hit.text)}
     lines = [line for line in lines if not ours or ours.issuperset(_PROCESS.findall(line.text))]
     failing = [line for line in lines if line.trouble == "failure"]
     if seen.finishes:
         lines = failing
-    elif not failing:  # a run that went on after a doubt was not stopped by it
+    elif not failing:  # a run that continued after a doubt was not stopped by it
         lines = [line for line in lines if seen.lines - line.line < _PAST_A_DOUBT]
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
@@ -168,7 +171,7 @@ def _by_structure(
 
 
 def _is_past(cause: Cause, seen: Collected, forms: Iterable[LineForm]) -> bool:
-    """Whether this only shows that something failed, and a tool of it said later that it is done, or the run did."""
+    """Whether the cause is only a symptom, and a tool of it or the whole run later reported success."""
     if cause.error.root != "symptom" or cause.error.severity is not Severity.ERROR:
         return False
     done = max((finish.line for finish in seen.finishes.values() if finish.tool in cause.error.tools), default=0)
@@ -176,7 +179,7 @@ def _is_past(cause: Cause, seen: Collected, forms: Iterable[LineForm]) -> bool:
 
 
 def _is_passed_over(cause: Cause, seen: Collected) -> bool:
-    """Whether each of its lines says that the program goes on without this, and another one fails later."""
+    """Whether each line of the cause says that the program continues without this, and another line fails later."""
     return all(_PASSED_OVER.search(hit.text) and trouble_of(hit.text) == "failure" for hit in cause.hits) and any(
         line.trouble == "failure" and line.line > cause.hits[-1].line and not _PASSED_OVER.search(line.text)
         for line in seen.error_lines.values()
@@ -184,7 +187,7 @@ def _is_passed_over(cause: Cause, seen: Collected) -> bool:
 
 
 def _went_on(seen: Collected, forms: Iterable[LineForm]) -> bool:
-    """Whether the run said after its last failure that it did its job, or went on for long."""
+    """Whether the run reported success after its last failure, or continued for many lines."""
     well = _did_well(seen, forms)
     if well is not None:
         return well
@@ -196,7 +199,7 @@ def _went_on(seen: Collected, forms: Iterable[LineForm]) -> bool:
 
 
 def _did_well(seen: Collected, forms: Iterable[LineForm]) -> bool | None:
-    """Whether the last of a log's last lines that says how it went says that it went well."""
+    """Whether the run succeeded, by the last of the final lines that reports a result; None if none does."""
     for text in reversed(seen.tail):
         if _failed(text, forms):
             return False
@@ -206,12 +209,12 @@ def _did_well(seen: Collected, forms: Iterable[LineForm]) -> bool | None:
 
 
 def _failed(text: str, forms: Iterable[LineForm]) -> bool:
-    """A failure to give back what is done with comes when the work is done."""
+    """Whether a line reports a failure that counts; failing to release a resource happens after the work."""
     return trouble_of(text) == "failure" and level_of(text, forms)[0] != "warning" and not _LET_GO.search(text)
 
 
 def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, tools: Iterable[str] = ()) -> Diagnosis:
-    """``diagnose`` for a file; raises InputError when it cannot be read."""
+    """Diagnose a log file as ``diagnose`` does. Raises InputError if it cannot be read."""
     with open_regular(log) as stream:
         return diagnose(stream, catalog, names, tools=tools)
 
@@ -219,17 +222,17 @@ def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, too
 def _cause(
     sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], *, failing: bool, well: bool, end: int
 ) -> Cause:
-    """The row as this log shows it: as telling as its most telling words, with what they keep filled in.
+    """Make a cause from a row: its root by the strongest pattern that matched, its text with the captured parts.
 
-    ``end`` is where the first process that failed ended: what it should have made is missing later.
+    ``end`` is the line where the first failed process ended: what it should have made is missing later.
     """
     row, hits = sighting.error, tuple(hit for _, hit in sorted(sighting.hits.items()))
     said = {"follows"} if row.late and hits[0].line > end else sighting.strengths
-    # Of which only warnings speak is no failure where nothing failed, nor of which details do where something did.
+    # Mentioned only in warnings, it is no failure if nothing failed; only in details, it is none if something else did.
     levels = {level_of(hit.text, catalog.forms)[0] for hit in hits[:_MOST_CODES]}
     quiet = said == {"mild"} or levels == {"detail" if failing else "warning"}
-    # Words that other causes have too, on a line that states no level, tell of no failure beside lines that do, nor do
-    # any on a line of a note, or in a run that did well, where nothing looks like a failure.
+    # A general pattern on a line without a level shows no failure if other lines do. Nor does any pattern on a line of
+    # level note, or in a successful run, unless the line looks like trouble.
     hushed = levels == {"detail"} or (failing and levels == {""} and said == {"general"})
     hushed |= (levels == {"note"} and not failing) or (well and levels <= {"", "note"})
     quiet |= hushed and not any(trouble_of(hit.text) for hit in hits[:_MOST_CODES])
@@ -254,7 +257,7 @@ def _cause(
         workaround=_FIELD.sub(lambda field: fields[field[1]], row.workaround),
     )
     texts = [(hit.text, *hit.after) for hit in hits]
-    # The names of each line that shows the cause, or of the first line after it that names anything.
+    # The names in each line that shows the cause, or in the first line after it that contains any.
     named = (mapped for lines in texts for mapped in next(filter(None, map(names.find, lines)), ()))
     terms = (pair for lines in texts for line in lines for reader in catalog.explain for pair in reader(line))
     return Cause(
@@ -274,12 +277,12 @@ def _unique_names(names: Iterable[MappedName]) -> tuple[MappedName, ...]:
 
 
 def _in_line(cause: Cause) -> tuple[int, int]:
-    """Where a cause first shows; of two on one line the one that says more comes last, nearest to what follows."""
+    """Sort key: the line where a cause first shows; on one line the longer pattern comes last, as it says more."""
     return cause.first_line, cause.words
 
 
 def _group(causes: list[Cause]) -> list[Cause]:
-    """Attach errors that merely follow to the error that explains them; warnings and information stand alone."""
+    """Attach errors that only follow to the error that explains them; warnings and information stay separate."""
     failures = [cause for cause in causes if cause.error.severity is Severity.ERROR]
     roots = sorted((cause for cause in failures if cause.error.root == "cause"), key=_in_line)
     for rank in ("symptom", "follow-up"):
@@ -300,7 +303,10 @@ def _group(causes: list[Cause]) -> list[Cause]:
 
 
 def _owner(cause: Cause, roots: list[Cause]) -> int | None:
-    """The last root that shows before the cause does, or the first in the lines right after it."""
+    """Return the index of the last root at or before the cause, else of the first one in the lines right after it.
+
+    Returns None if no root explains the cause.
+    """
     reach = cause.hits[-1].line + CONTEXT_LINES
     earlier = [index for index, root in enumerate(roots) if root.first_line <= reach and _explains(root, cause)]
     before = [index for index in earlier if roots[index].first_line <= cause.first_line]
@@ -310,9 +316,10 @@ def _owner(cause: Cause, roots: list[Cause]) -> int | None:
 
 
 def _explains(root: Cause, cause: Cause) -> bool:
-    """A cause explains anything, a general wording what follows from it and a vaguer one of the same line.
+    """Whether a root explains a cause.
 
-    A mere possibility explains nothing.
+    A cause explains anything that follows; a symptom explains follow-ups and a less specific symptom on the same line.
+    A root that is only possible explains nothing.
     """
     both_general = root.error.root == cause.error.root == "symptom"
     vaguer = root.first_line == cause.first_line and root.words > cause.words
@@ -320,9 +327,9 @@ def _explains(root: Cause, cause: Cause) -> bool:
 
 
 def _in_order(causes: list[Cause], forms: Iterable[LineForm]) -> list[Cause]:
-    """Errors first; among them the certain, then those that others follow from, then the earliest.
+    """Sort causes: errors first, likely ones before possible ones, then those with follow-ups, then the earliest.
 
-    Of two on one line that with the longer words comes first: it says more of this line.
+    Of two on one line the one with the longer pattern comes first, as it says more about the line.
     """
     return sorted(
         causes,
@@ -339,7 +346,7 @@ def _in_order(causes: list[Cause], forms: Iterable[LineForm]) -> list[Cause]:
 
 
 def _codes(lines: Iterable[str], catalog: Catalog) -> tuple[CodeSeen, ...]:
-    """Every code that a line of trouble names, known or not."""
+    """Return every code in lines of trouble, whether known or not."""
     found = {number: spelling for line in lines for number, spelling in codes_of(line)}
     return tuple(
         CodeSeen(code=number, spelling=spelling, meaning=catalog.code(number))

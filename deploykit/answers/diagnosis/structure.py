@@ -1,4 +1,4 @@
-"""Explains a failure without a row, by which tool failed and how. It reads no log and outranks no row."""
+"""Explains a failure that no row knows, by which tool failed and how. It reads no log and never overrides a row."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _NAMES_ITSELF = re.compile(  # a package before its exception, or a program befo
     r"(?![\w-]*(?:npu|dsp|backend)\b)"
     r"([a-z_]\w*(?:\.\w+)*?(?=\.[A-Z]\w*(?:Error|Exception|Refused|Timeout)\b)|[a-z][a-z\d+-]+(?=(?:\[\d+\])?: \S))"
 )
-_INNERMOST = re.compile(r'File "[^"\n]*-packages[/\\](\w+)[^\n]*(?![\s\S]*\nFile ")')  # whose code the last frame is
-_RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w+(?:: |$)")  # right after a frame where its source is not at hand
+_INNERMOST = re.compile(r'File "[^"\n]*-packages[/\\](\w+)[^\n]*(?![\s\S]*\nFile ")')  # the package of the last frame
+_RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w+(?:: |$)")  # directly after a frame without source
 _CHAINED = re.compile(r"During handling of the above|The above exception was")
-# A destructor misses what ended the work before; of a command that Python could not begin another try came after; a
-# stack's first line says nothing.
+# A destructor reports what ended the work before it; a command that Python could not start was tried again later; the
+# first line of a stack gives no reason.
 _NO_REASON = re.compile(r"[\s:]~[A-Z]\w+[\]:(]|: Error while finding module specification for |^\s*Traceback \(most")
 
 
@@ -49,7 +49,7 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     """
     pairs = [(line, event_of(line, catalog)) for line in lines]
     severe = [pair for pair in pairs if pair[1].level in ("error", "")]
-    # A frame of a Python stack shows code: it says what might be raised, not what was.
+    # A frame of a Python stack shows code: what might be raised, not what was.
     telling = [pair for pair in severe if "".join(pair[0].before[-1:])[:6] != 'File "' or _RAISED.match(pair[0].text)]
     severe = [pair for pair in telling if not _NO_REASON.search(pair[0].text)] or telling or severe
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
@@ -65,7 +65,7 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
             end = end_of_first_step([line for line, _ in asked])
             first = [pair for pair in asked if pair[0].line <= end]
             answer = _beside_the_chain(first, catalog, nobody=nobody) or answer
-        elif nobody and re.match("line/(?!crashed)", answer.error.id):  # whose failure came first?
+        elif nobody and re.match("line/(?!crashed)", answer.error.id):  # find out whose failure came first
             first = [pair for pair in asked if pair[0].line < answer.first_line and pair[0].trouble == "failure"]
             answer = _beside_the_chain(first, catalog, nobody=False) or answer
         if answer:
@@ -112,7 +112,7 @@ def _by_kind(
     tools = {tool.id: tool for tool in catalog.tools}
     rows = {row.id: row for row in catalog.errors}
     for kind, line, event, names in found:
-        known = rows.get(kind.row)  # words around it may refute the row
+        known = rows.get(kind.row)  # other words nearby may rule the row out
         around = (line.text, *line.before) if known and kind.chain else ()
         if refuted := [text for text in around if known and any(word in text for word in known.unless)]:
             if other := speaker(refuted, [tool for tool in catalog.tools if tool.foreign]):
@@ -149,7 +149,7 @@ def _by_kind(
 def _kinds(text: str, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKind, dict[str, str]]]:
     for kind in kinds:
         matches = [match for pattern in kind.patterns if (match := compiled(pattern).search(text))]
-        if matches:  # the first match that names something says more
+        if matches:  # prefer the first match with a name
             match = next((match for match in matches if match.groupdict().get("name")), matches[0])
             given = ((key, (value or "").strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict().items())
             name = kind.unnamed or text[match.start() :].strip()[:_LONGEST_NAME]
@@ -171,8 +171,9 @@ def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
 
 
 def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, nobody: bool) -> Cause | None:
-    """The tool outside the chain that wrote the first line of a failure, or a line above it if no tool of the chain
-    wrote the log; None if there is none.
+    """Return a cause that names the tool outside the chain that wrote the first failure line, None if there is none.
+
+    If no tool of the chain wrote the log, the lines above the failure are searched too.
     """
     tools = {tool.id: tool for tool in catalog.tools if tool.foreign}
     # A run that goes on after a doubt, or long after a failure, was not stopped by it.
@@ -183,7 +184,7 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
     for line, event in ordered:
         if event.tool in tools:
             return _beside(line, tools[event.tool])
-    for line, _ in ordered[:10] if nobody else ():  # above the first lines the tool shows, or it does nowhere
+    for line, _ in ordered[:10] if nobody else ():  # the tool shows above the first lines, or nowhere
         tool = _stranger(line, catalog)
         above = (speaker((text,), [*tools.values()]) for text in reversed(line.before))
         if tool or (tool := next(filter(None, above), None) or _named(_NAMES_ITSELF.match(line.text))):
@@ -192,7 +193,7 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
 
 
 def _stranger(line: ErrorLine, catalog: Catalog) -> Tool | None:
-    """The package of no table whose code the last frame above an exception is."""
+    """Return the unknown package that owns the last frame above an exception, None if there is none."""
     frame = _INNERMOST.search("\n".join(line.before))
     return None if frame is None or speaker((frame[0],), catalog.tools) else _named(frame)
 
@@ -203,7 +204,7 @@ def _named(own: re.Match[str] | None) -> Tool | None:
 
 
 def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()) -> Cause:
-    """The cause that names a failure of a tool outside the chain, with its way out if its kind is known."""
+    """Return the cause that names a failure of a tool outside the chain, with its way out if its kind is known."""
     first = f"its first error is {line.text[:_LONGEST_NAME]!r}" + (f"; {detail}" if detail else "")
     scope = "and nothing here speaks of the NPU" if tool.drives_others else "not of the way of a model onto the NPU"
     row = KnownError(
