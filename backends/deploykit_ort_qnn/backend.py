@@ -63,7 +63,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         return (*before, *types, compiled.PACKAGE_RULES, compiled.DLC_RULES, audit.RULES, audit.COUNT_RULES)
 
     def compat(self) -> Iterable[CompatRow]:
-        """Rows of the shared tables, of the provider's options, and of what each release makes of operators."""
+        """Rows of the shared tables, of the provider's options, and the measured operators of each release."""
         from deploykit_ort_qnn.compat import kernel_rows, operator_rows, option_rows
         from deploykit_qualcomm.compat import compat_rows
 
@@ -134,7 +134,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         return inspect_context(path)
 
     def mixed_support(self, target: Target, options: Json) -> MixedSupport:
-        """Integers for all tensors; float16 tensors in the same graph where the chip has float16."""
+        """Integers for all tensors; float16 tensors in the same graph if the chip supports float16."""
         from deploykit_ort_qnn.planning import mixed_support
 
         del options

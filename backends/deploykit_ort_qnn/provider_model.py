@@ -162,14 +162,14 @@ class _Preparation(Struct, kw_only=True):
             self.steps.append(PreparationStep(id=step, why=why or _WHY[step], names=changed, losses=losses or {}))
 
     def apply(self, transform: Transform) -> bool:
-        """Rewrites the places where a transform applies. Returns True if there was any."""
+        """Rewrites the places where a transform applies. Returns whether there was any."""
         found = transform.match(self.model, self.encodings)
         self.refusals += [f"{' '.join(refusal.nodes)}: {refusal.reason}" for refusal in found.refusals]
         if found:
             done, before = transform.apply(self.model, self.encodings, found), self.encodings.entries
             assert done.encodings is not None
             self.model, self.encodings = done.model, done.encodings
-            # A change of grids names no nodes, so it is told by the tensors with another grid.
+            # A change of grids names no nodes, so it is reported by the tensors with another grid.
             names = [node for site in found.sites for node in site.nodes[-1:]]
             regridded = [name for name, entry in self.encodings.entries.items() if entry is not before.get(name)]
             self.note(transform.name, names or regridded, transform.summary)

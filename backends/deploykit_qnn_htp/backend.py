@@ -124,7 +124,7 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
         return own.get("input_list") is True or own.get("route") is not None
 
     def mixed_support(self, target: Target, options: Json) -> MixedSupport:
-        """Integers for all tensors; a float fallback where the architecture has float16."""
+        """Integers for all tensors; a float fallback if the architecture supports float16."""
         from deploykit_qnn_htp.selection import mixed_support
 
         return mixed_support(target, options)

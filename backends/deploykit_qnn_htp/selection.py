@@ -108,7 +108,7 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
         if row is None:
             raise UsageError(f"--route {named}: no such route", next=f"one of {', '.join(row.id for row in routes)}")
         serves = draft.intent in row.intents
-        # For a mixed model with an input list a rule says what would become of it.
+        # For a mixed model with an input list a rule describes the result.
         if not (serves or draft.is_segment or (row.input_list and draft.intent is Intent.MIXED)):
             raise UsageError(f"--route {row.id}: not for {draft.intent}", next="leave the route out")
         if row.by_provider and not _is_open(row, draft):

@@ -1,4 +1,4 @@
-"""The base of both Qualcomm backends: what they answer alike, whatever converts the model.
+"""The base of both Qualcomm backends: what they share, whichever tool converts the model.
 
 It is cheap to import: what needs more is imported inside the methods.
 """

@@ -29,7 +29,7 @@ _LARGEST, _LONGEST_LINE = 1 << 30, 1 << 16
 
 
 class ProfileRow(NamedTuple):
-    """One event. ``value`` is NaN if it is no number; ``source`` is who measured it (BACKEND, NETRUN)."""
+    """One event. ``value`` is NaN if it is not a number; ``source`` is what measured it (BACKEND, NETRUN)."""
 
     message: str
     value: float

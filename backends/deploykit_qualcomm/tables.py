@@ -336,7 +336,7 @@ class Tables:
 
     @cached_property
     def source_file(self) -> SourceFile:
-        """The short names of sources with what they stand for, and the releases they describe."""
+        """The short names of sources with their full names, and the releases they describe."""
         return read_source_file(self.data / "sources.toml")
 
     def rows(self, kind: type[T], name: str, key: str, since: str = "") -> tuple[T, ...]:

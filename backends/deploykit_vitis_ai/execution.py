@@ -81,7 +81,7 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
     found = find_better(environment, package, details, measured, progress)
     run = measured.run
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
-    # The trials that led to another package are told there.
+    # The trials that led to another package are reported there.
     outcome = found.outcome
     if found.instead is not None:
         outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready")

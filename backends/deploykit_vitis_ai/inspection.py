@@ -59,7 +59,7 @@ def inspect_quantized(
     last_opset: int | None = None,
     float16_source: bool = False,
 ) -> InspectedModel:
-    """Reads one model file. Raises InputError for a file that is no ONNX model."""
+    """Reads one model file. Raises InputError for a file that is not an ONNX model."""
     import onnxruntime as ort
 
     from deploykit.model.collect import collect_facts

@@ -134,7 +134,7 @@ def run_key(toolchain: str, package: Path, recipe: Json) -> str:
 
 
 def keep_run(key: str, made: Mapping[str, Path]) -> None:
-    """Keeps a trial's results, files or folders by the names in ``made``, for an equal run that is no trial."""
+    """Keeps a trial's results, files or folders by the names in ``made``, for an equal run that is not a trial."""
     if not key:
         return
     with scratch() as folder:

@@ -253,7 +253,7 @@ R = TypeVar("R", bound=NotedRow)
 
 @cache
 def source_file() -> SourceFile:
-    """The short source names of the other files with what they stand for, and when they were compared with the rows."""
+    """The short source names of the other files with their full names, and when they were compared with the rows."""
     return read_source_file(DATA / "sources.toml")
 
 

@@ -164,7 +164,7 @@ class ReleaseDifference(Published):
 def answer(rows: Iterable[CompatRow], query: Query) -> CompatAnswer:
     """The rows for a query: every range of releases, or only the state at ``query.sdk`` if it is given.
 
-    Raises UnknownTargetError if ``query.sdk`` is no version, or no table covers it.
+    Raises UnknownTargetError if ``query.sdk`` is not a version, or no table covers it.
     """
     everything = tuple(rows)
     wanted = [row for row in everything if _passes(row, query)]

@@ -89,7 +89,7 @@ class AccuracyTable(Record):
 def advise_on(path: Path | None, accuracies: Mapping[str, float], *, goal: str | None, lower_is_better: bool) -> Advice:
     """Conclusions from a file, from single values, or from both; single values replace those of the file.
 
-    The default goal is a drop of at most 1 %. Raises InputError for a file that is no table.
+    The default goal is a drop of at most 1 %. Raises InputError for a file without a table.
     """
     table = AccuracyTable()
     if path is not None:

@@ -113,7 +113,7 @@ _ANSWERERS = {
 
 
 def _trial(rule: Rule[Any]) -> tuple[str, ...]:
-    """The section on who can refute the rule by trying; empty if nobody can."""
+    """The section on how the rule can be refuted by trying; empty if it cannot."""
     if rule.claim is None:
         return ()
     seen = f", seen with {rule.claim.seen_with}" if rule.claim.seen_with else ""

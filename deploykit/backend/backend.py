@@ -424,7 +424,7 @@ class Backend(ABC, Generic[P, D]):
         seconds: float,
         progress: Tell,
     ) -> Sequence[Opinion]:
-        """The opinions of one of ``compilers`` on each finding, in order, within about so many seconds.
+        """The opinions of one of ``compilers`` on each finding, in order, within about ``seconds``.
 
         Findings that are not reached stay open.
         """

@@ -151,7 +151,7 @@ def check_value(spec: OptionSpec, value: OptionGiven) -> OptionValue:
     """The value in the option's type. Raises UsageError for another type, a value out of range, or no valid choice."""
     if value is None:
         return spec.unset
-    checked: OptionValue = None  # stays None for another type; booleans are no numbers, integers are
+    checked: OptionValue = None  # stays None for another type; a boolean is not a number, an integer is
     match spec.kind, value:
         case (("flag" | "switch"), bool()):
             checked = value

@@ -25,8 +25,9 @@ _TIMEOUT = 120.0
 
 
 class CheckLine(Published, kw_only=False):
-    """The result of one check. ``absent`` means missing, which matters only to
-    those who want it; ``next`` says how to get it.
+    """The result of one check.
+
+    ``absent`` means missing, which matters only if it is wanted; ``next`` says how to get it.
     """
 
     id: str

@@ -27,7 +27,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 class Compiled(StrEnum):
-    """Whether a compiler took the model; ``NOT_RUN`` says nothing against it."""
+    """Whether a compiler took the model; ``NOT_RUN`` leaves it open."""
 
     YES = "yes"
     REFUSED = "refused"
@@ -35,7 +35,7 @@ class Compiled(StrEnum):
 
 
 class Right(StrEnum):
-    """Whether the numbers are right; ``NOT_JUDGED`` is no yes."""
+    """Whether the numbers are right; ``NOT_JUDGED`` does not mean yes."""
 
     YES = "yes"
     NO = "no"

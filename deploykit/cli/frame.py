@@ -207,7 +207,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
             return _show_error(arguments, gone)
         if not isinstance(error, OSError) or error.errno not in _FULL:
             return _show_defect(arguments, error)
-        # A disk that is full or read-only is no defect, wherever the file is.
+        # A disk that is full or read-only is not a defect, wherever the file is.
         file = error.filename2 or error.filename or "the output, or a file of the work in progress"
         why = error.strerror or str(error)
         next_ = "make room there; TMPDIR and DEPLOYKIT_CACHE say where else work and what is kept may lie"

@@ -134,9 +134,9 @@ def findings_text(findings: Iterable[Finding]) -> str:
 
 
 def finding_lines(finding: Finding, others: str = "", *, most: int = 0) -> list[str]:
-    """One finding with its handling or its advice below; without -v long names are cut in their middle.
+    """One finding with its handling or its advice below; without -v long names are shortened in the middle.
 
-    With ``most`` a message is cut to so many letters.
+    With ``most`` a message is cut to that many letters.
     """
     from deploykit.cli.frame import settings
 
@@ -178,7 +178,7 @@ _CLEAR = "\r\x1b[2K"
 
 @contextmanager
 def progress() -> Iterator[News]:
-    """The function that commands tell their news to; silent with --json and -q."""
+    """The function to which commands report progress; silent with --json and -q."""
     from deploykit.cli.frame import settings
 
     news = News(is_shown=not settings().json and settings().verbosity >= 0, is_quiet=settings().verbosity < 0)
@@ -238,7 +238,7 @@ class News:
         with self._lock:
             if not self._is_quiet:
                 _write(_CLEAR if self._is_drawn else "")
-                click.echo(defused(line), err=True)  # without colours if stderr is no terminal
+                click.echo(defused(line), err=True)  # without colours if stderr is not a terminal
             if self._is_drawn:
                 self._draw()
 

@@ -357,7 +357,7 @@ def _taking_in(made: Made) -> Made:
     for name, (low, high) in observed_ranges(load_weights(read), known, read_held_out(made.ran.folder)).items():
         least, most = wider.get(known[name], known[name])
         wider[known[name]] = min(least, low), max(most, high)
-    grown = ((name, wider.get(ends, ends)) for name, ends in known.items())  # nothing is seen of what has no values
+    grown = ((name, wider.get(ends, ends)) for name, ends in known.items())  # no result without values
     changed = (entry_for_range(name, encodings, *ends) for name, ends in grown if ends != known[name])
     found = _with_encodings(made, facts, encodings.with_entries(changed))
     after = found.numbers.sqnr_db
@@ -405,7 +405,7 @@ class _Candidates(Record):
     made: dict[str, Made] = field(default_factory=dict)
 
     def rung(self, name: str) -> LadderRung:
-        """Measures one candidate; a quantizer's failure is told, and the other candidates go on."""
+        """Measures one candidate; a quantizer's failure is reported, and the other candidates continue."""
         if name == "fp16":
             # The model that the first quantizer left, with every tensor cast: this needs no calibration.
             opened = next(iter(self.opened.values()), None)

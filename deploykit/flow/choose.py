@@ -1,7 +1,7 @@
 """The stage ``choose``: picks the way to deploy a model with encodings from a table of ways, by measured numbers.
 
-Ways are built best first, and no more once one is proven good. The backend says what a tool chain can do. What cannot
-be simulated is chosen by structure. Every way is told why it won or lost.
+Ways are built best first, until one is proven good. The backend says what a tool chain can do. What cannot be simulated
+is chosen by structure. For every way the reason why it won or lost is reported.
 """
 
 from __future__ import annotations
@@ -134,8 +134,9 @@ class ChosenWay(Record, kw_only=False):
 
 
 def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
-    """The situation as it is, or the one proven better; if there is nothing to choose, only requested
-    rewrites apply.
+    """The unchanged situation, or the one proven better.
+
+    If there is nothing to choose, only requested rewrites apply.
     """
     request, encodings, support = situation.request, situation.encodings, None
     insists = request.mixed == "fallback" and not request.rewrite
@@ -185,8 +186,9 @@ _NO_SAMPLES = "nothing was simulated; --calibration DATA lets {} be judged"
 
 
 def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
-    """The situation as it is; a model that runs in float16 or is already quantized is simulated on the user's
-    samples.
+    """The unchanged situation.
+
+    A model that runs in float16 or is already quantized is simulated on the user's samples.
     """
     request, facts = situation.request, situation.facts
     runs_so = situation.encodings is None and (facts.is_qdq or request.precision in (None, "fp16"))

@@ -91,7 +91,7 @@ def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> J
     prepared = backend.prepare(situation, shared)
     core, plan = tuple(map(backend.rated, found)), backend.plan(prepared)
     if any(finding.code == "DK001" for finding in core):
-        # Without sizes no rewrite can be proven: a finding that names one is told as one that the rewrite may remove.
+        # Without sizes no rewrite can be proven: a finding that names one is reported with the advice to give sizes.
         told = "give the inputs their sizes first: the rewrite {} may do it then"
         waiting = (replace(f, hint=told.format(" or ".join(f.cure))) if f.cure else f for f in plan.findings)
         plan = replace(plan, findings=tuple(waiting))

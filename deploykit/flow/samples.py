@@ -49,7 +49,7 @@ _FEW = "DK621"
 def samples_of(situation: Situation, shared: SharedWork) -> Samples:
     """The best samples for each input of the model as given: given, declared, derived or arbitrary ones.
 
-    Raises InputError for data that does not fit the inputs, UsageError for a declaration that makes no sense.
+    Raises InputError for data that does not fit the inputs, UsageError for a declaration that is not valid.
     """
     request, encodings = situation.request, situation.encodings
     key = ("samples", Same(situation.model.proto), encodings, request.calibration, request.inputs)

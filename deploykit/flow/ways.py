@@ -1,4 +1,5 @@
-"""The table of ways to deploy a model with its encodings, and what builds each: as it is, rewritten, mixed, in parts.
+"""The table of ways to deploy a model with its encodings, and the builder
+of each: unchanged, rewritten, mixed, in parts.
 
 A way is simulated and judged if the samples allow it. Nothing here knows an SDK's abilities, and nothing is chosen.
 """

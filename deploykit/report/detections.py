@@ -179,7 +179,7 @@ def kept_boxes(
 ) -> tuple[KeptBox, ...]:
     """The boxes of at least the lower working score, best first, those over a better one of their class left out.
 
-    ``size`` is the picture's width and height in pixels, ``nothing`` the class of rows without an object. () where the
+    ``size`` is the picture's width and height in pixels, ``nothing`` the class of rows without an object. () if the
     outputs hold no rows that fit together.
     """
     rows = read_detections(group, values)

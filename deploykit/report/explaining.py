@@ -28,7 +28,7 @@ __all__ += ["samples_wanted", "shipping"]
 
 ON_A_DEVICE = "On a device"
 _FROM_USER = frozenset({"given", "recorded"})
-# So many samples, with one decision each, are enough to tell a failure from chance.
+# This many samples, with one decision each, are enough to tell a failure from chance.
 _DATA = "package it again with --calibration DATA, 20 samples or more with every kind of answer, or --input NAME=VALUE"
 _RUN = (
     "deploykit build {0}; "
@@ -197,7 +197,7 @@ class Explanation(Published):
 
 
 def explain(package: Path) -> Explanation:
-    """Explains a package from its manifest. Raises PackageError if the folder is no package or was changed."""
+    """Explains a package from its manifest. Raises PackageError if the folder is not a package or was changed."""
     return explained(read_manifest(package), package)
 
 

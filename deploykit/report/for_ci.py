@@ -186,8 +186,9 @@ def _result(finding: Finding, index: Mapping[str, int], uri: str) -> Json:
 
 
 class JUnitCase(Record):
-    """One test case: ``failure`` is a no, ``error`` is no answer,
-    ``skipped`` did not run; "" passed, with a ``message``.
+    """One test case, with a ``message``.
+
+    ``failure`` means "no", ``error`` no answer, ``skipped`` not run; "" passed.
     """
 
     name: str

@@ -95,7 +95,7 @@ def shell_comment(text: str, kept: str = "") -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Text on one line that no Markdown viewer takes for HTML."""
+    """Text on one line that no Markdown viewer treats as HTML."""
     return shell_comment(text).replace("&", "&amp;").replace("<", "&lt;")
 
 

@@ -59,7 +59,7 @@ class Memory:
 
 
 class CompileAnswer(Record):
-    """The result of one compilation. ``refused`` holds (node, type), ``changes`` (node, what became of its type)."""
+    """The result of one compilation: ``refused`` holds (node, type), ``changes`` (node, compiled type)."""
 
     status: str
     message: str
@@ -107,9 +107,7 @@ class TimedBench(Struct, kw_only=True):
         content: bytes,
         types: Callable[[CompileOutcome], Iterable[tuple[str, str]]] | None = None,
     ) -> CompileAnswer:
-        """Compiles a model, or gives the kept answer. ``types`` lists (node,
-        what became of its type) for unintended types.
-        """
+        """Compiles a model, or gives the kept answer. ``types`` lists nodes with unintended compiled types."""
         who = who_compiles(self.host) or {}
         memory = Memory({**who, "options": dict(self.options), "entries": dict(self.entries)})
         want = "taken" if types is None else "types"
@@ -142,9 +140,10 @@ class TimedBench(Struct, kw_only=True):
 
 
 class KernelAnswer(Record):
-    """What became of a kernel: ``answer`` as in ``Ran``, or "none" if its way does not apply; the deviation if it ran.
+    """The result of a kernel: ``answer`` as in ``Ran``, or "none" if its way does not apply; the deviation if it ran.
 
-    ``from_float`` is how many steps the file and the kernel are at most off the float model, if steps grew inside.
+    ``from_float`` is the largest deviation of the file and of the kernel from
+    the float model in steps, if steps grew inside.
     """
 
     answer: str
@@ -170,7 +169,7 @@ class Bench(Record):
     seen: dict[str, KernelAnswer] = field(default_factory=dict)
 
     def known(self, kernel: Kernel) -> KernelAnswer | None:
-        """What was measured of a kernel before, as it is or with an operator done in another way, else None."""
+        """The earlier measurement of a kernel, unchanged or with a repair way, None if there is none."""
         if not kernel.way and kernel.key in self.seen:
             return self.seen[kernel.key]
         kept = self.memory.get(kernel.key.encode(), f"numbers {kernel.way}".strip())
@@ -227,7 +226,7 @@ def _from_float(kernel: Kernel, ran: Ran) -> tuple[float, float] | None:
 
 
 def verdict_on(kernel: Kernel, answer: KernelAnswer | None) -> KernelVerdict:
-    """The verdict on a kernel, as it is or done in another way, from its answer."""
+    """The verdict on a kernel, unchanged or with a repair way, from its answer."""
     return judged(kernel, answer)[0]
 
 

@@ -61,7 +61,7 @@ def audit_draft(
 
     Level ``full`` runs all of them; ``auto`` as many as are affordable if the atlas suspects any or the model is
     ``doubted``; ``quick`` those that the atlas calls wrong. With ``given``, kernels of a small model as the user gave
-    it are run too, and those that are wrong are told as mended.
+    it are run too, and those that are wrong are reported as repaired.
     """
     host = toolchain_host(draft.wheel)
     wheel = who_compiles(host)
@@ -91,7 +91,7 @@ def audit_draft(
 
 
 def with_count(audit: Audit, draft: ProviderDraft) -> Audit:
-    """Adds the finding that says how many kernels were run, for callers that tell nothing else of the audit."""
+    """Adds the finding that says how many kernels were run, for callers that report nothing else of the audit."""
     nodes = {finding.subject.name for finding in audit.findings if finding.handled} | repairs_of(draft.options).keys()
     return replace(audit, findings=(*audit.findings, *COUNT_RULES.run(Counted(audit=audit, otherwise=len(nodes)))))
 

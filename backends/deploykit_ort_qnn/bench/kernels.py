@@ -26,9 +26,9 @@ from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
 
 __all__ = ["Kernel", "kernels_of", "spared", "within_grids"]
 
-# The range of a float input without a grid: nothing says what it may hold.
+# The range for a float input without a grid, whose values are unknown.
 _FLOAT_SPAN = Span(low=-4.0, high=4.0)
-# The input at which an operator is given positive values only: elsewhere its result is no number.
+# The input that must be positive: for other values the result of the operator is NaN.
 _ABOVE_ZERO: Mapping[str, int] = {"Div": 1, "Mod": 1, **dict.fromkeys(("Log", "Pow", "Reciprocal", "Sqrt"), 0)}
 # Inputs that hold boxes as two corners each; the second corner must not lie before the first. Without a grid, boxes do
 # not begin before the map: the kernel of 2.51 moves such boxes into it.
@@ -69,9 +69,7 @@ class Kernel(Record):
 
 
 class _Cut(Record):
-    """Operators cut out of a model: ``run`` are their positions, ``nodes``
-    the positions of the operators they stand for.
-    """
+    """Operators cut out of a model: ``run`` are their positions, ``nodes`` those of the operators they replace."""
 
     model: ModelProto
     run: tuple[int, ...]
@@ -174,10 +172,10 @@ class _KernelGraph:
         return (scale if scale is not None and scale.size == 1 else None), zero
 
     def _values(self, value: ValueInfoProto, number: int, dense: int, *, forward: bool) -> list[Numbers]:
-        """The input sets of one input; empty if it is not known what it may hold."""
+        """The input sets of one input; empty if its values are unknown."""
         kind, shape, name = value.type.tensor_type.elem_type, _dims(value), value.name
         if kind in (TensorProto.FLOAT, TensorProto.FLOAT16):
-            # The range of the input's grid; only positive where the operator that reads it is not defined below.
+            # The range of the input's grid; only its positive part if the operator is not defined for other values.
             is_paired = any(node.op_type == PAIR[0] for node in self.graph.readers(name))
             low, high, step = _FLOAT_SPAN.low, _FLOAT_SPAN.high, 2.0**-6
             scale, zero = self._grid(name) if is_paired else (None, None)

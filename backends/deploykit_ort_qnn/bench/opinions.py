@@ -186,7 +186,7 @@ class _Asking(Struct, kw_only=True):
         """Yields (node, reason) for nodes compiled in an unintended type; "" if the finding names no node."""
         for finding in PRECISION_RULES.run(precision_scope(outcome.graphs, outcome.schematics, self.prepared)):
             named = finding.subject.name if finding.subject.kind == "node" else ""
-            # A float island without an encoding anywhere is no change: nobody stated its type.
+            # A float part without any encoding is not a change: no type was stated for it.
             if finding.code != "ORT101" or "intended" in finding.evidence:
                 yield named, f"it is taken, but in another type ({finding.code})"
 

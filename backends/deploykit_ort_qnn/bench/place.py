@@ -174,7 +174,7 @@ class OperatorPlace:
         return lambda values: session.run({source: values.astype(np.float32)})[self.result]
 
     def number(self, name: str, value: Numbers) -> str:
-        """Stores a value as it is and gives its name."""
+        """Stores a constant in the graph and returns its name."""
         return self.graph.store(f"{self.result}_{name}", value)
 
     def floats(self, name: str, values: Numbers, grid: PairGrid | None) -> str:

@@ -48,7 +48,7 @@ __all__ = ["done_otherwise", "repaired_kernels", "repaired_model", "repairs_of",
 _MUCH = 1 << 16
 # How far off a way may be as a share of the original's deviation, if that is within its operator's limits.
 _LESS = 0.5
-# A model with at most so many nodes is searched as a whole if its outputs differ and no node could be named.
+# A model with at most this many nodes is searched as a whole if its outputs differ and no node could be named.
 _FEW = 12
 _WORST_FIRST = (KernelVerdict.WRONG, KernelVerdict.REFUSED, KernelVerdict.NARROWED)
 # The findings about a node whose kernel is wrong.
@@ -293,9 +293,7 @@ def repairs_of(options: Json) -> dict[str, str]:
 
 
 def repaired_model(model: ModelProto, repairs: Mapping[str, str]) -> ModelProto:
-    """A copy in which nodes (by label) are done in other ways. Raises
-    UsageError if there is no such node or way for it.
-    """
+    """A copy with other ways for some nodes (by label). Raises UsageError if there is no such node or way for it."""
     graph = GraphCopy(model)
     for name, way in repairs.items():
         node = next((node for node in graph.nodes if label(node) == name), None)
@@ -311,7 +309,7 @@ def repaired_model(model: ModelProto, repairs: Mapping[str, str]) -> ModelProto:
 def wanted_repairs(
     draft: ProviderDraft, audit: Audit | None, numeric: NumericScope, host: Host | None, progress: Tell
 ) -> Instead | None:
-    """A request in which every wrong node that can be is done in another way; None if there is no such node.
+    """A request with a repair way for every wrong node that has one; None if there is no such node.
 
     Suspects are the nodes that the audit found wrong (``suspects_of``), and the first node after which the emulator
     differs from the CPU; all of a few nodes if the outputs differ and none of them could be named.
@@ -347,7 +345,8 @@ def wanted_repairs(
 def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
     """The nodes of wrong kernels; if the outputs are right on real inputs, only those with frequent deviations.
 
-    A deviation at a few places of the grid that real inputs do not reach is told, but not worth a slower type.
+    A deviation at a few places of the grid that real inputs do not reach is
+    reported, but does not justify a slower type.
     """
     wrong = [one for one in audit.kernels if one.verdict == KernelVerdict.WRONG]
     if is_right:
@@ -356,7 +355,7 @@ def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
 
 
 def done_otherwise(draft: ProviderDraft) -> dict[tuple[str, str], str]:
-    """The findings about nodes that are now done in another way, by (code, node), with the reason."""
+    """The findings about nodes that now have a repair way, by (code, node), with the reason."""
     repairs = repairs_of(draft.options)
     return {
         (code, node): f"it is done in another way: {WAYS[way].told}" for node, way in repairs.items() for code in _ABOUT
@@ -367,7 +366,7 @@ def done_otherwise(draft: ProviderDraft) -> dict[tuple[str, str], str]:
 _SECONDS = 300.0
 # Seconds for one trial, by how the compilation ended. A part that takes longer than "timed-out" counts as endless.
 _LONGEST = {"crashed": 60.0, "timed-out": 30.0}
-# In a run of at most so many operators, leaving out each single one is tried.
+# In a run of at most this many operators, each one is left out in turn.
 _SINGLY = 24
 _MODE = "htp_graph_finalization_optimization_mode"
 _MODES = ("3", "1", "2")

@@ -106,7 +106,7 @@ class BenchGraph(Protocol):
 
 
 class Ran(Record, kw_only=False):
-    """What became of one graph: ``answer`` is taken, refused, failed (to be finalized), crashed, timed-out or invalid.
+    """The result of one graph: ``answer`` is taken, refused, failed (to be finalized), crashed, timed-out or invalid.
 
     ``wanted`` holds the file's outputs on the CPU, ``got`` those on the emulator; both are empty if nothing ran, and
     ``why`` says why.

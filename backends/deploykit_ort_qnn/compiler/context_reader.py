@@ -48,7 +48,7 @@ _MOST = 4096
 
 
 class ContextReadError(Exception):
-    """The file is no context binary, or one of an unknown layout."""
+    """The file is not a context binary, or has an unknown layout."""
 
 
 class _Interface(ctypes.Structure):
@@ -63,7 +63,7 @@ class _Interface(ctypes.Structure):
 def read_context_binary(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """The build id, API versions, SoC and graphs of a binary. Raises ContextReadError.
 
-    ``say`` is told each next step, so that the parent knows in which one the process died. The library's handle is
+    ``say`` is called with each step, so that the parent knows in which one the process died. The library's handle is
     never freed: the process ends with the answer, and freeing could crash it.
     """
     say("loading the library")

@@ -87,8 +87,8 @@ def correctness(scope: NumericScope) -> Correctness:
     return replace(right, numbers=(*right.numbers, *(number.to_json() for number in numbers)))
 
 
-_SHOWN = 64  # results shown at once: so many more outputs hardly slow a model down
-_SEEN = 3  # for so many samples outputs are kept, for a page to show
+_SHOWN = 64  # intermediate results per run: this many more outputs hardly slow a model down
+_SEEN = 3  # samples whose outputs are kept for the page
 _LEAST_DB = 20.0  # below this a tensor on the emulator counts as different from the CPU's
 
 
@@ -195,7 +195,7 @@ def _judged(
     if beside.right is not True and is_faithful and device.beside(of_file).right is True:
         beside, quantization = device.beside(of_file), of_file
     beside = replace(beside, cost=f"{beside.cost}; {said}") if few else beside
-    # If the encodings lose too, their wider type is already told.
+    # If the encodings lose too, a wider type has already been advised.
     if beside.right and beside.is_short and original.quantization is not None and not original.quantization.wider:
         wider = original.wider()
         beside = replace(beside, cost=f"{beside.cost}; {wider}") if wider else beside

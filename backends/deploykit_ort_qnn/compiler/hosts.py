@@ -89,7 +89,7 @@ class Worker(Record):
             on_line=hear,
             memory=_memory(request, root),
         )
-        # If the vendor's libraries do not load, the compiler was not asked, so this is no answer about the model.
+        # If the vendor's libraries do not load, the compiler was not asked, so this says nothing about the model.
         unloadable = unloadable_library(log)
         if unloadable is not None:
             what = "the libraries of the QNN provider cannot be loaded on this machine"

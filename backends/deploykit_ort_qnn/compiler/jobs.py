@@ -60,7 +60,7 @@ def known_work(
     """The result of ``run``, or the kept one for the same question; in both cases the files are in ``scratch``.
 
     ``asked`` is the question without any path of this machine, ``inputs`` are the files and folders it depends on. A
-    folder stands for all files directly in it.
+    folder means all files directly in it.
     """
     if is_off():
         return run()

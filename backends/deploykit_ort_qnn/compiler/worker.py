@@ -151,7 +151,7 @@ def main(arguments: list[str]) -> int:
     request_path, result_path = arguments
     request = json.loads(Path(request_path).read_text("utf-8"))
     if request["action"] != "context":  # a context needs the vendor's library only, and importing takes half its time
-        import_module("onnxruntime")  # a missing module is no answer about the model, so it is not caught
+        import_module("onnxruntime")  # a missing module says nothing about the model, so it is not caught
     action, errors = _ACTIONS[request["action"]]
     try:
         result = {"ok": True, **action(request)}

@@ -296,7 +296,7 @@ def _on_other_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str
 def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, int], Affine]:
     """Grids with a little larger steps for the inputs of 16-bit Sigmoids that gate what they read.
 
-    Behind a convolution or pool QAIRT 2.51 makes one operator of x times Sigmoid(x). It is wrong at many heights and
+    After a convolution or pool QAIRT 2.51 fuses x times Sigmoid(x) into one operator. It is wrong at many heights and
     widths (34 of 160 tried), and at all of them if the Sigmoid's grid has its 0 in the middle. With x in other steps
     the two stay apart; the additional rounding moves a gate by an eighth of its own step.
     """

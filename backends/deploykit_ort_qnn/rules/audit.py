@@ -146,7 +146,7 @@ _VERDICTS = ("right", "wrong", "narrowed", "refused", "not judged")
 
 
 class Counted(Record):
-    """An audit that is part of a larger result, and how many nodes are done in another way than given."""
+    """An audit that is part of a larger result, and how many nodes have a repair way."""
 
     audit: Audit
     otherwise: int = 0

@@ -137,9 +137,10 @@ _OLD = "binaries of onnxruntime-qnn 1.22.2 (QAIRT 2.36.1, under Wine 8.0) run by
 
 
 class EnvironmentScope(Record):
-    """Who can compile here (``wheel``, ``qairt``, ``onnxruntime``; None for nobody), and the wheel that is planned.
+    """The compiler available here, None if there is none, and the wheel that is planned.
 
-    ``emulator`` is the provider whose emulator runs the compiled model.
+    ``installed`` holds the versions of ``wheel``, ``qairt`` and ``onnxruntime``; ``emulator`` is the provider whose
+    emulator runs the compiled model.
     """
 
     installed: Mapping[str, str] | None
@@ -360,7 +361,7 @@ def check_dlc(scope: DlcScope) -> Finds:
 
     Fix: list it with qairt-dlc-info of the SDK that will read it before anything is built on it
     """
-    # A missing DLC, or one with other types, is an error; a right one is told with its limits.
+    # A missing DLC, or one with other types, is an error; a right one is reported with its limits.
     if scope.why:
         yield _dlc_found(Severity.ERROR, f"no DLC was written: {scope.why}")
     elif scope.wrong:

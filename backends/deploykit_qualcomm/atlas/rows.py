@@ -207,7 +207,7 @@ COSTS = FOLDER / "costs.toml"
 
 
 class KernelVerdict(StrEnum):
-    """The verdict on one kernel. A ``narrowed`` one computes with fewer bits than asked, and is no further off."""
+    """The verdict on one kernel. A ``narrowed`` one computes with fewer bits than requested, and deviates no more."""
 
     RIGHT = "right"
     NARROWED = "narrowed"
@@ -216,7 +216,7 @@ class KernelVerdict(StrEnum):
     UNJUDGED = "not judged"
 
 
-# Operators with edges: a value near an edge may fall to its other side, which alone is no fault.
+# Operators with edges: a value near an edge may fall to its other side, which alone is not a fault.
 EDGED = frozenset(
     {"ArgMax", "ArgMin", "Cast", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "GridSample", "Hardmax"}
     | {"Less", "LessOrEqual", "Mod", "NonMaxSuppression", "NonZero", "Resize", "RoiAlign", "Round", "Shrink", "Sign"}

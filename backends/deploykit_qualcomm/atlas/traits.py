@@ -109,9 +109,7 @@ def _gated(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact | None, str]:
 
 
 def _settings(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    """Yields attributes: words and numbers as they are, of lists the
-    greatest, the least and the count; else the default.
-    """
+    """Yields attributes: texts and numbers, for lists the largest, the smallest and the count; else the default."""
     given = {**_defaults(node.op_type, facts.opset), **node.attributes}
     if given.get("mode") != "nearest":
         given.pop("nearest_mode", None)  # exporters write it beside every mode
@@ -334,8 +332,8 @@ def _places(how: str, rounding: str, size: int, made: int, factor: float) -> Ite
 def _largest_offset(graph: Grids, node: NodeFact, epsilon: float) -> Iterator[tuple[str, str]]:
     """Yields whether the largest offset of a BatchNormalization with a 32-bit bias turns into its negative.
 
-    The kernel counts it in steps of 2^-31 of its float32 value, where one
-    more than the greatest count is the least one.
+    The kernel counts it in steps of 2^-31 of its float32 value, in which the
+    largest count plus one wraps around to the smallest.
     """
     import numpy as np
 

@@ -78,7 +78,7 @@ def check_narrow_log(situation: Situation) -> Finds:
 
     Fix: widen its output encoding to a range of at least 4, or try --rewrite log-range
     """
-    # An error where it was seen, a warning for other releases, for which it is unknown. For ONNX Runtime's provider the
+    # An error for releases with which it was seen, a warning for the others. For ONNX Runtime's provider the
     # adapter's own rule (ORT009) reports it, because it knows the rewrites.
     version = sdk_of(situation).version
     seen = version.startswith(_LOG_SEEN_IN)
@@ -188,7 +188,7 @@ def check_range(plan: Float16Plan) -> Finds:
             },
         )
 
-    # With data, only the first tensor beyond float16 is told, not those that follow from it.
+    # With data, only the first tensor beyond float16 is reported, not those that follow from it.
     untold = plan.tensors - {name for name, found in reach.items() if found.magnitude > LARGEST_FLOAT16}
     made = [name for node in facts.nodes for name in node.outputs if name in untold]
     beyond = {name: peak for name, peak in plan.seen(made).items() if LARGEST_FLOAT16 < peak < math.inf}
@@ -234,7 +234,7 @@ def check_sums(plan: Float16Plan) -> Finds:
 
     Fix: write ReduceMean
     """
-    # Nothing is told if bounds prove that the sum fits.
+    # Nothing is reported if bounds prove that the sum fits.
     from deploykit.encodings.reach import proven_bounds
     from deploykit.rewrites.contract import load_transform
 

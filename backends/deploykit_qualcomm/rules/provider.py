@@ -33,7 +33,7 @@ __all__ = ["RULES"]
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64"
 _SEEN = Claim(Answerer.TOOLS, Confidence.OBSERVED, seen_with="2.51")
-_MOST_NODES = 20  # more names do not help; the count is told as well
+_MOST_NODES = 20  # more names do not help; the count is reported as well
 # Types of scale and input that an int32 bias allows, besides a uint8 scale.
 _NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))
 _NO_LAYERS = ("DequantizeLinear", "Constant", "ConstantOfShape", "Identity", "Cast", "Range")

@@ -105,7 +105,7 @@ def check_row(situation: Situation) -> Finds:
 
     Fix: split the axis: reshape it into two, work along the last one, then combine the parts
     """
-    # The data file lists the operators and their bytes per element; other axes are tiled and are no problem.
+    # The data file lists the operators and their bytes per element; other axes are tiled and do not matter.
     megabytes = situation.target.device.fact("vtcm_mb")
     if not isinstance(megabytes, int):
         return

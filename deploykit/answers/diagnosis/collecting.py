@@ -28,7 +28,7 @@ from deploykit.tables.known_errors import Catalog, KnownError, Observation, Tool
 __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
 
 _MOST_HITS = 2000  # most lines kept for one cause, and read with the same anchors; more are only counted
-_MANY_READS = 5_000  # after so many single reads, only a few more lines of each form are read: floods take time
+_MANY_READS = 5_000  # after this many single reads, only a few more lines of each form are read: floods take time
 _FEW_HITS = 4
 _ENOUGH = 10  # in such a flood, lines of new forms are read until each of their anchors occurred so often
 _MOST_ERROR_LINES = 400  # distinct lines of trouble; with more there is no all-clear
@@ -173,7 +173,7 @@ def _sought(catalog: Catalog, *, trouble: bool) -> _Sought:
     for text in (*FAILURES, *DOUBTS) if trouble else ():
         at(text)
     search = AnchorSearch(found)
-    # The last one stands for a line that begins with a level of trouble, whatever words it has.
+    # The last one represents a line that begins with a level of trouble, whatever words it has.
     targets = (*(found[anchor] for anchor in search.anchors), _Targets())
     return _Sought(
         search=search,
@@ -370,7 +370,7 @@ class _Collector:
             known.count += 1
 
     def _take_trouble(self, block: Block, index: int, position: int) -> ErrorLine | None:
-        """The entry for a line of trouble, not counted yet; None if the line is none, or if there are too many."""
+        """The entry for a line of trouble, not counted yet; None if the line is not one, or if there are too many."""
         text = text_around(block.lines[index], position)
         key = _VARIABLE.sub("#", text)
         known = self.seen.error_lines.get(key)

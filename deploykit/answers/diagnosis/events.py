@@ -132,7 +132,7 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
             return tool
     marks = [(mark, tool) for tool in tools for mark in tool.speaks]
     inner: Tool | None = None
-    stranger = False  # code of a package of no table failed: who called it is not to blame, unless it is the chain
+    stranger = False  # an unknown package failed: its caller is not to blame, unless that is part of the chain
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
         plain = line.replace("\\", "/")
         here = index == 0 or _FRAME.match(line)

@@ -45,7 +45,7 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
 
     A kind that says why comes before one that only says that something failed, a line of a failure before one of a
     doubt; warnings are used only if nothing else gives an answer. A failure of a tool outside the chain is named as its
-    own. ``wrote`` are the tools that left a mark in the log. None when there is nothing to say.
+    own. ``wrote`` are the tools that left a mark in the log. Returns None if there is no answer.
     """
     pairs = [(line, event_of(line, catalog)) for line in lines]
     severe = [pair for pair in pairs if pair[1].level in ("error", "")]
@@ -76,10 +76,9 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
 
 
 def end_of_first_step(lines: Collection[ErrorLine]) -> int:
-    """The line number at which the first failed process ended, by a Python
-    stack or a crash; ``sys.maxsize`` if none did.
+    """The line where the first failed process ended, by a Python stack or crash; ``sys.maxsize`` if none did.
 
-    An exception that led to another one is no end.
+    An exception that led to another one is not an end.
     """
     chained = {line.line for line in lines if _CHAINED.match(line.text)}
     for line in lines:
@@ -157,8 +156,9 @@ def _kinds(text: str, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKin
 
 
 def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
-    """The words with a number in the group ``code`` (or the system's text
-    for one) followed by its meaning in the tables.
+    """The captured words, with the meaning from the tables added to the number in the group ``code``.
+
+    The group may also hold the text that programs print for the number.
     """
     spelling = names.get("code", "")
     if _NUMBER.fullmatch(spelling):
@@ -171,7 +171,7 @@ def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
 
 
 def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, nobody: bool) -> Cause | None:
-    """Return a cause that names the tool outside the chain that wrote the first failure line, None if there is none.
+    """Return a cause that names the tool outside the chain that wrote the first failure line, or None.
 
     If no tool of the chain wrote the log, the lines above the failure are searched too.
     """

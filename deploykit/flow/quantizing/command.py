@@ -56,7 +56,7 @@ def quantize(
 ) -> Quantization:
     """Quantizes and writes ``out``; options of the request are the quantizer's own.
 
-    Raises UsageError for a request that makes no sense, ToolError if the quantizer fails or is not installed,
+    Raises UsageError for a request that is not valid, ToolError if the quantizer fails or is not installed,
     PackageError if ``out`` cannot be written.
     """
     check_place(out, force=force, kind=RESULTS)

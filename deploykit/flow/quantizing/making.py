@@ -454,7 +454,7 @@ class Making(Record, eq=False):
     def encodings(self, precision: str | None) -> Made:
         """Runs the requested quantizer, or the best installed one; with None it makes its first precision.
 
-        Raises UsageError for a request that makes no sense, InputError for a model that is already quantized or has no
+        Raises UsageError for a request that is not valid, InputError for a model that is already quantized or has no
         data, ToolError if the quantizer fails.
         """
         request, model, facts, target = self.given.request, self.given.model, self.given.facts, self.given.target
@@ -477,7 +477,7 @@ class Making(Record, eq=False):
         plan = picked.quantizer.plan(
             QuantizerAsked(precision=name, target=target, options=values, floats=unscaled_rows(facts))
         )
-        # Equal requests of several targets are made once; the plan holds all that a quantizer is told.
+        # Equal requests of several targets are made once; the plan holds everything a quantizer is given.
         key = ("quantized", repr((plan, values, calibration)), Same(model))
 
         def make() -> Made:

@@ -25,7 +25,7 @@ __all__ = ["AUTO", "quantized_situation", "quantizes"]
 
 AUTO = "auto"
 NONE = "none"
-"""The name that stands for no quantizer: the target's own tools calibrate."""
+"""The name that means no quantizer: the target's own tools calibrate."""
 
 
 def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWork, tell: Tell) -> Situation:
