@@ -73,10 +73,12 @@ def container(path: Path, model: bytes, times: int = 1) -> Path:
 
 
 def netd(width: int) -> bytes:
-    """A buffer whose graphs, tensors and scales are lists of ``width`` entries that all point to one and the same."""
-    data = bytearray(8 + 4 + 4)
+    """A buffer whose graphs and tensors are lists of ``width`` entries that all point to one."""
+    root, graphs = 16, 24
+    tensors = (graph := graphs + 4 + 4 * width) + 12
+    tensor = tensors + 4 + 4 * width
+    data = bytearray(tensor + 8)
     data[12:16] = b"NETD"
-    tables: list[int] = []
 
     def table(fields: dict[int, int], at: int) -> None:
         """Fields of a table at ``at``, its list of offsets behind the buffer so far."""
@@ -86,26 +88,21 @@ def netd(width: int) -> bytes:
         for field in range(max(fields) + 1):
             data.extend(struct.pack("<H", fields[field] - at if field in fields else 0))
         data[at : at + 4] = struct.pack("<i", at - place)
-        tables.append(at)
 
-    def entries(to: int) -> int:
-        """A list of entries that all point to ``to``, which lies behind it."""
-        at = len(data)
-        data.extend(struct.pack("<I", width))
-        for _ in range(width):
-            data.extend(struct.pack("<I", (to - len(data)) % (1 << 32)))
-        return at
-
-    root, graph, tensor = 16, 24, 36
-    data.extend(bytes(64))
-    graphs, tensors = entries(graph), entries(tensor)
-    data[8:12] = struct.pack("<I", root - 8)
-    for at, target in ((root + 4, graphs), (graph + 8, tensors)):
-        data[at : at + 4] = struct.pack("<I", target - at)
+    for at, to in ((graphs, graph), (tensors, tensor)):
+        data[at : at + 4] = struct.pack("<I", width)
+        for place in range(at + 4, at + 4 + 4 * width, 4):
+            data[place : place + 4] = struct.pack("<I", to - place)
+    for at, to in ((8, root), (root + 4, graphs), (graph + 8, tensors)):
+        data[at : at + 4] = struct.pack("<I", to - at)
     table({0: root + 4}, root)
     table({2: graph + 8}, graph)
-    table({9: tensor + 4}, tensor)
+    data[tensor + 4 : tensor + 8] = struct.pack("<I", 0x408)
+    table({6: tensor + 4}, tensor)
     return bytes(data)
+
+
+ROOM = "its lists hold more than there is room for"
 
 
 @pytest.mark.parametrize("width", [40_000])
@@ -114,9 +111,17 @@ def test_lists_of_a_container_that_point_to_one_another(width: int, tmp_path: Pa
     path = container(tmp_path / "m.dlc", netd(width))
     assert path.stat().st_size < 1 << 20
     began = time.process_time()
-    with pytest.raises(InputError, match="not a DLC of a known form"):
+    with pytest.raises(InputError, match="not a DLC of a known form") as caught:
         read_dlc(path)
-    assert time.process_time() - began < 5
+    assert caught.value.why == ROOM and time.process_time() - began < 5
+
+
+def test_as_many_entries_as_a_container_has_room_for(tmp_path: Path) -> None:
+    """An entry takes four bytes: 30 fit into 126 bytes, and 42 do not into 134."""
+    assert read_dlc(container(tmp_path / "m.dlc", netd(5))).graphs == 5
+    with pytest.raises(InputError) as caught:
+        read_dlc(container(tmp_path / "n.dlc", netd(6)))
+    assert caught.value.why == ROOM
 
 
 def test_members_of_a_container_that_share_their_bytes(tmp_path: Path) -> None:

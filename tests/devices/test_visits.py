@@ -2,8 +2,11 @@
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from deploykit.backend.on_device import DeviceFile, DeviceJob
-from deploykit.devices.connection import connection_to
+from deploykit.devices.connection import Connection, connection_to
 from deploykit.devices.places import DeviceRow
 from deploykit.devices.visit import Visit, visiting
 from deploykit.errors import ToolError, UsageError
-from told import check_file
+from told import check_file, check_told
 
 PROGRAM = b"""#!/bin/sh
 mkdir -p out
@@ -129,6 +132,27 @@ def test_what_a_client_says_before_it_reached_a_device(tmp_path: Path) -> None:
         return [str(caught.value.what), *(f"  {name}: {words}" for name, words in told.items() if words)]
 
     check_file(Path(__file__).with_name("clients.told"), refused)
+
+
+def test_what_a_device_is_given_to_do(tmp_path: Path) -> None:
+    """The whole script of each step, with its bounds of time, at a place whose shell keeps it and fails."""
+    shell, told = tmp_path / "shell", dict[str, list[str]]()
+    shell.write_text('#!/bin/sh\nprintf %s "$1" > "$0.told"\nexit 3\n', "utf-8")
+    shell.chmod(0o755)
+    given: Any = {"folder": "in to", "environment": {"A": "b c"}, "log": tmp_path / "log", "timeout": 90.0}
+    steps: dict[str, Callable[[Connection], object]] = {
+        "ask": lambda there: there.ask("echo one", timeout=5.0),
+        "ask, without a limit of its own": lambda there: there.ask("echo one"),
+        "push": lambda there: there.push({"a b": shell}, "in to", tmp_path / "in.tar", "echo then"),
+        "pull": lambda there: there.pull(["y", "z z"], "out of", tmp_path, tmp_path / "out.tar", "echo also"),
+        "run": lambda there: there.run(("./go", "a b"), **given),
+    }
+    for kind, (step, asked) in product(("local", "ssh"), steps.items()):
+        with pytest.raises(ToolError):
+            asked(replace(connection_to("local", folder=""), kind=kind, words=(str(shell),)))
+        script = (tmp_path / "shell.told").read_text("utf-8")
+        told[f"{kind}: {step}"] = re.sub(r"deploykit-end-\w+", "END", script).splitlines()
+    check_told(Path(__file__).with_name("scripts.told"), told)
 
 
 def test_answers_are_short_and_so_are_their_lines(tmp_path: Path) -> None:

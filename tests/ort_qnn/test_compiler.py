@@ -17,7 +17,7 @@ from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system.processes import ProgramEnd
 from deploykit_ort_qnn.compiler import jobs as module
 from deploykit_ort_qnn.compiler import worker as child
-from deploykit_ort_qnn.compiler.graphs import parse_graph, parse_schematic
+from deploykit_ort_qnn.compiler.graphs import QnnTensor, parse_graph, parse_schematic
 from deploykit_ort_qnn.compiler.hosts import Work
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both, known_work, write_dlc
 from emulator import execute_model
@@ -197,6 +197,30 @@ def test_a_schematic_of_another_form_is_refused(text: str) -> None:
 def test_a_graph_of_another_form_is_refused(bad: object) -> None:
     with pytest.raises(InputError, match="graph of a known form"):
         parse_graph(bad, where="g.json", name="g")
+
+
+def test_a_graph_is_read_with_the_real_grids_of_its_tensors() -> None:
+    """Types and roles by their numbers; scale and offset are those of a tensor only where they are for all of it."""
+    grid = {"scale": 0.5, "offset": -3}
+    told = {
+        "x": {"type": 0, "data_type": 0x408, "dims": [1, 4], "quant_params": {"definition": 1, "encoding": 0}},
+        "w": {"type": 4, "data_type": 0x308, "dims": [4], "quant_params": {"definition": 1, "encoding": 1}},
+        "v": {"type": 3, "data_type": 0x416, "quant_params": {"definition": 0, "encoding": 0}},
+        "f": {"type": 1, "data_type": 0x216, "dims": [], "quant_params": {"definition": 1, "encoding": 0}},
+        "i": {"type": 9, "data_type": 0x32},
+    }
+    for tensor in told.values():
+        tensor.get("quant_params", {})["scale_offset"] = grid  # type: ignore[attr-defined]
+    node = {"n": {"type": "Relu", "input_names": ["x"], "output_names": ["v", "f"]}}
+    graph = parse_graph({"graph": {"tensors": told, "nodes": node}}, where="g.json", name="g")
+    assert graph.tensors == {
+        "x": QnnTensor("uint8", "input", (1, 4), "per-tensor", 0.5, 3, fixed=True),
+        "w": QnnTensor("int8", "static", (4,), "per-channel", fixed=True),
+        "v": QnnTensor("uint16", "native", (), fixed=True),
+        "f": QnnTensor("float16", "output", ()),
+        "i": QnnTensor("int32", "other", ()),
+    }
+    assert [(one.name, graph.producers[made].name) for made, (one,) in (("v", graph.consumers["x"]),)] == [("n", "n")]
 
 
 ASKED: dict[str, Any] = {"options": {"soc_model": "57"}, "entries": {}}

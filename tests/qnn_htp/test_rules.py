@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
 from deploykit_qnn_htp import backend
 from deploykit_qnn_htp.commands import listed_step
-from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, draft_of, float16_plan, route_row
+from deploykit_qnn_htp.draft import (
+    ConversionDraft,
+    Intent,
+    RouteCandidate,
+    draft_of,
+    float16_plan,
+    load_routes,
+    route_row,
+)
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
 from deploykit_qnn_htp.selection import mixed_support, select_route
@@ -28,6 +37,7 @@ from deploykit_qualcomm.tables import tables
 from rule_cases import check_pairs
 from tables import each_row
 from text_models import text_model
+from told import check_told
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -180,6 +190,29 @@ CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
 
 def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES)
+
+
+def test_what_is_told_of_every_route() -> None:
+    """Of gaps, mixes, blocks and what has no entries, by each route of the table, with how it is handled there."""
+    drafts = {
+        "gaps": draft("mlp", "bq-w4a16.v0.6.1"),
+        "a mix": mixed(),
+        "an explicit mix": mixed("explicit"),
+        "a mix on 2.51": mixed(sdk="2.51"),
+        "integers": integer(),
+        "integers in 2.0.0": draft("cnn", "w8a16.v2.0.0"),
+        "2-bit blocks": draft("mlp", "bq-w2a16-zpshift.v1.0.0"),
+        "float weights": draft("mlp", "wfp8a8.v2.0.0"),
+        "to be calibrated": draft("cnn", precision="w8a16"),
+    }
+    found = dict[str, list[str]]()
+    for (name, made), row in product(drafts.items(), load_routes().route):
+        told = ROUTE_RULES.run(RouteCandidate(draft=made, route=row))
+        found[f"{name}, {row.id}"] = [
+            f"{one.severity} {one.code} {one.subject.name}: {one.message}" + f"; {one.handled}" * bool(one.handled)
+            for one in told
+        ]
+    check_told(Path(__file__).with_name("routes.told"), found)
 
 
 def test_signed_integers_have_a_kernel_beside_float16() -> None:

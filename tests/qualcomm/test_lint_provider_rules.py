@@ -23,9 +23,9 @@ def layer(op: str, shape: str, weight: str, stored: dict[str, Any], out: str) ->
     return ep(graph, stored={**SCALE, **stored}, opset=21)
 
 
-def blocked(size: int, op: str = "MatMul (xd, w)") -> Case:
-    """A 4-bit weight in blocks along the first axis, its scales stored in float."""
-    stored = {"wq": ("int8", (48, 4), 1), "ws": ("float", (48 // size, 4), 0.1), "wz": ("int8", (48 // size, 4), 0)}
+def blocked(size: int, op: str = "MatMul (xd, w)", kind: str = "int8") -> Case:
+    """A weight in blocks along the first axis, its scales stored in float."""
+    stored = {"wq": (kind, (48, 4), 1), "ws": ("float", (48 // size, 4), 0.1), "wz": (kind, (48 // size, 4), 0)}
     weight = f"w = DequantizeLinear <axis = 0, block_size = {size}> (wq, ws, wz)"
     return layer(op, "1,48", weight, stored, "1,4")
 
@@ -134,6 +134,7 @@ def test_triggering_and_clean(lint: Lint) -> None:
 
 LARGE = {"graph": RELU, "described": {"w": (50_000, 35_001)}}
 LINEAR = ep("g (float[1,48] x) => (float[1,4] y) { y = Gemm (x, w) }", stored={"w": ("float", (48, 4), 1.0)})
+BLOCKS = {"scale": [[0.1] * 4] * 3, "axis": 1}
 DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0, 3.0, 4.0]]}}}
 
 
@@ -142,7 +143,13 @@ DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0,
     ("QNN234", blocked(16), "", ""),
     ("QNN235", lpbq("MatMul (xd, w)", columns=33), "warning", "3 blocks of 16 for 33 columns"),
     ("QNN235", lpbq("MatMul (xd, w)", columns=32), "", ""),
-    ("QNN234", blocked(6), "error", ""),
+    # What an encoding says of the width, too.
+    ("QNN234", {**LINEAR, "encodings": {"w": {**BLOCKS, "type": "int2", "block": 16}}}, "", ""),
+    ("QNN234", {**LINEAR, "encodings": {"w": {**BLOCKS, "type": "int2", "block": 24}}}, "error", "a multiple of 16"),
+    ("QNN234", blocked(4), "", ""),
+    ("QNN234", blocked(6), "error", "blocks of 6 with 8 bits, a multiple of 4 is taken"),
+    ("QNN234", blocked(24, kind="int4"), "", ""),
+    ("QNN234", blocked(12, kind="int4"), "error", "blocks of 12 with 4 bits, a multiple of 8 is taken"),
     # Weights count at the width that they will have: a parameter of int8 takes half of what float16 takes.
     ("QNN274", {**LARGE, "encodings": {"w": {"type": "int8"}}}, "", ""),
     ("QNN274", {**LARGE, "encodings": {"w": {"type": "int16"}}}, "warning", "about 3.50 GB"),

@@ -9,6 +9,8 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.flow.cure import Rewriting, rewrite
+from deploykit.model.graph import GraphCopy
+from deploykit.rewrites.fold import fold
 from sample_models.feeds import random_feeds
 from tables import each_row
 from text_models import text_model
@@ -62,6 +64,19 @@ def test_what_hands_on_or_is_constant_goes(given_: str, body: str, before: str, 
     done = simplified(text_model(given_, body, **STORED), entries(before) if before else None)
     assert ops(done) == left
     assert after is None or (done.encodings is not None and set(done.encodings.entries) == {*after.split()})
+
+
+@each_row(
+    ("body", "size", "folded"),
+    ("c = Identity (w)", 1024, 1),
+    ("c = Identity (w)", 1025, 0),  # a weight that is shared would be stored twice
+    ("c = Tile (w, four)", (1 << 20) + 1, 1),
+    ("c = Tile (w, five)", (1 << 20) + 1, 0),
+)
+def test_results_are_stored_up_to_a_size_or_four_times_what_they_are_made_of(body: str, size: int, folded: int) -> None:
+    stored: dict[str, Any] = {"w": np.ones(size, np.float32), "four": [4], "five": [5]}
+    model = text_model("float[1] x", f"{body}  y = Add (x, c)", "y", **stored)
+    assert fold(GraphCopy(model)) == folded
 
 
 NAME = "inline-control-flow"

@@ -15,7 +15,7 @@ from sums import flat
 
 TESTS = Path(__file__).parents[1]
 EXPECTED: Mapping[str, list[str]] = tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8"))
-"""Severity, subject, message, hint and evidence of every finding of a triggering case, by code and in order."""
+"""Severity, subject, message, hint, evidence and how it is handled: every finding of a triggering case, by code."""
 _FOLDER = re.compile(r"/\S*/(?=[^/\s])")
 _CODE = re.compile(r"[A-Z]{2,3}\d{3}")
 
@@ -62,6 +62,7 @@ def check_pairs(
         said = [
             _FOLDER.sub("", f"{f.severity} {f.subject.kind} {f.subject.name}: {f.message}; next: {f.hint}")
             + f"; {flat(f.to_json()['evidence'], 3)}".removesuffix("; {}")
+            + (f"; handled: {f.handled}" if f.handled else "")
             for f in triggered
         ]
         if said != EXPECTED.get(code):
