@@ -46,14 +46,14 @@ _floats = path("--float-tensors", "FILE", "Names of tensors meant to be float16 
 _precision = option("--precision", "NAME", "Without encodings: make them from the data, for instance w8a8.")
 
 
-def _samples(least: int, words: str) -> Callable[[F], F]:
-    return option("--samples", "N", f"At most that many{words}.", type=click.IntRange(min=least))
+def _samples(words: str) -> Callable[[F], F]:
+    return option("--samples", "N", f"At most that many{words}.", type=click.IntRange(min=1))
 
 
 @command.command("simulate", short_help="What the quantized model gives, as AIMET simulates it.")
 @argument("model")
 @path("--encodings", "FILE", "AIMET encodings 0.6.1, 1.0.0 or 2.0.0.", required=True)
-@options(_floats, _data, _samples(1, ", spread over the data"), _seed)
+@options(_floats, _data, _samples(", spread over the data"), _seed)
 @option("--min-sqnr", "DB", "Fail when any output is below.", type=float)
 @option("--max-box-error", "PX", "Fail when boxes are farther off on average.", type=float)
 @option("--min-cosine", "RATIO", "Fail when an embedding is below.", type=float)
@@ -155,7 +155,7 @@ def _evaluation_text(found: Evaluation, slices: bool) -> str:
 
 @command.command("layers", short_help="What each layer costs.")
 @argument("model")
-@options(_encodings, _precision, _floats, _data, _samples(1, "; 8 by default"), _seed)
+@options(_encodings, _precision, _floats, _data, _samples("; 8 by default"), _seed)
 @option("--seconds", "S", "Stop measuring then; ask again to go on.", type=click.FloatRange(min=0))
 @flag("--fresh", "Measure everything again, not only what an earlier run left open.")
 @option("--top", None, "Rows of each table.", type=click.IntRange(min=1), default=20, show_default=True)
@@ -222,7 +222,7 @@ def _layers_text(found: Sensitivity, top: int) -> str:
 @argument("model")
 @argument("candidate", required=False)
 @path("--encodings", "FILE", "Compare with MODEL's own simulation instead.")
-@options(_data, _samples(1, "; random: 2 by default"), _seed)
+@options(_data, _samples("; random: 2 by default"), _seed)
 @option("--threshold", "DB", "Below it a tensor is off.", "threshold_db", type=float, default=20.0, show_default=True)
 @option(
     "--time-limit",
@@ -275,7 +275,7 @@ def _located_text(found: Located) -> str:
 @command.command("ladder", short_help="Which precision next; --raise: the fewest wider layers.")
 @argument("model", metavar="MODEL|FILE", required=False)
 @option("--goal", None, "right (the default), kept>=95%, sqnr>=30; with a metric drop<=1%, metric>=0.75.")
-@options(_data, _samples(1, "; 16 by default, 8 with --raise"))
+@options(_data, _samples("; 16 by default, 8 with --raise"))
 @option("--target", "DEVICE", "Raise only to types that this device mixes with integers.")
 @option("--sdk", "VERSION", "With --target: series (2.33) or build.")
 @option("--metric", "MODULE:FUNCTION", "Your own measure (docs/quantize.md).")

@@ -35,7 +35,7 @@ from deploykit.findings.rules import Registry
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import core_registries
 from deploykit.tables.devices import Device, Fact
-from deploykit_qualcomm.rules.registries import REGISTRIES
+from deploykit_qualcomm.rules.registries import CONVERTERS, PROVIDER, SHARED
 from rule_cases import cases
 from stub_backend import ROW, StubBackend
 from tables import each_row
@@ -193,7 +193,7 @@ def install(folder: Path, package: str, text: str) -> None:
 
 NAMESPACES = (
     (deploykit, core_registries()),
-    (deploykit_qualcomm, REGISTRIES),
+    (deploykit_qualcomm, (*SHARED, *CONVERTERS, *PROVIDER)),
     (deploykit_qnn_htp, load_backend("qnn-htp").registries()),
     (deploykit_ort_qnn, load_backend("ort-qnn").registries()),
     (deploykit_vitis_ai, load_backend("vitis-ai").registries()),

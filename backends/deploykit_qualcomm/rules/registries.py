@@ -47,9 +47,6 @@ SHARED: tuple[Registry[Any], ...] = (
     options.RULES,
 )
 
-# Every registry of this package.
-REGISTRIES: tuple[Registry[Any], ...] = (*SHARED, *CONVERTERS, *PROVIDER)
-
 # Codes of rules that another rule replaced, with its code.
 RESERVED: Mapping[str, str] = {
     "QNN201": "DK001",
