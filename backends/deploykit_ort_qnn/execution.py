@@ -66,7 +66,8 @@ _PLUGIN = {
     "built_in": {"backend_path": "capi/libQnnHtp.so"},
 }
 _MADE_UP_SECONDS = 120.0  # results on made-up inputs judge nothing, so nobody should wait half an hour for them
-_DURATION = re.compile(r" \(\d+ us\)$")
+# The time at the start of a line, and how long a stage took.
+_TIMES = re.compile(r"^\d{4}[^ ]* [^ ]* (?=.* )| \(\d+ us\)$")
 
 
 def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -> Execution:
@@ -80,8 +81,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         )
     wheel = installed if host is None else host.identity
     emulator = installed if host is None or host.emulator is None else host.identity
-    scope = EnvironmentScope(installed=wheel, planned=draft.wheel, emulator=emulator)
-    environment = ENVIRONMENT_RULES.run(scope)
+    environment = ENVIRONMENT_RULES.run(EnvironmentScope(installed=wheel, planned=draft.wheel, emulator=emulator))
     if wheel is None or wheel["wheel"] != draft.wheel.version:
         return Execution(findings=environment)
     job = _job(package, draft, plan, host)
@@ -94,10 +94,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
     record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
     if not outcome.ok:
         (package / "logs").mkdir(exist_ok=True)
-        # Drops the time at the start of each line, and how long a stage took.
-        dated = [line[:4].isdigit() and line.count(" ") > 2 for line in outcome.log]
-        plain = [line.split(" ", 2)[2] if has else line for line, has in zip(outcome.log, dated, strict=True)]
-        text = "".join(_DURATION.sub("", line) + "\n" for line in plain) or "\n"
+        text = "".join(_TIMES.sub("", line) + "\n" for line in outcome.log) or "\n"
         (package / "logs" / "compile.log").write_text(text, "utf-8")
         refused = Compilation(state=Compiled.REFUSED, by=by, why=outcome.status.removeprefix("refused"))
         return Execution(
@@ -129,19 +126,13 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
     if audit is not None:
         record["audit"] = {"level": audit.level, "by": audit.by, "kernels": dict(audit.counts)}
     instead = wanted_repairs(draft, audit, numeric, host, progress)
-    left = {
-        AUDIT: audit is not None,
-        EXPECTED_FILE: (package / EXPECTED_FILE).is_file(),
-        NUMBERS: ran,
-        DLC: dlc is not None and not dlc.why,
-    }
-    left[TIMELINE] = estimate is not None and bool(estimate.timeline)
+    left = (path for path in (AUDIT, EXPECTED_FILE, NUMBERS, DLC, TIMELINE) if (package / path).is_file())
     if draft.max_time_us:
         findings += BUDGET_RULES.run(TimeBudget(most_us=draft.max_time_us, estimate=estimate))
     findings += (*precision, *NUMERIC_RULES.run(numeric), *(DLC_RULES.run(dlc) if dlc is not None else ()))
     return Execution(
         executed=("compile", "emulate") if ran else ("compile",),
-        outputs=(*outcome.files, EVIDENCE, *(path for path, is_there in left.items() if is_there)),
+        outputs=(*outcome.files, EVIDENCE, *left),
         record=record,
         findings=(*findings, *(audit.findings if audit is not None else ())),
         compiled=Compilation(state=Compiled.YES, by=by),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from functools import partial
@@ -161,6 +162,8 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point ``deploykit``."""
+    # NumPy's threads spin after each small product; with one of them sums are the same on every machine.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A letter that a terminal or a pipe lacks is written as its number instead of failing.

@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median
 
 from deploykit.accuracy.latency import TraceEvent, operator_times
-from deploykit.answers.diagnosis.names import mangle
 from deploykit.backend.on_device import MeasuredOperator
 from deploykit.errors import InputError
 from deploykit.findings.records import Json, Published, Record
@@ -47,6 +46,8 @@ class Origins(Record, dict=True):
         """Maps each name, and its spelling by converters, to the name; if two
         share a spelling, the first in the model wins.
         """
+        from deploykit.answers.diagnosis.names import mangle
+
         spelled = {mangle(name): name for name in reversed(list(self.nodes))}
         return spelled | {name: name for name in self.nodes}
 

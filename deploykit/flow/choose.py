@@ -12,6 +12,7 @@ from functools import partial
 
 from onnx import ModelProto
 
+from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Known, Session, run_chain
@@ -69,7 +70,8 @@ class WayChoice(Record):
 class Explored(Record, eq=False):
     """The ways that were built, the winner, the encodings' own simulation, and the data ``known`` for all of them.
 
-    ``wider`` simulates which wider type keeps more. All is empty if there was nothing to choose from.
+    ``judge`` has judged them, and ``wider`` simulates which wider type keeps more. There are no ways if there was
+    nothing to choose from.
     """
 
     built: tuple[BuiltWay, ...] = ()
@@ -77,6 +79,7 @@ class Explored(Record, eq=False):
     choice: WayChoice = WayChoice()
     reference: Verdict | None = None
     known: Known = field(default_factory=Known)
+    judge: Judge | None = None
     wider: Callable[[], str] = str
 
 
@@ -199,25 +202,25 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
     samples, model = samples_of(situation, shared), lean_weights(situation.model)
     end = None if situation.tail is None else ModelProto.FromString(situation.tail)
 
-    def simulated() -> Verdict:
+    def simulated() -> tuple[Judge, Verdict]:
         if facts.is_qdq:
             from deploykit.encodings.qdq import extract_qdq
 
             tell("simulating the pairs of the model")
             taken = extract_qdq(model, saturate=True)
-            return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=end)[1]
+            return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=end)
         tell("simulating float16")
         # Tensors that are float16 in the file are rounded so anyway.
         half, tensors = Float("float16"), facts.tensors.items()
         entries = {name: Encoding(name, half) for name, tensor in tensors if tensor.dtype == "float"}
         halves = EncodingSet(version="", entries=entries)
-        _, verdict = fit_judge(model, facts, halves, samples, end=end)
+        judge, verdict = fit_judge(model, facts, halves, samples, end=end)
         # Kernels may keep more than float16 inside, and saturate instead of overflowing: a no proves nothing.
         why = f"not judged: rounded to float16 everywhere, {verdict.reason}"
-        return replace(verdict, right=None, reason=why) if verdict.right is False else verdict
+        return judge, replace(verdict, right=None, reason=why) if verdict.right is False else verdict
 
-    verdict = shared.once(("as it is", Same(situation.model.proto), samples), simulated)
-    return ChosenWay(situation, samples=samples, halves=verdict)
+    judge, verdict = shared.once(("as it is", Same(situation.model.proto), samples), simulated)
+    return ChosenWay(situation, samples=samples, halves=verdict, explored=Explored(judge=judge))
 
 
 def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
@@ -338,7 +341,15 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
     # Simulated only if the winner also loses too much.
     if reference is not None and won is not None and won.verdict is not None and won.verdict.is_short:
         reference = replace(reference, wider=wider())
-    return Explored(built=tuple(built), winner=won, choice=choice, reference=reference, known=ground.known, wider=wider)
+    return Explored(
+        built=tuple(built),
+        winner=won,
+        choice=choice,
+        reference=reference,
+        known=ground.known,
+        judge=ground.judge,
+        wider=wider,
+    )
 
 
 def _order(ground: Ground, support: MixedSupport) -> Names:

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.accuracy.judge.judge import outputs_of
 from deploykit.accuracy.judge.kinds import DetectionSet, detection_sets
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Execution, PackageFile, Seen, TextFile
 from deploykit.backend.status import PackageStatus
 from deploykit.errors import DeploykitError
 from deploykit.findings import Findings
-from deploykit.findings.records import Feeds, Json, Names, replace
+from deploykit.findings.records import Arrays, Json, Names
 from deploykit.flow.choose import run_of
 from deploykit.flow.plan import Decision
 from deploykit.model.facts import GraphChange
@@ -63,7 +63,7 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json
         return None
     from deploykit.report.detections import draw_detections, picture_in
 
-    feeds = (samples.feeds if execution.seen is None else execution.seen.feeds)[:3]  # as many as a page shows
+    feeds = samples.feeds[:3] if execution.seen is None else execution.seen.feeds  # as many as a page shows
     shown = picture_in(feeds[0]) if feeds else None
     if shown is None or samples.of_inputs[shown.input].label not in (Label.GIVEN, Label.RECORDED):
         return None
@@ -71,20 +71,22 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json
         after = _after(decision, execution, groups[0], feeds)
         if after is None:
             return None
-        session = Session(lean_weights(decision.given.model))
-        outputs = tuple(map(session.run, feeds))
-        before = Seen(by="the model as it was given", feeds=tuple(feeds), outputs=outputs)
+        model = lean_weights(decision.given.model)
+        outputs = tuple(outputs_of(model, feeds, decision.chosen.explored.judge))
+        before = Seen(by="the model as it was given", feeds=feeds, outputs=outputs)
         return draw_detections(groups[0], before, after)
     except DeploykitError:
         return None
 
 
-def _after(decision: Decision[Any, Any], execution: Execution, group: DetectionSet, feeds: Feeds) -> Seen | None:
+def _after(
+    decision: Decision[Any, Any], execution: Execution, group: DetectionSet, feeds: tuple[Arrays, ...]
+) -> Seen | None:
     """The outputs of the run; else those of a simulation, if there are encodings; else None."""
     seen = execution.seen
     if seen is not None and set(group.outputs) <= set(seen.outputs[0]):
-        return replace(seen, feeds=tuple(feeds), outputs=seen.outputs[: len(feeds)])
+        return seen
     if decision.chosen.situation.encodings is None:
         return None
     outputs = tuple(run_of(decision.chosen, feeds))
-    return Seen(by="simulation", feeds=tuple(feeds), outputs=outputs) if set(group.outputs) <= set(outputs[0]) else None
+    return Seen(by="simulation", feeds=feeds, outputs=outputs) if set(group.outputs) <= set(outputs[0]) else None

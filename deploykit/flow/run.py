@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.judge.judge import Judge, outputs_of
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import Original, fit_judge, without_rounding
@@ -62,12 +62,12 @@ def execute(
                 model, facts, encodings = taken.model, facts_of(taken.model), taken.encodings
             elif (floats := without_rounding(model)) is not model:
                 model, facts = floats, facts_of(floats)
-            if encodings is None:
-                return Original(judge=Judge(model, facts, samples, same_graph=True))
-            if samples.may_judge and (reference is None or samples.label is Label.DERIVED):
+            if encodings is not None and samples.may_judge and (reference is None or samples.label is Label.DERIVED):
                 judge, lost = fit_judge(model, facts, encodings, samples)
                 return Original(judge=judge, quantization=lost)
-            return Original(judge=Judge(model, facts, samples), quantization=reference, wider=explored.wider)
+            known, alone = outputs_of(model, samples.varied, explored.judge), encodings is None
+            judge = Judge(model, facts, samples, same_graph=alone, reference=known)
+            return Original(judge=judge, quantization=None if alone else reference, wider=explored.wider)
         except DeploykitError:  # it does not run on the CPU
             return None
 

@@ -102,7 +102,7 @@ def png(pixels: npt.NDArray[np.uint8], *, longest: int) -> bytes:
     color = 0 if small.shape[2] == 1 else 2
     parts = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0)),
-        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        (b"IDAT", zlib.compress(rows.tobytes())),
         (b"IEND", b""),
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(

@@ -1,11 +1,13 @@
 """The child process: a compilation ends in a plain outcome, whatever happens to it, and leaves no half-made files."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.findings.records import Arrays
 from deploykit.system.processes import ProgramEnd
 from deploykit_ort_qnn.compiler import jobs as module
 from deploykit_ort_qnn.compiler import worker as child
@@ -178,6 +181,32 @@ def test_a_model_that_cannot_run_is_a_tool_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", **{"0:x": np.zeros(1, np.float32)})  # type: ignore[arg-type]
     with pytest.raises(ToolError, match=r"model\.onnx"):
         execute_model(tmp_path, "model.onnx", tmp_path / "in.npz", provider="cpu")
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_inputs_are_shared_where_a_processor_is_free(
+    dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = os.getpid()
+
+    def run(_names: None, feed: Arrays) -> list[Any]:
+        if dies and os.getpid() != here:
+            os._exit(3)
+        return [feed["x"] + 1, np.array(os.getpid())]
+
+    outputs = [SimpleNamespace(name="y"), SimpleNamespace(name="pid")]
+    emulator = SimpleNamespace(get_outputs=lambda: outputs, run=run)
+    monkeypatch.setattr(child, "npu_session", lambda *_, **__: emulator)
+    monkeypatch.setattr(child, "_WORTH", 1e-12)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(100_000))
+    given: Any = {f"{index}:x": np.array(index) for index in range(11)}
+    np.savez(tmp_path / "in.npz", **given)
+    paths = {"inputs": str(tmp_path / "in.npz"), "outputs": str(tmp_path / "out.npz")}
+    asked = {"provider": "npu", "model": "c.onnx", "options": {}, "seconds": 60.0, "memory": 1 << 50, **paths}
+    assert child.run_both({"runs": [asked]}) == {}
+    with np.load(tmp_path / "out.npz") as made:
+        assert [int(made[f"{index}:y"]) for index in range(11)] == list(range(1, 12))
+        assert len({int(made[f"{index}:pid"]) for index in range(11)}) == (1 if dies else 2)
 
 
 @each_row(

@@ -91,7 +91,9 @@ def answer(folder: Path, asked: str, how: dict[str, Any], outcome: CompileOutcom
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "compile_model", compiled)
         patch.setattr(module, "compare", compared)
-        patch.setattr(module, "write_dlc", lambda *_: "" if dlc is True else dlc)
+        patch.setattr(
+            module, "write_dlc", lambda _, path, *__: str(path.write_bytes(b"") or "") if dlc is True else dlc
+        )
         patch.setattr(module, "dlc_scope", lambda _: DlcScope(metadata="a graph"))
         patch.setattr(module, "installed_wheel", lambda: here if here["wheel"] else None)
         patch.setattr(module, "toolchain_host", lambda _: None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -20,7 +20,7 @@ import onnx
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
-from deploykit.findings.records import Arrays, Numbers, Record, Shape, Tell, field
+from deploykit.findings.records import Arrays, Numbers, Record, Shape, Tell, field, grouped
 from deploykit.model.nodes import copy_of
 from deploykit.model.operators import QUANTIZERS
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
@@ -137,14 +137,14 @@ def run_together(
 
     ``options`` are further provider options. Graphs with unequal numbers of input sets are not run together.
     """
-    groups: dict[Any, list[BenchGraph]] = {}
-    for one in probes:
-        opsets = tuple(sorted((entry.domain, entry.version) for entry in one.model.opset_import))
-        groups.setdefault((opsets, len(one.samples)), []).append(one)
+
+    def alike(one: BenchGraph) -> Hashable:
+        return *sorted((entry.domain, entry.version) for entry in one.model.opset_import), len(one.samples)
+
     # The pairs at the border are part of the question; without the option the CPU computes them.
     asked = {"soc_model": str(soc_model), "offload_graph_io_quantization": "0", **(options or {})}
     done = 0
-    for group in groups.values():
+    for group in grouped((alike(one), one) for one in probes).values():
         for start in range(0, len(group), together):
             batch = group[start : start + together]
             yield from _halved(batch, host, asked)

@@ -74,7 +74,7 @@ def read_dlc(path: Path) -> Dlc:
         data = members["model"]
         if data[_HEAD + 4 : _HEAD + 8] != _IDENTIFIER:
             raise _FormError("the member 'model' is no NETD buffer")
-        root = _FlatTable(data, _HEAD + _number("<I", data, _HEAD), _Budget(len(data) // 4))
+        root = _FlatTable(data, _HEAD + _number("<I", data, _HEAD), [len(data) // 4])
         graphs = list(root.tables(_GRAPHS))
         tensors = [_tensor(table) for graph in graphs for table in graph.tables(_GRAPH_TENSORS)]
         operators = [(op.text(_OP_NAME), op.text(_OP_TYPE)) for graph in graphs for op in graph.tables(_GRAPH_OPS)]
@@ -177,27 +177,15 @@ def _number(form: str, data: bytes, at: int) -> int:
     return int(struct.unpack_from(form, data, at)[0])
 
 
-class _Budget:
-    """How many entries all lists together may have: each takes four bytes, and lists of a real file share none.
+class _FlatTable:
+    """One table of a FlatBuffers buffer; its fields are found through the list of offsets it points to.
 
-    Without this limit a small file whose lists all point to one another could keep the reader busy for any time.
+    ``left`` is how many tables all lists together may still have: each takes four bytes, and lists of a real file share
+    none. Without this limit a small file whose lists all point to one another could keep the reader busy for any time.
     """
 
-    def __init__(self, left: int) -> None:
-        self._left = left
-
-    def take(self, count: int) -> None:
-        """Counts the entries of one list. Raises an error beyond the limit."""
-        self._left -= count
-        if self._left < 0:
-            raise _FormError("its lists hold more than there is room for")
-
-
-class _FlatTable:
-    """One table of a FlatBuffers buffer; its fields are found through the list of offsets it points to."""
-
-    def __init__(self, data: bytes, at: int, budget: _Budget) -> None:
-        self._data, self._at, self._budget = data, at, budget
+    def __init__(self, data: bytes, at: int, left: list[int]) -> None:
+        self._data, self._at, self._left = data, at, left
         self._list = at - _number("<i", data, at)
         if not 0 <= self._list <= len(data) - 4:
             raise _FormError(f"no table at {at}")
@@ -208,15 +196,16 @@ class _FlatTable:
         offset = _number("<H", self._data, self._list + entry) if entry + 2 <= self._size else 0
         return self._at + offset if offset else None
 
-    def _target(self, field: int) -> int | None:
+    def _entries(self, field: int, most: int) -> tuple[int, int]:
+        """Where the entries of a list begin, and how many there are; none if the field is absent."""
         place = self._place(field)
-        return None if place is None else place + _number("<I", self._data, place)
-
-    def _count(self, at: int, most: int) -> int:
+        if place is None:
+            return 0, 0
+        at = place + _number("<I", self._data, place)
         count = _number("<I", self._data, at)
         if count > most:
             raise _FormError(f"a list of {count} entries")
-        return count
+        return at + 4, count
 
     def integer(self, field: int) -> int:
         """The integer in a field, 0 if the field is absent."""
@@ -230,34 +219,29 @@ class _FlatTable:
 
     def text(self, field: int) -> str:
         """The text in a field, "" if the field is absent."""
-        target = self._target(field)
-        if target is None:
-            return ""
-        length = self._count(target, _MOST)
-        return self._data[target + 4 : target + 4 + length].decode("utf-8")
+        at, count = self._entries(field, _MOST)
+        return self._data[at : at + count].decode("utf-8")
 
     def integers(self, field: int) -> tuple[int, ...]:
         """The integers of a short list, empty if the field is absent."""
-        target = self._target(field)
-        if target is None:
-            return ()
-        return struct.unpack_from(f"<{self._count(target, _MOST_DIMS)}I", self._data, target + 4)
+        at, count = self._entries(field, _MOST_DIMS)
+        return struct.unpack_from(f"<{count}I", self._data, at)
+
+    def _table(self, place: int) -> _FlatTable:
+        return _FlatTable(self._data, place + _number("<I", self._data, place), self._left)
 
     def table(self, field: int) -> _FlatTable | None:
         """The table that a field points to, None if the field is absent."""
-        target = self._target(field)
-        return None if target is None else _FlatTable(self._data, target, self._budget)
+        place = self._place(field)
+        return None if place is None else self._table(place)
 
     def tables(self, field: int) -> Iterator[_FlatTable]:
         """Yields every table of a list."""
-        target = self._target(field)
-        if target is None:
-            return
-        count = self._count(target, _MOST)
-        self._budget.take(count)
-        for index in range(count):
-            at = target + 4 + 4 * index
-            yield _FlatTable(self._data, at + _number("<I", self._data, at), self._budget)
+        at, count = self._entries(field, _MOST)
+        self._left[0] -= count
+        if self._left[0] < 0:
+            raise _FormError("its lists hold more than there is room for")
+        yield from map(self._table, range(at, at + 4 * count, 4))
 
 
 _CLOSE = 1.6e-5

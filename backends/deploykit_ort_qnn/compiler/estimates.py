@@ -88,9 +88,9 @@ _WANTED = re.compile(rb'"ph"\s*:\s*"X"|"name"\s*:\s*"thread_name"')
 class _Trace(Struct, frozen=True):
     """The events of one trace file; ``whole`` is False if its end is missing."""
 
-    events: tuple[TraceEvent, ...]
-    clock_mhz: float
-    whole: bool
+    events: tuple[TraceEvent, ...] = ()
+    clock_mhz: float = 0.0
+    whole: bool = False
 
 
 def read_estimate(
@@ -109,19 +109,17 @@ def read_estimate(
     if not rows.get("cycles") or not rows.get("time_us"):
         return None
     trace = profile.with_name(f"{profile.stem}_qnn.log")
-    note, clock = "", 0.0
-    operators: tuple[OperatorTime, ...] = ()
-    events: tuple[TraceEvent, ...] = ()
+    note, read, operators = "", _Trace(), tuple[OperatorTime, ...]()
     if len(schematics) != 1 or len(graphs) != 1:
         note = f"the model became {len(graphs)} graphs, and their kernels cannot be told apart"
     elif trace.is_file():
         origins = compiled_origins(graphs, dict.fromkeys(nodes, ""))
         labels = {number: origins.node(name) for number, name in schematics[0].names.items()}
         read = read_trace(trace, _GRAPH_ENDS | labels)
-        clock, note = read.clock_mhz, "" if read.whole else "the compiler's trace is cut off"
         if read.whole:
             operators = _explained(operator_times(read.events), graphs[0], origins)
-            events = read.events if len(read.events) <= _MOST_EVENTS else ()
+        else:
+            note = "the compiler's trace is cut off"
     return Estimate(
         time_us=rows["time_us"],
         lower_us=rows.get("lower_us", 0.0),
@@ -130,9 +128,9 @@ def read_estimate(
         ddr={name: int(rows.get(name, 0)) for name in _DDR},
         missing_ops=int(rows.get("missing_ops", 0)),
         soc_model=chip,
-        clock_mhz=clock,
+        clock_mhz=read.clock_mhz,
         operators=operators,
-        events=events,
+        events=read.events if read.whole and len(read.events) <= _MOST_EVENTS else (),
         note=note,
     )
 

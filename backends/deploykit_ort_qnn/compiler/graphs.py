@@ -92,12 +92,7 @@ def parse_graph(value: Any, *, where: str, name: str) -> QnnGraph:
         graph = value["graph"]
         tensors = {key: _tensor(tensor) for key, tensor in graph["tensors"].items()}
         nodes = tuple(
-            QnnNode(
-                name=key,
-                type=str(node["type"]),
-                inputs=tuple(node["input_names"]),
-                outputs=tuple(node["output_names"]),
-            )
+            QnnNode(key, str(node["type"]), tuple(node["input_names"]), tuple(node["output_names"]))
             for key, node in graph["nodes"].items()
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -121,7 +116,7 @@ def _tensor(value: Json) -> QnnTensor:
     )
 
 
-_BEGIN = re.compile(r":::BEGIN:(graph_before_optimization|graph_after_optimization):::")
+_BEGIN, _END = ":::BEGIN:graph_after_optimization:::", ":::END:graph_after_optimization:::"
 _OP = re.compile(r"^\t0x([0-9a-f]+): \{")
 _KIND = re.compile(r"'operation':'([^']*)'")
 _DTYPE = re.compile(r"'dtype': '([^']*)'")
@@ -174,10 +169,8 @@ def parse_schematic(lines: Iterable[str], *, where: str) -> Schematic:
     names: dict[int, str] = {}
     source = iter(lines)
     for line in source:
-        begin = _BEGIN.search(line)
-        if begin:
-            found = tuple(_ops(source, f":::END:{begin.group(1)}"))
-            after = found if begin.group(1) == "graph_after_optimization" else after
+        if _BEGIN in line:
+            after = tuple(_ops(source))
         elif line.startswith("qnn_name_translations"):
             pairs = takewhile(bool, (_NAME.match(one.rstrip("\n")) for one in source))
             names = {int(pair.group(1), 16): pair.group(2) for pair in pairs if pair}
@@ -188,11 +181,11 @@ def parse_schematic(lines: Iterable[str], *, where: str) -> Schematic:
     raise InputError(f"{where}: not a compiler schematic of a known form", why="the optimized graph or its name lacks")
 
 
-def _ops(lines: Iterator[str], end: str) -> Iterator[SchematicOp]:
+def _ops(lines: Iterator[str]) -> Iterator[SchematicOp]:
     number, kind, dtype, dtypes = -1, "", "", list[str]()
     for line in lines:
         begins = _OP.match(line)
-        if begins or end in line:
+        if begins or _END in line:
             if number >= 0:
                 yield SchematicOp(id=number, kind=kind, dtypes=tuple(dtypes))
             if begins is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import deque
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,7 +71,7 @@ class Worker(Record):
         question, answer = scratch / "request.json", scratch / "result.json"
         question.write_text(json.dumps(request), "utf-8")
         answer.unlink(missing_ok=True)
-        log: list[str] = []
+        log = deque[str](maxlen=_LOG_LINES)
 
         def hear(line: str) -> None:
             text = _COLOUR.sub("", line).strip()
@@ -78,7 +79,6 @@ class Worker(Record):
                 progress(text.removeprefix(_PROGRESS))
             elif text:
                 log.append(text)
-                del log[: max(0, len(log) - _LOG_LINES)]
 
         program = ("-c", _PROGRAM, str(Path(__file__).resolve().parents[1]))
         done = run(

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from deploykit.findings.records import Arrays, Json, Names, Record, Tell, replac
 from deploykit.packages.manifests import hash_file
 from deploykit.system.files import with_folder
 from deploykit.system.folders import scratch
-from deploykit.system.limits import time_left
+from deploykit.system.limits import memory_budget, time_left
 from deploykit.system.processes import ProgramEnd
 from deploykit.system.store import Store, code_digest, is_off
 from deploykit_ort_qnn.compiler.dlc import with_check_sums
@@ -90,7 +91,6 @@ def _files(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
-"""Arrays by the names of inputs or outputs."""
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 
 
@@ -258,8 +258,7 @@ def execute(
         feeds: dict[str, Any] = {
             f"{number}:{name}": value for number, one in enumerate(sets) for name, value in one.items()
         }
-        with inputs.open("wb") as file:
-            np.savez(file, **feeds)
+        np.savez(inputs, **feeds)
         requests = [
             {
                 "model": model,
@@ -268,6 +267,7 @@ def execute(
                 "inputs": str(inputs.resolve()),
                 "outputs": str((scratch / f"{provider}.npz").resolve()),
                 "seconds": timeout * _FOR_RUNNING,
+                "memory": memory_budget(),
             }
             for provider, model, options in runs
         ]
@@ -288,7 +288,7 @@ def execute(
                 for key in data.files:
                     number, _, name = key.partition(":")
                     made[int(number)][name] = data[key]
-            results.append([one for one in made if one])
+            results.append([*takewhile(bool, made)])
         return results
 
 

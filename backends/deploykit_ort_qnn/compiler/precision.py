@@ -64,8 +64,8 @@ class PrecisionScope(Record, dict=True):
 
     graphs: tuple[QnnGraph, ...]
     schematics: tuple[Schematic, ...]
-    intended: Mapping[str, str]
-    stored: Mapping[str, str]
+    intended: Mapping[str, str] = {}
+    stored: Mapping[str, str] = {}
     quantized: frozenset[str] = frozenset()
     strict: bool = False
 
@@ -237,16 +237,11 @@ def precision_scope(
     strict: bool = False,
 ) -> PrecisionScope:
     """The data that the precision rules look at; a float model has no intended types."""
+    scope = PrecisionScope(graphs=graphs, schematics=schematics, strict=strict)
     if prepared is None:
-        return PrecisionScope(graphs=graphs, schematics=schematics, intended={}, stored={}, strict=strict)
-    return PrecisionScope(
-        graphs=graphs,
-        schematics=schematics,
-        intended=prepared.intended,
-        stored=prepared.stored,
-        quantized=quantized_tensors(prepared.model),
-        strict=strict,
-    )
+        return scope
+    quantized = quantized_tensors(prepared.model)
+    return replace(scope, intended=prepared.intended, stored=prepared.stored, quantized=quantized)
 
 
 def quantized_tensors(model: ModelProto) -> frozenset[str]:

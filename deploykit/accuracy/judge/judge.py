@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import starmap
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from deploykit.findings.records import Arrays, Feeds, Numbers, replace
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, channel_first
 
-__all__ = ["Judge", "judge_outputs"]
+__all__ = ["Judge", "judge_outputs", "outputs_of"]
 
 # dB. Noise is a tenth of the signal here: a single decision that differs is then no sign of a fault.
 _CLEAN_DB = 20.0
@@ -70,7 +71,7 @@ class Judge:
         **asked: Any,
     ) -> None:
         whole = model if end is None else chain_models(model, end)
-        self.names = tuple(item.name for item in whole.graph.output)
+        self.whole, self.names = whole, tuple(item.name for item in whole.graph.output)
         self.feeds: Feeds = samples.varied if isinstance(samples, Samples) else samples
         self._context = Context(samples.label if isinstance(samples, Samples) else label, **asked)
         self._facts = facts if end is None else replace(facts_of(whole), channel_last=facts.channel_last)
@@ -86,6 +87,13 @@ class Judge:
         if self._end is None:
             return outputs
         return run_chain([self._end], [{**fed, **made} for fed, made in zip(self.feeds, outputs, strict=False)])
+
+
+def outputs_of(model: ModelProto, feeds: Feeds, judge: Judge | None) -> Sequence[Arrays]:
+    """The outputs of a model, from a judge of this very model if these are the first of its samples."""
+    if judge and model is judge.whole and len(feeds) <= len(judge.feeds) and all(map(is_, feeds, judge.feeds)):
+        return judge.reference[: len(feeds)]
+    return Session(model).runs(feeds)
 
 
 def judge_outputs(
