@@ -164,9 +164,9 @@ def _inferred_block(value: Affine, layout: Layout) -> int | None:
 
 
 def _place_blocks(value: Affine, layout: Layout, inferred: int | None, where: str) -> Affine:
-    """The value placed in blocks; None of ``inferred`` means that the file states the block size.
+    """The value placed in blocks.
 
-    ``inferred`` is the block size for a list of 0.6.1, which is in the tensor's own order.
+    ``inferred`` is the block size of a list of 0.6.1, which is in the tensor's own order; None where the file has it.
     """
     size = value.block_size if inferred is None else inferred
     shape = _blocks_shape(size, value.scale.size, layout, where)

@@ -278,7 +278,7 @@ class Mixing(Record):
 
 
 def output_of_shape(facts: GraphFacts, name: str, shape: Shape) -> str | None:
-    """The graph output called ``name``, else the only one, else the only one of that shape; None where several are."""
+    """The graph output called ``name``, else the only one, else the only one of that shape, else None."""
     if name in facts.outputs:
         return name
     if len(facts.outputs) == 1:

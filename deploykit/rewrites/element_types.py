@@ -417,7 +417,7 @@ def _write_pairs(to: NodeSteps) -> None:
 
 
 def _write_moved(to: NodeSteps, grid: tuple[str, str]) -> None:
-    """Write an operator that moves integers between pairs, so that it moves floats; a Split has one pair per result."""
+    """Write an operator on integers as one on floats: dequantized in front, each result quantized behind it."""
     node = to.node
     floats = {name: to.graph.fresh(f"{name}_float") for name in data_outputs(node, node.output)}
     given = to.add("DequantizeLinear", [node.input[0], *grid], f"{node.input[0]}_{to.made}_float")

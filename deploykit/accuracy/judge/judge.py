@@ -235,7 +235,7 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     # With one decision per sample, a sample in which it falls otherwise is counted already, and so is its class.
     counted = told and piece.task in (Task.CLASSES, Task.DECISIONS) and measured[0].items == len(pairs)
     note = "the task's own measure decides" if counted else ""
-    # One score of 0.7 among scores of 0.01 is nearly all of the signal: its loss alone is no scale of all.
+    # One score of 0.7 among scores of 0.01 is nearly all of the signal: losing it does not show that all are scaled.
     power = np.square(values, dtype=np.float64)  # float32 holds none of what is beyond 1e19
     yield number(Measure.GAIN, measures.gain_error(pairs), note=note if power.max() > 0.9 * power.sum() else "")
     alone = measures.worst_sample(pairs, tolerance=tolerance)

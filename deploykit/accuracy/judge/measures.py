@@ -284,7 +284,7 @@ def worst_slice(pairs: Sequence[Pair], *, tolerance: float, axes: int | None) ->
     """The worst of all values together, of the differences between samples, and of every slice along each of the axes.
 
     It is given as the energy of what varies over that of what differs, in dB, and its place ("" for all values); None
-    where nothing differs. A constant in the place of a slice leaves nothing of it, whatever its mean. ``axes`` is how
+    where nothing is lost. A constant in the place of a slice leaves nothing of it, whatever its mean. ``axes`` is how
     many axes after the batch axis are looked along, None for all.
     """
     some = [(np.asarray(one, np.float64), np.asarray(two, np.float64)) for one, two in pairs if one.size]

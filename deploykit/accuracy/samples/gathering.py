@@ -146,10 +146,7 @@ _Make: TypeAlias = Callable[[int], Numbers]
 
 
 class _Maker(Record):
-    """How the values of one input are made, by the number of the set.
-
-    How many sets differ, and what the values mean.
-    """
+    """The function that makes one input's values for a set, by its number; how many sets differ, and what they mean."""
 
     source: InputSource
     sets: int

@@ -132,7 +132,7 @@ class TensorLoss(Published):
 
 
 class LayerLoss(Published):
-    """The losses of one layer, all its tensors together.
+    """The losses of one layer, all its tensors quantized together or float together.
 
     With ``weights`` and ``activations`` only these of the layer are quantized.
     """

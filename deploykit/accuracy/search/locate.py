@@ -189,7 +189,7 @@ class _SeenTensors:
         known = {n: t for n, t in facts.tensors.items() if not t.is_weight and (t.is_float or not t.dtype)}
         made = [name for node in facts.nodes for name in node.outputs if name in known]
         both = sides[0].tensors & sides[1].tensors
-        # A tensor that only a Relu reads may hold or lack what the Relu cuts off, so the Relu's result counts.
+        # A tensor that only a Relu reads may lack, on one side, what the Relu cuts off: the Relu's result counts.
         self._cut = {name for name in made if not known[name].is_output and self._is_only_cut(name)}
         shown = (name for name in made if name in both and name not in self._cut)
         self.order = {name: place for place, name in enumerate(shown)}
