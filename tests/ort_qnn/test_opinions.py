@@ -148,14 +148,20 @@ OTHERS, PART = "the model: it is not taken for other reasons", "its operators ca
 def test_what_each_outcome_says(
     roi: Path, monkeypatch: pytest.MonkeyPatch, status: Any, message: str, refused: Any, told: str, own_cache: Path
 ) -> None:
-    made = CompileOutcome(status=status, message=message, refused=refused)
-    monkeypatch.setattr(ask, "compile_model", lambda job, progress: made)
+    asked = list[CompileJob]()
+
+    def answer(job: CompileJob, progress: Any) -> CompileOutcome:
+        asked.append(job)
+        return CompileOutcome(status=status, message=message, refused=refused)
+
+    monkeypatch.setattr(ask, "compile_model", answer)
     if message == "whole":
         monkeypatch.setattr("deploykit_ort_qnn.bench.pieces.Pieces.cut", lambda *_: None)
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")
     (opinion,) = of_code(plan, "DK211")[0].evidence["opinions"]
     assert f"{opinion['state']}: {opinion['why']} ({opinion['scope']})" == told
     assert own_cache.exists() == (status != "timed-out")
+    assert {(job.timeout, job.options["soc_model"], job.allow_cpu) for job in asked} == {(60.0, "57", False)}
 
 
 def test_what_is_taken_in_another_type_is_not_taken(roi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
