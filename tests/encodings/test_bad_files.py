@@ -122,6 +122,7 @@ def put(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return document
 
 
+LISTS = {"per_block_int_scale": [4, 5, 256, 257], "scale": [1.0]}
 ACT, WEIGHTS = "activation_encodings__act__0", "param_encodings__w"
 A, P, E = "activation_encodings__0", "param_encodings__0", "encodings"
 FLOAT16, FLOAT = (
@@ -158,6 +159,8 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
     (V100, f"{P}__per_block_int_scale", [1, 1.5, 2, 3], "1.5 is not a whole number"),
     (V100, f"{P}__per_block_int_scale", [1, 2, 3], "not a multiple of the 2 channels"),
     (V100, f"{P}__compressed_bw", 8, "cannot be decompressed"),
+    (V100, P, {**LPBQ, "bw": 6, **LISTS, "offset": [-32]}, "integer block scale 5 is not a whole number in 1 .. 4"),
+    (V100, P, {**LPBQ, "bw": 12, **LISTS, "offset": [-2048]}, "block scale 257 is not a whole number in 1 .. 256"),
     (V100, f"{P}__scale", [1e300, 1.0], "beyond what a double can hold"),
     (V100, f"{A}__name", REMOVE, "activation_encodings[0]: missing is `name`"),
     (V200, f"{E}__1__y_scale", [0.5, float("inf")], "'w': the scale is inf at item 1"),
