@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 
@@ -13,6 +14,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 
 if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as a typed command has it
     # Without the parent of a typed command: it would count the whole command among the processes that were started.
     status = run(cli, sys.argv[1:])
     own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
