@@ -211,7 +211,7 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
     if stated:
         # The stated tensors, their copies over data movement, and static inputs without an entry that serve only them.
         spread = _spread(facts, set(stated), blocked=facts.tensors.keys() - predicted - stated)
-        intended = spread | _servants(facts, predicted, spread, absorbed)
+        intended = spread | _read_as_float(facts, predicted, spread, absorbed)
     else:
         intended = _left_out(facts, encodings, absorbed, speaking)
         roots = {name for name in intended if _is_habitual(facts, encodings, name)}
@@ -278,7 +278,7 @@ def _left_out(
     for source, copy in _movement(facts):
         if source in roots and copy not in encodings:
             roots.add(copy)
-    return roots | _servants(facts, silent, roots, absorbed)
+    return roots | _read_as_float(facts, silent, roots, absorbed)
 
 
 def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
@@ -321,7 +321,7 @@ def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
     return [(node, used) for node, used in uses if node.op_type != "Identity"]
 
 
-def _servants(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbed: Mapping[str, str]) -> set[str]:
+def _read_as_float(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbed: Mapping[str, str]) -> set[str]:
     """Stored values among ``names`` whose readers make only float tensors: they become float with them."""
     made = set(floats)
     for node in reversed(facts.nodes):

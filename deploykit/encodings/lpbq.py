@@ -15,8 +15,8 @@ __all__ = [
     "BlockWeight",
     "LpbqLoss",
     "lpbq_encodings",
+    "lpbq_integers",
     "lpbq_scales",
-    "requantized",
     "scale_error",
 ]
 
@@ -72,7 +72,7 @@ def lpbq_scales(scale: Numbers, channel_axis: int) -> tuple[Numbers, Numbers]:
     return channel.reshape(-1), blocks
 
 
-def requantized(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLoss]:
+def lpbq_integers(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLoss]:
     """The packed integers and the loss: the integers as they are or, ``refined``, re-rounded to the new scales.
 
     The loss is computed from sums of products per block.

@@ -15,7 +15,7 @@ from msgspec import Struct
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.files import data_of
-from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_scales, requantized
+from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_integers, lpbq_scales
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.findings.records import Arrays, Json, Published, Record
 from deploykit.model.graph import GraphCopy
@@ -149,7 +149,7 @@ def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
         try:
             given = _block_weight(work, node, _layer(work, node, layers))
             channel, blocks = lpbq_scales(given.scale, given.channel_axis)
-            packed, loss = requantized(given, refined=work.refined)
+            packed, loss = lpbq_integers(given, refined=work.refined)
             if work.refined:
                 file = work.scratch / f"r{len(work.replaced)}.bin"
                 packed.tofile(file)

@@ -17,7 +17,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.parameters import parameter_uses
 from deploykit.system.store import made_once
 
-__all__ = ["Layout", "encoded_bounds", "keep_entries", "layouts", "needed_opset", "place", "share_entry"]
+__all__ = ["Layout", "copy_entry", "encoded_bounds", "keep_entries", "layouts", "needed_opset", "place"]
 
 
 def fit(value: Affine | Float8 | Lpbq, shape: Shape, where: str) -> Affine | Float8 | Lpbq:
@@ -243,7 +243,7 @@ def needed_opset(encodings: EncodingSet) -> int:
     return wanted
 
 
-def share_entry(encodings: EncodingSet | None, source: str, names: Iterable[str]) -> EncodingSet | None:
+def copy_entry(encodings: EncodingSet | None, source: str, names: Iterable[str]) -> EncodingSet | None:
     """The encodings with the entry of ``source`` given also to ``names``, tensors that hold nothing but its values.
 
     Float tensors stay float; an entry per channel or block is not passed on, since its axis may mean nothing there.

@@ -27,7 +27,7 @@ from deploykit.model.operators import CONTRIBUTED, DEFAULT_DOMAINS, QUANTIZERS, 
 from deploykit.model.patterns import PAIRS
 from deploykit.model.ranges import Arithmetic, graph_bounds
 from deploykit.model.values import dtype_name
-from deploykit.model.weights import element_type, is_outside, stored_values
+from deploykit.model.weights import element_type, is_unreadable, stored_values
 
 __all__ = ["DEQUANTIZE", "QDQ_VERSION", "QUANTIZE", "extract_qdq", "read_qdq"]
 
@@ -230,7 +230,7 @@ class QdqGraph(Record):
         if tensor is None:
             self.fail(node, f"reads {name!r}, which is computed at run time", why="an encoding holds constants")
         try:
-            if not is_outside(tensor):
+            if not is_unreadable(tensor):
                 values = stored_values(tensor)
             elif self.read_tensor is None or (outside := self.read_tensor(name)) is None:
                 self.fail(node, f"reads {name!r}, which is stored outside of the model and was not given")

@@ -22,7 +22,7 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.search.goals import Goal, Reached, goal_for
 from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, quantized_question
-from deploykit.accuracy.search.output_losses import Reaching
+from deploykit.accuracy.search.output_losses import GoalMeter
 from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType, fewest_wider
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
@@ -63,7 +63,7 @@ MOST = 16
 class ModelOnSamples:
     """A float model, run once on the samples that its candidates are measured on."""
 
-    def __init__(self, model: ModelProto, facts: GraphFacts, feeds: Feeds, reaching: Reaching) -> None:
+    def __init__(self, model: ModelProto, facts: GraphFacts, feeds: Feeds, reaching: GoalMeter) -> None:
         self.model, self.facts, self.feeds, self.reaching = model, facts, feeds, reaching
         self.exact = PartialRuns(model, feeds, wanted=reaching.shown)
         reaching.hold(feeds, self.exact.reference)
@@ -158,7 +158,7 @@ def simulated_ladder(
     seen, measured = (feeds[::2], feeds[1::2]) if len(feeds) > 1 else (feeds, feeds)
     if metric is not None and len(feeds) > 1:
         metric = metric.of_some(range(1, len(feeds), 2), len(feeds))
-    reaching = Reaching(facts, label=made.label, metric=metric)
+    reaching = GoalMeter(facts, label=made.label, metric=metric)
 
     @cache
     def ranges() -> PartialRuns:
@@ -261,7 +261,7 @@ def mix_files(
         runs = PartialRuns(given.model, given.samples.varied, wanted=list(given.facts.outputs))
         encodings = min_max_encodings(runs, given.facts, precision_of(asked["precision"]))
     found = analyze(given.model, given.facts, given.samples, encodings=encodings, budget=Budget(), tell=tell)
-    reaching = Reaching(given.facts, label=given.samples.label, metric=metric)
+    reaching = GoalMeter(given.facts, label=given.samples.label, metric=metric)
     judged = ModelOnSamples(given.model, given.facts, given.samples.varied[: found.used], reaching)
     raised = judged.raiser(encodings, found, tell).smallest(wide, goal)
     return Mixed(
@@ -423,7 +423,7 @@ class _Candidates(Record):
             made = self.making.candidate(name)
             read, facts, encodings = made.ran.read()
             places, count = made.division.judged_at
-            reaching = Reaching(facts, metric=None if self.metric is None else self.metric.of_some(places, count))
+            reaching = GoalMeter(facts, metric=None if self.metric is None else self.metric.of_some(places, count))
             judged = ModelOnSamples(load_weights(read), facts, read_held_out(made.ran.folder), reaching)
         except ToolError as error:
             return LadderRung(name, missing=error.what)

@@ -67,7 +67,7 @@ class WayChoice(Record):
         return tuple({**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways)
 
 
-class Explored(Record, eq=False):
+class BuiltWays(Record, eq=False):
     """The ways that were built, the winner, the encodings' own simulation, and the data ``known`` for all of them.
 
     ``judge`` has judged them, and ``wider`` simulates which wider type keeps more. There are no ways if there was
@@ -94,7 +94,7 @@ class ChosenWay(Record, kw_only=False):
     """
 
     situation: Situation
-    explored: Explored = field(default_factory=Explored)
+    explored: BuiltWays = field(default_factory=BuiltWays)
     samples: Samples | None = None
     skipped: str = ""
     instead: str = ""
@@ -220,7 +220,7 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
         return judge, replace(verdict, right=None, reason=why) if verdict.right is False else verdict
 
     judge, verdict = shared.once(("as it is", Same(situation.model.proto), samples), simulated)
-    return ChosenWay(situation, samples=samples, halves=verdict, explored=Explored(judge=judge))
+    return ChosenWay(situation, samples=samples, halves=verdict, explored=BuiltWays(judge=judge))
 
 
 def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
@@ -265,7 +265,7 @@ def _filled(situation: Situation, samples: Samples) -> Inference | None:
 
 def _explored(
     situation: Situation, samples: Samples, support: MixedSupport, shared: SharedWork, tell: Tell
-) -> Explored:
+) -> BuiltWays:
     """The ways, built once for all targets with the same request and the same ways to mix."""
     request, encodings = situation.request, situation.encodings
     assert encodings is not None
@@ -273,7 +273,7 @@ def _explored(
     given = (Same(situation.model.proto), encodings, samples)
     able = (support.kinds, support.safe, tuple(support.without.items()), tuple(support.confidence.items()))
     key = ("explored", *given, request.rewrite, request.no_rewrite, most, request.mixed, *able)
-    known: Explored | None = shared.known(key)
+    known: BuiltWays | None = shared.known(key)
     if known is not None:
         return known
     ground = Ground.of(
@@ -289,7 +289,7 @@ def _explored(
     return shared.keep(key, explore(ground, support, mixed=request.mixed, tell=tell))
 
 
-def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) -> Explored:
+def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) -> BuiltWays:
     """Builds and judges ways until one is proven good. ``mixed`` is the request's value, ``support`` the backend's.
 
     If no tensor is intended as float, there is nothing to mix or to cut, whatever the request says.
@@ -341,7 +341,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
     # Simulated only if the winner also loses too much.
     if reference is not None and won is not None and won.verdict is not None and won.verdict.is_short:
         reference = replace(reference, wider=wider())
-    return Explored(
+    return BuiltWays(
         built=tuple(built),
         winner=won,
         choice=choice,

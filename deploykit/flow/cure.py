@@ -334,7 +334,7 @@ def rewrite(
             state = replace(state, steps=(*state.steps, step))
             continue
         outputs, problem = after, None
-        state = _gone_on(state, made, step, samples)
+        state = _with_step(state, made, step, samples)
     return replace(state, problem=problem, outputs=outputs)
 
 
@@ -367,7 +367,7 @@ def _own_noise(model: ModelProto, before: Feeds, feeds: Feeds) -> float:
     return max(map(difference_in_ulps, before, Session(model).runs(off)))
 
 
-def _gone_on(state: Rewriting, made: Rewritten, step: RewriteStep, samples: Samples | None) -> Rewriting:
+def _with_step(state: Rewriting, made: Rewritten, step: RewriteStep, samples: Samples | None) -> Rewriting:
     """The rewriting with a proven step, and with entries for the tensors it made or changed.
 
     An old integer entry that no longer holds and has no successor is removed.

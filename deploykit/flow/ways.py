@@ -32,7 +32,7 @@ from deploykit.flow.samples import evidence_of
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
-from deploykit.model.ranges import late_bounds
+from deploykit.model.ranges import lazy_bounds
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites import SAFE_REWRITES
 from deploykit.rewrites.contract import load_transform
@@ -292,7 +292,7 @@ def _wider_end(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay | None:
         return None
     entries = {entry.name: range_of(entry) for entry in base.encodings}
     known = {name: ends for name, ends in entries.items() if ends is not None}
-    end = find_post_processing(base.facts, late_bounds(view_of(base.model), known))
+    end = find_post_processing(base.facts, lazy_bounds(view_of(base.model), known))
     if end is None:
         return None
     encodings, widened = widen(base.facts, base.encodings, end.nodes)

@@ -27,10 +27,10 @@ from deploykit.model.values import (
     is_external,
     stored_tensors,
 )
-from deploykit.model.weights import is_outside, weight
+from deploykit.model.weights import is_unreadable, weight
 from deploykit.system.store import made_once
 
-__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "plain", "read_of"]
+__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "model_of_view", "plain"]
 
 _WORTH_READING = 16_384
 _LOOKED_AT = ("float", "float16", "double")
@@ -70,7 +70,7 @@ def collect_facts(model: Model) -> GraphFacts:
     non_finite: dict[str, str] = {}
     scalars: dict[str, float] = {}
     for name, tensor in model.stored.items():
-        if dtype_name(tensor.data_type) not in _LOOKED_AT or is_outside(tensor):
+        if dtype_name(tensor.data_type) not in _LOOKED_AT or is_unreadable(tensor):
             continue
         count = element_count(tensor, name)
         if count <= _WORTH_READING:
@@ -110,7 +110,7 @@ def collect_facts(model: Model) -> GraphFacts:
 
 
 @made_once
-def read_of(view: GraphView) -> Model:
+def model_of_view(view: GraphView) -> Model:
     """The ``Model`` of a graph in memory, made once while the graph stays the same.
 
     The graph was checked when it was read; the path is made up and no file is looked for.
@@ -121,7 +121,7 @@ def read_of(view: GraphView) -> Model:
 def facts_of(model: ModelProto | GraphView) -> GraphFacts:
     """The facts of a model in memory, collected once while it stays the same."""
     view = model if isinstance(model, GraphView) else view_of(model)
-    return view.once("facts", lambda: collect_facts(read_of(view)))
+    return view.once("facts", lambda: collect_facts(model_of_view(view)))
 
 
 def constant_value(model: Model, name: str, *, limit: int = 1024) -> Numbers | None:

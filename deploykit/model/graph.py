@@ -20,7 +20,7 @@ from deploykit.model.nodes import copy_of, names_read, opset_of
 from deploykit.model.operators import is_standard, static_from
 from deploykit.model.shape_inference import infer
 from deploykit.model.values import dtype_name, is_heavy, named_tensors
-from deploykit.model.weights import is_outside, stored_values
+from deploykit.model.weights import is_unreadable, stored_values
 from deploykit.system.store import Kept, made_once
 
 __all__ = ["GraphCopy", "GraphView", "view_of"]
@@ -83,7 +83,7 @@ class GraphCopy(Kept):
         None for computed tensors and data outside the model.
         """
         tensor = self.stored.get(self.origin(name))
-        if tensor is None or is_outside(tensor):
+        if tensor is None or is_unreadable(tensor):
             return None
         return stored_values(tensor)
 

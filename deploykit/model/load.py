@@ -25,7 +25,7 @@ from deploykit.model.values import (
     stored_tensors,
 )
 from deploykit.system.files import read_regular, regular_size
-from deploykit.system.limits import limited_memory, one_patience
+from deploykit.system.limits import limited_memory, share_timeouts
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -174,10 +174,10 @@ def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
 def blaming(*models: Path) -> Iterator[None]:
     """Inside it, an unforeseen exception becomes an InputError where one of the models is not valid or cannot run.
 
-    With sound models the exception goes on as it is: it is a defect. All runs inside share one ``one_patience``.
+    With sound models the exception goes on as it is: it is a defect. All runs inside share one ``share_timeouts``.
     """
     try:
-        with one_patience():
+        with share_timeouts():
             yield
     except (DeploykitError, MemoryError):
         raise

@@ -39,7 +39,7 @@ __all__ = [
     "Arithmetic",
     "clip_bounds",
     "graph_bounds",
-    "late_bounds",
+    "lazy_bounds",
     "stored_range",
 ]
 
@@ -253,7 +253,7 @@ def graph_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) 
     return dict(bounds)
 
 
-def late_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) -> Callable[[str], Interval]:
+def lazy_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) -> Callable[[str], Interval]:
     """A function that gives the bounds of a tensor.
 
     Its first call computes those of the graph, which reads every weight.

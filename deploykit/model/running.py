@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import onnxruntime as ort
 
 from deploykit.findings.records import Arrays
-from deploykit.system.limits import limited_memory, lost_patience, time_left
+from deploykit.system.limits import limited_memory, shared_timeouts, time_left
 
 __all__ = ["CpuSession"]
 
@@ -45,7 +45,7 @@ class CpuSession:
     """One opened model. ``source`` is its bytes or its path; with a path, ``size`` is the bytes of all its files.
 
     Opening and running raise whatever the runtime raises; exceeding the bounds is an error too. Once one of them took
-    too long, no other begins within the same guard (``one_patience``).
+    too long, no other begins within the same guard (``share_timeouts``).
     """
 
     def __init__(self, source: bytes | str, options: ort.SessionOptions, *, size: int | None = None) -> None:
@@ -85,7 +85,7 @@ def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[
     operators; an operator that goes on is left behind in its thread, which ends with the process. Raises TimeoutError
     then, and whatever ``work`` raises.
     """
-    if lost_patience():
+    if shared_timeouts():
         raise TimeoutError("an earlier run of the model took too long")
     answers = SimpleQueue[tuple[list[T], Exception | None]]()
 
@@ -113,7 +113,7 @@ def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[
                 over, used = time.monotonic() - until, time.process_time() - started - _LEAST_SECONDS - seconds
                 if used > 0:
                     late = True
-                    lost_patience().append(True)
+                    shared_timeouts().append(True)
                 if max(over, used) > 0:
                     end()
                 if max(over, used) > _LAST_SECONDS:

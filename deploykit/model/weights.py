@@ -40,7 +40,7 @@ __all__ = [
     "element_type",
     "is_mapped",
     "is_native",
-    "is_outside",
+    "is_unreadable",
     "lean_weights",
     "load_small_weights",
     "load_weights",
@@ -48,11 +48,11 @@ __all__ = [
     "numpy_type",
     "point_outside",
     "stored_values",
-    "taken_in",
     "unmapped",
     "weight",
     "weight_files",
     "whole_model",
+    "with_values_inside",
 ]
 
 LEAST = 64 << 20
@@ -157,7 +157,7 @@ def is_mapped(tensor: TensorProto) -> bool:
     return is_external(tensor) and bool(_entry(tensor, MAPPED))
 
 
-def is_outside(tensor: TensorProto) -> bool:
+def is_unreadable(tensor: TensorProto) -> bool:
     """True for a tensor whose values cannot be read: external data of a model that was not made by ``lean_weights``."""
     return is_external(tensor) and not is_mapped(tensor)
 
@@ -182,7 +182,7 @@ def lean_weights(model: Model) -> ModelProto:
         return load_weights(model)
     lean, files = copy_of(model.proto), _paths(model)
     for tensor in lean.graph.initializer:
-        if is_outside(tensor):
+        if is_unreadable(tensor):
             path = files[_entry(tensor, "location")]
             claim = claim_of(model.path, _named(tensor), regular_size(path))
             if claim.length > _SMALL and is_native(tensor):
@@ -209,7 +209,7 @@ def _taken_in(model: Model, copy: ModelProto, limit: float = math.inf) -> ModelP
     files = _paths(model)
     for stored in stored_tensors(copy):
         tensor = stored.proto
-        if is_outside(tensor) and element_count(tensor, stored.where) <= limit:
+        if is_unreadable(tensor) and element_count(tensor, stored.where) <= limit:
             with open_regular(files[_entry(tensor, "location")]) as opened:
                 claim = claim_of(model.path, stored, os.fstat(opened.fileno()).st_size)
                 opened.seek(claim.offset)
@@ -239,7 +239,7 @@ def copy_bytes(source: Path, start: int, length: int, sink: BinaryIO) -> None:
             length -= len(piece)
 
 
-def taken_in(tensor: TensorProto) -> TensorProto:
+def with_values_inside(tensor: TensorProto) -> TensorProto:
     """The tensor with its values inside; the same object where they are inside already."""
     return numpy_helper.from_array(stored_values(tensor), tensor.name) if is_mapped(tensor) else tensor
 
@@ -263,7 +263,7 @@ def whole_model(model: ModelProto) -> ModelProto:
         return model
     whole = copy_of(model)
     for tensor in filter(is_mapped, whole.graph.initializer):
-        tensor.CopyFrom(taken_in(tensor))
+        tensor.CopyFrom(with_values_inside(tensor))
     return whole
 
 

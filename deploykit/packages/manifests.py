@@ -30,8 +30,8 @@ __all__ = [
     "REPORT_PAGE",
     "RUNS",
     "SIGNATURE",
+    "HashMemory",
     "Look",
-    "Witnessed",
     "content_of",
     "hash_file",
     "json_text",
@@ -217,7 +217,7 @@ class Look(Record):
         return cls(status=status, settled=age > least)
 
 
-class Witnessed(Record):
+class HashMemory(Record):
     """The sizes and digests of files that were hashed while being read or written, by their identity."""
 
     known: dict[tuple[int, ...], tuple[int, str]] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from deploykit.packages.manifests import (
     BUILD_FOLDERS,
     MANIFEST,
     SIGNATURE,
-    Witnessed,
+    HashMemory,
     content_of,
     hash_file,
     list_files,
@@ -94,7 +94,7 @@ def verify_package(
     numerics: bool = False,
     expect_digest: str | None = None,
     allowed_signers: Path | None = None,
-    witnessed: Witnessed | None = None,
+    witnessed: HashMemory | None = None,
 ) -> VerifyReport:
     """Verify one package folder. Raises PackageError if it has no readable manifest.
 
@@ -159,7 +159,7 @@ def require_integrity(package: Path, advice: str) -> None:
         raise PackageError(f"{package}: is not as it was made", why=bad, next=advice)
 
 
-def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | None) -> tuple[Check, ...]:
+def _integrity(package: Path, files: Json, *, strict: bool, seen: HashMemory | None) -> tuple[Check, ...]:
     hashed = hash_file if seen is None else seen.hash
     found = set(list_files(package, with_empty=True))
 

@@ -23,8 +23,8 @@ from deploykit.packages.manifests import (
     MANIFEST,
     REPORT_PAGE,
     RUNS,
+    HashMemory,
     Look,
-    Witnessed,
     hash_file,
     json_text,
     list_files,
@@ -56,7 +56,7 @@ class PackageWriter(PlacedFolder):
         # The records of files in the manifest: ``origin`` is generated or executed.
         self.records: dict[str, Json] = {}
         self.digest = ""
-        self.witnessed = Witnessed()
+        self.witnessed = HashMemory()
 
     def __enter__(self) -> Self:
         # Files left by a killed build or run are ours, not foreign.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from onnx import ModelProto, helper
 from onnx.compose import add_prefix_graph
 
-from deploykit.encodings.place import share_entry
+from deploykit.encodings.place import copy_entry
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import UsageError
 from deploykit.model.facts import LAYOUT, GraphFacts
@@ -63,7 +63,7 @@ def turn_borders(
             if name in graph.inputs:
                 ends, perm, at = ([name, made], _TO_FIRST, 0)
             nodes.insert(at, helper.make_node("Transpose", ends[:1], ends[1:], f"{made}_turn", perm=perm))
-            encodings = share_entry(encodings, name, [made])
+            encodings = copy_entry(encodings, name, [made])
             graph.model.metadata_props.add(key=f"{LAYOUT}{name}", value="nhwc")
     graph.set_nodes(nodes)
     return graph.model, encodings

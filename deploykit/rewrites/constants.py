@@ -21,7 +21,7 @@ from deploykit.findings.records import Interval, Numbers
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
-from deploykit.model.ranges import ANYTHING, clip_bounds, graph_bounds, late_bounds
+from deploykit.model.ranges import ANYTHING, clip_bounds, graph_bounds, lazy_bounds
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,
@@ -259,7 +259,7 @@ def log_of_ratio(look: ModelLook) -> Iterator[Match | NearMiss]:
 
     Ranges of +-12 in place of 1e5; equal where neither operand can be negative.
     """
-    bounds_of = late_bounds(look)
+    bounds_of = lazy_bounds(look)
     for log in look.nodes:
         ratio = look.maker(log.input[0], "Div") if log.op_type == "Log" else None
         if ratio is None:

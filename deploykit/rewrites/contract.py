@@ -19,7 +19,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from onnx import ModelProto, NodeProto, helper
 
-from deploykit.encodings.place import keep_entries, share_entry
+from deploykit.encodings.place import copy_entry, keep_entries
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
 from deploykit.findings.records import Interval, Names, Numbers, Published, Record, Shape, replace
@@ -247,7 +247,7 @@ class NodeSteps:
 
     def share(self, source: str, *made: str) -> None:
         """Give new tensors the per-tensor entry of ``source``: they hold nothing but its values."""
-        self.encodings = share_entry(self.encodings, source, made)
+        self.encodings = copy_entry(self.encodings, source, made)
 
     def entry(self, name: str) -> Encoding | None:
         """The entry of a tensor; None where it has none."""

@@ -20,7 +20,7 @@ from deploykit.model.nodes import attribute, captured_names, label, operand
 from deploykit.model.operators import BITS, QUANTIZERS, Trait, is_standard, ops
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size, dtype_name
-from deploykit.model.weights import is_outside, taken_in
+from deploykit.model.weights import is_unreadable, with_values_inside
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform, rewritten
 
 __all__ = ["fold"]
@@ -70,7 +70,7 @@ def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = 
     """The nodes that one round computes, in graph order."""
     bound = _bound(graph, kept)
     # Bytes of the stored values that each settled tensor is computed from.
-    settled = {name: byte_size(tensor, name) for name, tensor in graph.stored.items() if not is_outside(tensor)}
+    settled = {name: byte_size(tensor, name) for name, tensor in graph.stored.items() if not is_unreadable(tensor)}
     found = []
     for node in graph.nodes:
         outputs = [name for name in node.output if name]
@@ -137,7 +137,7 @@ def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Arrays) -> _Values
         if name in known:
             part.graph.initializer.append(numpy_helper.from_array(known[name], name))
         else:
-            part.graph.initializer.append(taken_in(graph.stored[name]))
+            part.graph.initializer.append(with_values_inside(graph.stored[name]))
             part.graph.initializer[-1].name = name
     names = sorted(made)
     for name in names:

@@ -15,7 +15,7 @@ import onnx.parser
 from msgspec.structs import replace
 from onnx import FunctionProto, ModelProto, NodeProto, defs, helper
 
-from deploykit.encodings.place import share_entry
+from deploykit.encodings.place import copy_entry
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
@@ -93,7 +93,7 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
         if slopes is not None and shape is not None and slopes.size > 1 and len(shape) > 2:
             name, wanted = node.input[1], (-1, *(1,) * (len(shape) - 2))
             node.input[1] = graph.store(f"{name}_per_channel", slopes.reshape(wanted))
-            encodings = share_entry(encodings, name, [node.input[1]])
+            encodings = copy_entry(encodings, name, [node.input[1]])
     graph.prune()
     note = f"operator set {given} became {target}"
     return rewritten(graph, encodings, note)

@@ -19,7 +19,7 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.operators import ROLES, Trait, has, ops
-from deploykit.model.ranges import late_bounds
+from deploykit.model.ranges import lazy_bounds
 from deploykit.model.values import nested_graphs
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 
@@ -215,7 +215,7 @@ scale_last = Transform(
 
 def _joins(graph: ModelLook) -> MatchResult:
     """All Concats that only moves separate from the outputs, unless their parts are known to be alike."""
-    bounds_of = late_bounds(graph)
+    bounds_of = lazy_bounds(graph)
     ends = _movable_end(graph, _MOVES)
     chosen, refusals = [], []
     for index in sorted(ends):

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from deploykit.errors import ToolError
 from deploykit.findings.records import Json, Published, Record, Tell, published
 from deploykit.system.files import with_folder
-from deploykit.system.folders import is_waited_for, waiting_for
+from deploykit.system.folders import is_locked, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit.system.store import user_cache
@@ -142,7 +142,7 @@ class Environment(Record):
         return run(argv, cwd=cwd or own, env=variables, timeout=timeout, log=log, on_line=on_line)
 
     def _judge(self) -> tuple[str, str]:
-        if is_waited_for(self.path):
+        if is_locked(self.path):
             return "installing", "another process is at work on it"
         try:
             if not self.path.exists():

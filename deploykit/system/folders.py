@@ -23,7 +23,7 @@ __all__ = [
     "discard",
     "exchange",
     "holding",
-    "is_waited_for",
+    "is_locked",
     "scratch",
     "waiting_for",
     "workspace",
@@ -164,7 +164,7 @@ def waiting_for(path: Path, *, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def is_waited_for(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether some process holds the lock of ``path``."""
     try:
         with _lock_file(path).open("r") as handle:

@@ -19,9 +19,9 @@ __all__ = [
     "guarded_memory",
     "limited_memory",
     "limited_time",
-    "lost_patience",
     "memory_budget",
-    "one_patience",
+    "share_timeouts",
+    "shared_timeouts",
     "time_left",
     "unbounded",
     "with_memory",
@@ -65,7 +65,7 @@ def time_left() -> float | None:
 
 
 @contextmanager
-def one_patience() -> Iterator[None]:
+def share_timeouts() -> Iterator[None]:
     """Share the fact that one run of an untrusted model took too long, so that no other run inside waits again."""
     before = _LOST.set([] if (outer := _LOST.get()) is None else outer)
     try:
@@ -74,8 +74,8 @@ def one_patience() -> Iterator[None]:
         _LOST.reset(before)
 
 
-def lost_patience() -> list[bool]:
-    """The list with one entry per run ended inside ``one_patience``; outside of it, a list that nobody else sees."""
+def shared_timeouts() -> list[bool]:
+    """The list with one entry per run ended inside ``share_timeouts``; outside of it, a list that nobody else sees."""
     lost = _LOST.get()
     return [] if lost is None else lost
 

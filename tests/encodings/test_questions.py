@@ -20,7 +20,7 @@ from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq import lpbq_encodings
 from deploykit.encodings.new_grids import symmetric_blocks, widen, with_wide_activations
-from deploykit.encodings.place import needed_opset, share_entry
+from deploykit.encodings.place import copy_entry, needed_opset
 from deploykit.encodings.post_processing import find_mixing, find_post_processing, output_of_shape
 from deploykit.encodings.qdq import extract_qdq, read_qdq
 from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
@@ -135,7 +135,7 @@ def regridded(asked: Asked) -> Iterator[str]:
     for label, made in (
         ("wide", with_wide_activations(asked.encodings)),
         ("symmetric", symmetric_blocks(asked.encodings)[0]),
-        ("shared", share_entry(asked.encodings, asked.words[0], asked.words[1:]) or asked.encodings),
+        ("shared", copy_entry(asked.encodings, asked.words[0], asked.words[1:]) or asked.encodings),
     ):
         old = asked.encodings.entries
         changed = [shown(entry) for entry in made if entry is not old.get(entry.name)]

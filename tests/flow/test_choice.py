@@ -25,7 +25,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.flow.choose import ChosenWay, Explored, choose_way, run_of
+from deploykit.flow.choose import BuiltWays, ChosenWay, choose_way, run_of
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
@@ -167,7 +167,7 @@ def test_what_was_chosen_runs_as_it_was_judged(encodings: str, mixed: str) -> No
 
 def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:
     for mixed, severity in (("segments", "error"), ("auto", "warning")):
-        skipped = replace(chosen(OMIT, mixed), explored=Explored(), skipped="too large")
+        skipped = replace(chosen(OMIT, mixed), explored=BuiltWays(), skipped="too large")
         (finding,) = CHOICE_RULES["DK203"].run(skipped)
         assert finding.severity == severity
 

@@ -19,7 +19,7 @@ from deploykit.backend.backend import MixedSupport
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
 from deploykit.findings import Confidence
-from deploykit.flow.choose import Explored, choose, explore, is_proven
+from deploykit.flow.choose import BuiltWays, choose, explore, is_proven
 from deploykit.flow.ways import Ground, Way
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
@@ -76,7 +76,7 @@ def _ground(variant: str, *, made_up: bool = False, **options: Any) -> Ground:
 
 
 @cache
-def _explored(variant: str, mixed: str = "auto") -> Explored:
+def _explored(variant: str, mixed: str = "auto") -> BuiltWays:
     return explore(_ground(variant), EVERY_KIND, mixed=mixed, tell=lambda line: None)
 
 

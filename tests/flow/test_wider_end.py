@@ -17,7 +17,7 @@ from deploykit.backend.backend import MixedSupport, Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.place import place
 from deploykit.findings.records import Feeds
-from deploykit.flow.choose import Explored, explore
+from deploykit.flow.choose import BuiltWays, explore
 from deploykit.flow.cure import rewrite
 from deploykit.flow.pipeline import make_plan
 from deploykit.flow.ways import WIDER_END, BuiltWay, Ground
@@ -122,7 +122,7 @@ def detector_ground(detector: Any, *, mixed: bool) -> Ground:
 @pytest.fixture(scope="module")
 def found_ways(decoder_detector: Any) -> Any:
     @cache
-    def look(*, mixed: bool, how: str = "auto") -> Explored:
+    def look(*, mixed: bool, how: str = "auto") -> BuiltWays:
         return explore(detector_ground(decoder_detector, mixed=mixed), EVERY_KIND, mixed=how, tell=lambda line: None)
 
     return look

@@ -249,7 +249,7 @@ def test_where_weights_are_many_they_stay_in_their_files(tmp_path: Path, monkeyp
     for name, one in made.items():
         lines.append(f"{name}: {weights.mapped_bytes(one)} bytes in files")
         for tensor in one.graph.initializer:
-            place = "outside" if weights.is_outside(tensor) else "mapped" if weights.is_mapped(tensor) else "inside"
+            place = "outside" if weights.is_unreadable(tensor) else "mapped" if weights.is_mapped(tensor) else "inside"
             keys = ", ".join(entry.key for entry in tensor.external_data)
             total = "" if place == "outside" else f" {int(stored_values(tensor).astype(np.int64).sum())}"
             lines.append(f"    {tensor.name} {place}{total} {keys}".rstrip())

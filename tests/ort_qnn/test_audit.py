@@ -15,7 +15,7 @@ import deploykit
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, settled_findings
 from deploykit.model.graph import view_of
-from deploykit_ort_qnn.bench.audit import affordable, in_place_of, mended, settled_by
+from deploykit_ort_qnn.bench.audit import in_place_of, kernels_within_budget, mended, settled_by
 from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
 from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
@@ -213,9 +213,9 @@ def test_what_is_not_affordable_is_left_out_but_no_suspect() -> None:
         for kernel in kernels
         if kernel.place == "alone"
     ]
-    chosen = affordable(given, frozenset(suspect.nodes))
+    chosen = kernels_within_budget(given, frozenset(suspect.nodes))
     assert [kernel.operators[0] for kernel in chosen] == ["Tanh", "Sigmoid"]
-    assert affordable(kernels, frozenset()) == tuple(kernels)
+    assert kernels_within_budget(kernels, frozenset()) == tuple(kernels)
 
 
 PAIRS = "float s = {0.1}, uint8 z = {128}"

@@ -16,7 +16,7 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Execution, Seen
-from deploykit.flow.choose import Explored
+from deploykit.flow.choose import BuiltWays
 from deploykit.flow.render import drawn_detections
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
@@ -102,7 +102,7 @@ def test_what_ran_is_drawn_on_the_sample_that_it_was_given(tmp_path: Path) -> No
     ran = Seen(by="the emulator", feeds=feeds, outputs=tuple(session.run(feed) for feed in feeds))
     samples = Samples(feeds=feeds, of_inputs={"image": InputSource(label=Label.GIVEN, why="given")})
     asked = SimpleNamespace(model=model, facts=collect_facts(model), request=SimpleNamespace(keep_samples=True))
-    plan: Any = SimpleNamespace(chosen=SimpleNamespace(samples=samples, explored=Explored()), given=asked)
+    plan: Any = SimpleNamespace(chosen=SimpleNamespace(samples=samples, explored=BuiltWays()), given=asked)
     drawn = drawn_detections(plan, Execution(seen=ran))
     assert drawn is not None and len(drawn["pictures"]) == 3
     assert all(picture["before"] == picture["after"] != [] for picture in drawn["pictures"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploykit.errors import ToolError
-from deploykit.system.folders import is_waited_for, waiting_for
+from deploykit.system.folders import is_locked, waiting_for
 from deploykit.system.jobs import RESULT, Job, finished_job, run_job
 from tables import each_row
 
@@ -74,7 +74,7 @@ def test_a_failure_is_seen_in_whatever_way_it_shows(tmp_path: Path, program: str
 def test_a_lock_is_waited_for_and_free_again(tmp_path: Path) -> None:
     told, order = threading.Event(), []
     with waiting_for(tmp_path / "a", waiting=lambda: None):
-        assert is_waited_for(tmp_path / "a")
+        assert is_locked(tmp_path / "a")
 
         def second() -> None:
             with waiting_for(tmp_path / "a", waiting=told.set):
@@ -86,4 +86,4 @@ def test_a_lock_is_waited_for_and_free_again(tmp_path: Path) -> None:
         order.append("first")
     thread.join(30)
     assert order == ["first", "second"]
-    assert not is_waited_for(tmp_path / "a")
+    assert not is_locked(tmp_path / "a")

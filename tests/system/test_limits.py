@@ -19,8 +19,8 @@ from deploykit.system.limits import (
     guarded_memory,
     limited_time,
     memory_budget,
-    one_patience,
     read_size,
+    share_timeouts,
     with_memory,
 )
 from deploykit.system.processes import run
@@ -64,11 +64,11 @@ def test_an_operator_that_goes_on_is_left_behind_and_no_other_run_begins(monkeyp
     small = text_model("float[4] x", "y = Neg (x)", "float[4] y")
     slow, quick = (CpuSession(one.SerializeToString(), ort.SessionOptions()) for one in (pool, small))
     feed = {"x": np.ones(4, np.float32)}
-    with one_patience():
+    with share_timeouts():
         assert quick.run(None, feed)
         with pytest.raises(TimeoutError):
             slow.run(None, {"x": np.ones((1, 1, 600, 600), np.float32)})
-        with one_patience(), pytest.raises(TimeoutError, match="earlier"):
+        with share_timeouts(), pytest.raises(TimeoutError, match="earlier"):
             quick.run(None, feed)
     assert quick.run(None, feed)
 

@@ -105,7 +105,7 @@ def audit_model(
     """
     only, beyond = within_reach(facts_of(model), suspects) if level == "auto" else (suspects, 0)
     there = list(kernels_of(model, only=None if level == "full" else only))
-    kernels = list(affordable(there, suspects)) if level == "auto" else there
+    kernels = list(kernels_within_budget(there, suspects)) if level == "auto" else there
     known = sum(bench.known(kernel) is not None for kernel in kernels)
     audited = []
     for kernel, answer in bench.ask(kernels):
@@ -195,7 +195,7 @@ def within_reach(facts: GraphFacts, suspects: Set[str]) -> tuple[frozenset[str],
     return frozenset(node.label for node in chosen), len(sized) - len(chosen)
 
 
-def affordable(kernels: Sequence[Kernel], suspects: Set[str]) -> tuple[Kernel, ...]:
+def kernels_within_budget(kernels: Sequence[Kernel], suspects: Set[str]) -> tuple[Kernel, ...]:
     """The kernels that fit into the time budget, in the order of the model.
 
     Suspects come first, and kernels alone before those among neighbours; then operators that the atlas knows faults of

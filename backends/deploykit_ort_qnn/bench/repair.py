@@ -110,7 +110,7 @@ def repaired_kernels(
     # All ways at once; where one way is much to emulate, none after the first that is right.
     for turn in zip_longest(*(case.turns for case in cases), fillvalue=()):
         pairs = zip(cases, turn, strict=True)
-        tried |= _otherwise(
+        tried |= _try_ways(
             bench,
             [(case.worst, way) for case, ways in pairs if not case.near(tried, KernelVerdict.RIGHT) for way in ways],
         )
@@ -118,7 +118,7 @@ def repaired_kernels(
     for wanted in (KernelVerdict.RIGHT, KernelVerdict.NARROWED):
         near = [() if found else case.near(tried, wanted) for case, found in zip(cases, kept, strict=True)]
         tries = [*zip(cases, near, strict=True)]
-        among = _otherwise(
+        among = _try_ways(
             bench, [(spot, way) for case, ways in tries for spot in (*case.bad, *case.right) for way in ways]
         )
 
@@ -227,7 +227,7 @@ def _spots_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str
             yield kernel, 0  # the first operator of a graph has none before it
 
 
-def _otherwise(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> dict[_Asked, KernelAnswer]:
+def _try_ways(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> dict[_Asked, KernelAnswer]:
     """The answer about each way in each place, compared with the original kernel on the CPU."""
     found: dict[_Asked, KernelAnswer] = {}
     # Trials by their own prefixes. By the prefix of its kernel: the kernel

@@ -202,7 +202,7 @@ def write_dlc(job: CompileJob, target: Path, progress: Tell = silent) -> str:
         }
         done, answer, _ = HERE.work(request, job.root, scratch, job.timeout, progress)
         if answer is None or not answer["ok"]:
-            return str(answer["error"]) if answer else _death(done, job.timeout)
+            return str(answer["error"]) if answer else _end_reason(done, job.timeout)
         files = sorted(made.glob("*.dlc"))
         if len(files) != 1:
             return f"the provider wrote {len(files)} files, where one whole graph is one"
@@ -277,7 +277,7 @@ def execute(
         work = partial(worker.work, question, root, scratch, timeout, progress)
         done, answer, log = known_work("emulated", asked, about, scratch, work, tell=progress)
         if answer is None or not answer["ok"]:
-            why = answer["error"] if answer else _death(done, timeout)
+            why = answer["error"] if answer else _end_reason(done, timeout)
             where = answer["provider"] if answer else "/".join(provider for provider, _, _ in runs)
             named = ", ".join(model for _, model, _ in runs)
             raise ToolError(f"{named}: cannot be run ({where})", why=why, next="\n".join(log[-3:]))
@@ -313,7 +313,7 @@ def read_context(path: Path) -> Json:
     again = "" if done.timed_out else ", and so it did when it was tried again"
     raise ToolError(
         f"{path}: the vendor's library did not read it",
-        why=f"{_death(done, timeout, 'the reading process')} while {parts[-1]}{again}",
+        why=f"{_end_reason(done, timeout, 'the reading process')} while {parts[-1]}{again}",
         next="copy the file again if it may be cut off; else compile it again, or read it with another wheel",
     )
 
@@ -330,7 +330,7 @@ def _outcome(
     if answer is None:
         status: Status = "timed-out" if done.timed_out else "crashed"
         return CompileOutcome(
-            status=status, message=_death(done, job.timeout), refused=refused, grown=done.grown, **common
+            status=status, message=_end_reason(done, job.timeout), refused=refused, grown=done.grown, **common
         )
     if not answer["ok"]:
         status = "refused" if refused else "failed"
@@ -377,7 +377,7 @@ LATE = "the time limit"
 """The end of the reason if a time limit is all that went wrong."""
 
 
-def _death(done: ProgramEnd, timeout: float, who: str = "the compiler's process") -> str:
+def _end_reason(done: ProgramEnd, timeout: float, who: str = "the compiler's process") -> str:
     if done.timed_out:
         return f"not finished after {timeout:g} s, {LATE}"
     if done.grown:

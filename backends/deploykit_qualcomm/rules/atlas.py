@@ -142,9 +142,9 @@ def suspects_in(model: ModelProto, *, verdicts: Collection[str], only: Collectio
 
     The model's facts are made once while it stays the same: a plan asks about a few nodes of it, an audit about all.
     """
-    from deploykit.model.collect import facts_of, read_of
+    from deploykit.model.collect import facts_of, model_of_view
     from deploykit.model.graph import view_of
 
     view = view_of(model)
-    found = predicted(SmallGraph(model=read_of(view), facts=facts_of(view)), only)
+    found = predicted(SmallGraph(model=model_of_view(view), facts=facts_of(view)), only)
     return frozenset(node.label for node, row in found if row.verdict in verdicts)

@@ -24,7 +24,7 @@ from deploykit.model.facts import GraphFacts
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.metric import UserMetric
 
-__all__ = ["OutputLoss", "OutputLosses", "Reaching"]
+__all__ = ["GoalMeter", "OutputLoss", "OutputLosses"]
 
 
 class OutputLoss(Published):
@@ -76,7 +76,7 @@ class OutputLosses:
         return OutputLoss(outputs={n: -math.inf if n in broken else overall_db(pairs[n]) for n in pairs})
 
 
-class Reaching:
+class GoalMeter:
     """What runs reach against one float model on some samples.
 
     ``shown`` must be in every run: the outputs that nodes make. On samples that mean nothing (``label``) no verdict is

@@ -16,7 +16,7 @@ from onnx import ModelProto
 from deploykit.accuracy.samples.inputs import spread
 from deploykit.accuracy.search.goals import WHOLE, Goal, Reached
 from deploykit.accuracy.search.layer_losses import Layer, LayerLoss, worst_first
-from deploykit.accuracy.search.output_losses import Reaching
+from deploykit.accuracy.search.output_losses import GoalMeter
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, ModelCost
 from deploykit.accuracy.simulate.sessions import Session
@@ -101,7 +101,7 @@ class Raiser(Struct, dict=True):
     made: EncodingSet
     order: Sequence[Layer]
     feeds: Feeds
-    reaching: Reaching
+    reaching: GoalMeter
     costs: CostModel
     tell: Tell = silent
     _known: dict[tuple[str, int], RaiseTrial] = {}
@@ -227,7 +227,7 @@ def fewest_wider(
     machine.
     """
     tell("judging what was quantized on all samples")
-    goal, reaching = Goal(name=WHOLE), Reaching(facts)
+    goal, reaching = Goal(name=WHOLE), GoalMeter(facts)
     reaching.hold(feeds, Session(model, capture=reaching.shown).runs(feeds))
     before = reaching.reached(Simulator(model, encodings, capture=reaching.shown).runs(feeds))
     if goal.is_met(before):

@@ -121,7 +121,7 @@ def _by_kind(
             tool = tools.get(event.tool) or Tool(id="line", name="the program")
             if nobody and tool.id == "line" and known is None:
                 owner = speaker((names.get("other", "").strip("'"),), catalog.tools)
-                tool = _stranger(line, catalog) or owner or tool
+                tool = _unknown_package(line, catalog) or owner or tool
             words = defaultdict(partial(str, kind.unnamed or "not named"), _spelled_out(names, catalog))
             words["speaker"] = tool.name
             said = " ".join(kind.cause.format_map(words).split())
@@ -185,14 +185,14 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
         if event.tool in tools:
             return _beside(line, tools[event.tool])
     for line, _ in ordered[:10] if nobody else ():  # the tool shows above the first lines, or nowhere
-        tool = _stranger(line, catalog)
+        tool = _unknown_package(line, catalog)
         above = (speaker((text,), [*tools.values()]) for text in reversed(line.before))
         if tool or (tool := next(filter(None, above), None) or _named(_NAMES_ITSELF.match(line.text))):
             return _beside(line, tool)
     return None
 
 
-def _stranger(line: ErrorLine, catalog: Catalog) -> Tool | None:
+def _unknown_package(line: ErrorLine, catalog: Catalog) -> Tool | None:
     """Return the unknown package that owns the last frame above an exception, None if there is none."""
     frame = _INNERMOST.search("\n".join(line.before))
     return None if frame is None or speaker((frame[0],), catalog.tools) else _named(frame)

@@ -236,7 +236,7 @@ def run_quantizer(
             result = run_job(job, progress=progress, timeout=timeout)
         else:
             progress(f"{title}: done before with the same model, data and settings")
-        return _taken_up(folder, result)
+        return _read_job_result(folder, result)
 
 
 # No quantizer gives encodings to tensors inside an If, to sequences, between integers computed at run time, or in
@@ -274,7 +274,7 @@ def _lay_out(folder: Path, told: Json, plan: QuantizerJob, model: Model, divisio
     division.write(folder)
 
 
-def _taken_up(folder: Path, result: Json) -> QuantizerRun:
+def _read_job_result(folder: Path, result: Json) -> QuantizerRun:
     """The model and encodings that the job left; a quantized model's encodings are placed on the float model."""
     qdq, given = folder / _QDQ, folder / "model.onnx"
     if not qdq.is_file():

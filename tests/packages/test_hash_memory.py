@@ -11,7 +11,7 @@ import pytest
 
 from deploykit.backend.backend import CopiedFile
 from deploykit.packages import manifests as module
-from deploykit.packages.manifests import Look, Witnessed
+from deploykit.packages.manifests import HashMemory, Look
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
 from tables import each_row
@@ -38,7 +38,7 @@ def later(monkeypatch: pytest.MonkeyPatch, seconds: float = 10) -> None:
 
 
 def test_a_file_written_to_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, seen = old(tmp_path / "a"), Witnessed()
+    path, seen = old(tmp_path / "a"), HashMemory()
     later(monkeypatch)
     seen.note_read(Look.at(path.stat()), path.stat(), *LIE)
     old(path, b"efgh")  # the same size, and the time of the last write as before
@@ -46,7 +46,7 @@ def test_a_file_written_to_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_file_written_to_a_moment_ago_is_not_remembered(tmp_path: Path) -> None:
-    path, seen = old(tmp_path / "a"), Witnessed()
+    path, seen = old(tmp_path / "a"), HashMemory()
     seen.note_read(Look.at(path.stat()), path.stat(), *LIE)
     assert seen.hash(path) != LIE
 
@@ -62,7 +62,7 @@ def test_a_file_written_to_a_moment_ago_is_not_remembered(tmp_path: Path) -> Non
 def test_only_what_was_the_same_all_the_while_is_remembered(
     before: dict[str, int], linked: bool, size: int, known: bool, tmp_path: Path
 ) -> None:
-    path, seen = old(tmp_path / "a"), Witnessed()
+    path, seen = old(tmp_path / "a"), HashMemory()
     names = ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
     status = SimpleNamespace(**{name: getattr(path.stat(), name) for name in names} | before)
     look = Look(status=cast("os.stat_result", status), settled=True)
