@@ -89,7 +89,6 @@ def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = 
         most = max(_LARGEST_BYTES, _LARGEST_GROWTH * source)
         sizes = [(graph.static_shape(name), BITS.get(graph.dtype(name))) for name in outputs]
         fit = all(shape is not None and bits and math.prod(shape) * bits // 8 <= most for shape, bits in sizes)
-        fit |= node.op_type == "Concat"  # as large as what it joins; below operator set 11 no size from a negative axis
         if fit and not copies_much:
             settled.update(dict.fromkeys(outputs, source))
             found.append(node)
