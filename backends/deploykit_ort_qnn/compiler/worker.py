@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -131,6 +130,8 @@ class _Helper:
         """Takes every other input that is left, once, if the work is worth it and a processor and memory are free."""
         if self.inputs or mean * len(inputs) < _WORTH:
             return
+        import resource
+
         running = int(Path("/proc/loadavg").read_text("ascii").split()[3].partition("/")[0])
         taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         if running < len(os.sched_getaffinity(0)) and 2 * taken < memory:
@@ -164,7 +165,7 @@ def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
         for key in data.files:
             index, name = key.split(":", 1)
             feeds.setdefault(index, {})[name] = data[key]
-    helper = _Helper(runs[-1], feeds) if runs[-1]["provider"] == "npu" else None
+    helper = _Helper(runs[-1], feeds) if runs[-1]["provider"] == "npu" and sys.platform == "linux" else None
     import_module("onnxruntime")
     for run in runs:
         try:

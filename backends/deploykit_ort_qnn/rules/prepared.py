@@ -305,8 +305,8 @@ def check_rms_samples(draft: ProviderDraft) -> Finds:
     for node in facts.nodes if draft.source == "float" else ():
         shape = facts.tensor(node.inputs[0]).shape or () if node.op_type == "RMSNormalization" else ()
         if len(shape) > 2 and shape[0] != 1:
-            message = f"{node.label}: an RMS normalization of {shape[0]} samples is computed right for the first only"
-            yield Found("node", node.label, message)
+            message = f"an RMS normalization of {shape[0]} samples: all but the first were wrong where it was tried"
+            yield Found("node", node.label, f"{node.label}: {message}")
 
 
 @RULES.rule(

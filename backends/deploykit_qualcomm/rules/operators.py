@@ -70,9 +70,8 @@ def check_repeated(situation: Situation) -> Finds:
     """
     # By shapes, for stored and computed operands.
     for node, operand, _, shape in repeated_before_norm(situation.facts):
-        yield at_node(
-            node, f"{operand} is repeated to {'x'.join(map(str, shape))} in front of a normalization: computed wrong"
-        )
+        repeated = f"{operand} is repeated to {'x'.join(map(str, shape))} in front of a normalization"
+        yield at_node(node, f"{repeated}: QAIRT 2.51 computes it wrong")
 
 
 @RULES.rule(
@@ -202,10 +201,8 @@ def check_short_axes(situation: Situation) -> Finds:
     for node, shape in over_short_axes(situation.facts):
         held = quantized(situation, node.inputs[0]) or quantized(situation, node.outputs[0])
         if held is not None and held.bits == 16:
-            yield at_node(
-                node,
-                f"{node.inputs[0]} ({'x'.join(map(str, shape))}) is reduced over an axis of length 1: computed wrong",
-            )
+            reduced = f"{node.inputs[0]} ({'x'.join(map(str, shape))}) is reduced over an axis of length 1"
+            yield at_node(node, f"{reduced}: QAIRT 2.51 computes it wrong")
 
 
 @RULES.rule(

@@ -347,7 +347,8 @@ def judge_detections(
         boxes, scores = (float(np.concatenate(found).sum()) / max(sum(map(len, found)), 1) for found in (off, apart))
         limit = context.limit(Measure.BOX_ERROR, side=sizes[-1][0])
         numbers.append(context.number(name, kind, Measure.BOX_ERROR, boxes, limit=limit))
-        numbers.append(context.number(name, kind, Measure.SCORE_ERROR, scores / height, *["alone"] * alone))
+        keys = ("alone",) if alone else ()
+        numbers.append(context.number(name, kind, Measure.SCORE_ERROR, scores / height, *keys))
     return numbers, count
 
 
