@@ -1,6 +1,7 @@
 """Sums of what is made and nobody reads: answers as JSON has them, and files, so that a change of them is noticed.
 
-Prose, sources and times are left out, and of decimals all but their size: processors round otherwise.
+Prose, sources, times and what tells one machine from another are left out, and of decimals all but their size:
+processors round otherwise.
 """
 
 import json
@@ -15,7 +16,8 @@ from typing import Any
 import onnx
 
 NOISE = {"schema", "source", "sources", "facts", "seconds", "digest", "target", "confidence", "slug", "summary"}
-_NOISE = re.compile(rf"{'|'.join(NOISE)}|deploykit|sha256|bytes|processor_seconds|per_second|p|\w+_us")
+_OF_A_MACHINE = "peak_mb|libraries|release|serial|temperature|trend"
+_NOISE = re.compile(rf"{'|'.join(NOISE)}|{_OF_A_MACHINE}|deploykit|sha256|bytes|processor_seconds|per_second|p|\w+_us")
 _DECIMAL = re.compile(r"-?\b\d+\.\d+(?:e[-+]?\d+)?|-?\b\d+e-?\d+\b|\b[0-9a-f]{16,}\b|\S*/\.scratch\S*")
 
 
