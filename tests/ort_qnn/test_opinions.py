@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from msgspec.structs import replace
 
 import deploykit
-from deploykit.backend.backend import Request
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.plans import Plan
 from deploykit.cli import cli
 from deploykit.cli.frame import run
@@ -21,6 +22,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Registry
 from deploykit.flow.pipeline import Packaged, make_package
+from deploykit.flow.read import read_situation
 from deploykit.rewrites import CURES
 from deploykit_ort_qnn.bench import ask, opinions
 from deploykit_ort_qnn.bench.ask import TimedBench
@@ -28,6 +30,7 @@ from deploykit_ort_qnn.bench.repair import find_culprit, rescue
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.hosted import RefusedNode
+from made_findings import a_finding
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 from text_models import text_model
@@ -162,6 +165,45 @@ def test_what_each_outcome_says(
     assert f"{opinion['state']}: {opinion['why']} ({opinion['scope']})" == told
     assert own_cache.exists() == (status != "timed-out")
     assert {(job.timeout, job.options["soc_model"], job.allow_cpu) for job in asked} == {(60.0, "57", False)}
+
+
+PAIRS = """<ir_version: 10, opset_import: ["": 17]> g (float[1,8] x) => (float[1,8] y, int64[1,2] at)
+<float s = {0.01}, uint8 z = {128}, int64[1] k = {2}> {
+  q = QuantizeLinear (x, s, z) a = DequantizeLinear (q, s, z) [sum] b = Add (a, a) qb = QuantizeLinear (b, s, z)
+  c = DequantizeLinear (qb, s, z) [root] d = Tanh (c) qd = QuantizeLinear (d, s, z)
+  e = DequantizeLinear (qd, s, z) [last] f = Relu (e) qf = QuantizeLinear (f, s, z) y = DequantizeLinear (qf, s, z)
+  [top] most, at = TopK (c, k)
+}"""
+
+
+@each_row(
+    ("name", "evidence", "asked"),
+    ("sum", {}, "Add"),
+    ("root", {"nodes": ["sum"]}, "Add Tanh"),
+    ("c", {}, "Tanh TopK"),  # of a tensor, whoever reads it; the pair itself computes nothing
+    ("nothing", {"tensors": ["d"]}, "Tanh"),
+    ("top", {}, "TopK"),  # by the first of its results
+    ("nothing", {}, ""),
+)
+def test_what_is_compiled_for_a_finding(
+    name: str, evidence: Any, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(onnx.parser.parse_model(PAIRS), tmp_path / "m.onnx")
+    _, situation = read_situation(Request(model=tmp_path / "m.onnx", target="sm8650", backend="ort-qnn"))
+    seen = list[str]()
+
+    def note(job: CompileJob, progress: Any) -> CompileOutcome:
+        kinds = {node.op_type for node in onnx.load(job.root / job.model).graph.node}
+        seen.append(" ".join(sorted(kind for kind in kinds if "Linear" not in kind)))
+        return CompileOutcome(status="compiled")
+
+    monkeypatch.setattr(ask, "compile_model", note)
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path))
+    found = a_finding(name=name, evidence=evidence)
+    how: Any = {"release": "2.51.0", "shared": SharedWork(), "seconds": 60.0, "progress": lambda line: None}
+    (opinion,) = opinions.settle(situation, [found], **how)
+    whole = "Add Relu Tanh TopK"  # where nothing can be cut out
+    assert (seen, opinion.state) == ([asked or whole], "refuted")
 
 
 def test_what_is_taken_in_another_type_is_not_taken(roi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
