@@ -25,6 +25,8 @@ from deploykit.findings.rules import Rule
 from deploykit.flow.read import read_situation
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
+from deploykit.model.nodes import copy_of
+from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler.emulation import correctness, narrowest, numbers_json, numbers_scope
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp
@@ -38,6 +40,7 @@ from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas import rows
 from deploykit_qualcomm.atlas.rows import MeasuredPlace, atlas_rows, verdict_at, verdict_in, where_it_holds
 from deploykit_qualcomm.hosted import RefusedNode
+from deploykit_qualcomm.tables import WheelPair
 from rule_cases import check_pairs
 from tables import each_row
 from text_models import text_model
@@ -245,7 +248,8 @@ CASES: dict[str, Any] = {
     "ORT120": (lambda: BAD, lambda: GOOD),
     "ORT121": (lambda: NumericScope(not_run="no time"), lambda: GOOD),
     "ORT122": tuple(
-        partial(NumericScope, device=Verdict(right=None), agreement={"y": decibels}) for decibels in (5.9, 6.0)
+        partial(NumericScope, device=Verdict(right=None), agreement=dict.fromkeys("yu", decibels))
+        for decibels in (5.9, 6.0)
     ),
     "ORT130": (lambda: replace(PACKAGE, provider_options={}), lambda: PACKAGE),
     "ORT131": (lambda: replace(PACKAGE, unknown_options=("vtcm", "arch")), lambda: PACKAGE),
@@ -296,9 +300,38 @@ def test_a_compiler_that_knows_one_chip_only_is_told_of() -> None:
     assert found.message.endswith("the compiler of this release knows no other (QNN295)") and not found.blocks
 
 
+PLUGIN = replace(WHEEL, reads=None)
+newer = partial(float_draft, "y = Tanh (x)", opset=23)
+
+
+@each_row(
+    ("pairs", "said"),
+    # Of the versions that a plugin was tried with those count that work.
+    (((22, Status.SUPPORTED), (24, Status.UNSUPPORTED)), "operator set 23; onnxruntime-qnn 2.7.0 reads up to 22"),
+    (((22, Status.SUPPORTED), (23, Status.SUPPORTED)), ""),
+)
+def test_a_plugin_reads_what_its_runtimes_read(pairs: Any, said: str) -> None:
+    tried = [WheelPair(version="1", opset=opset, ir=13, status=status) for opset, status in pairs]
+    given = replace(newer(), wheel=replace(PLUGIN, onnxruntime=tried))
+    found = [one.message for one in rules()["ORT160"].run(given)]
+    assert found == ([said] if said else [])
+
+
+def test_what_is_compiled_is_what_must_be_read() -> None:
+    """A preparation may take another operator set than the model that is given."""
+    known = old_draft(base())
+    assert known.prepared is not None
+    model = copy_of(known.prepared.model)
+    model.opset_import[0].version = 23
+    (found,) = rules()["ORT160"].run(replace(known, prepared=replace(known.prepared, model=model)))
+    assert found.message.startswith("operator set 23")
+
+
 @each_row(
     ("code", "case"),
     ("ORT004", lambda: draft(fp16=False)),  # a quantized model needs no float16
+    ("ORT004", lambda: replace(draft("mlp/model.onnx"), fp16=None)),  # nobody knows
+    ("ORT160", lambda: replace(newer(), wheel=replace(PLUGIN, onnxruntime=()))),  # nobody tried
     ("ORT016", lambda: rms_draft(RECIPROCAL.replace("n =", "y ="))),
     ("ORT105", lambda: types(graph(("float32", "float32", "float32")), intended="float16")),  # nobody knows
     ("ORT115", lambda: TimeBudget(most_us=5.0, estimate=replace(SLOW, instead_of="sm8650"))),  # ORT116 says so
