@@ -243,6 +243,8 @@ def place(made: onnx.ModelProto, name: str = "wrong") -> frozenset[str]:
     (f"{pair('a', 'x')} [both] t = Sin (a) {pair('y', 't')}", {"both"}),
     (f"[none] n = Neg (x) {pair('y', 'n')}", {"none"}),
     (pair("y", "x"), set()),
+    # What is made of stored numbers alone is nobody's kernel.
+    (f"{pair('a', 'x')} [stored] k = Neg (s) [scaled] r = Mul (a, k) {pair('b', 'r')} [last] t = Neg (b)", {"scaled"}),
 )
 def test_what_computes_a_tensor_stands_in_the_place_of_what_did(body: str, there: set[str]) -> None:
     assert place(paired(body)) == there
