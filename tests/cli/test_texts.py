@@ -21,6 +21,7 @@ from deploykit.backend.status import Compilation, Compiled, Correctness, Package
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.packaged import package_text
+from deploykit.cli.terminal import finding_lines
 from deploykit.devices.measure import faster, summarize
 from deploykit.devices.profiles import EstimateRow
 from deploykit.devices.record import RunRecord
@@ -137,6 +138,12 @@ PACKAGES: dict[str, Callable[[], str]] = {
     "packaged, with what blocks": lambda: packaged(findings=(LONG, WARNING)),
     "packaged, refused": lambda: packaged(status=replace(REFUSED, right=LATER)),
     "not packaged": lambda: packaged(package=None, findings=(LONG, WARNING, DONE)),
+    "findings, in their colours": lambda: "\n".join(
+        line
+        for one in (WARNING, LONG, NOTE, DONE, a_finding().with_handled("it is done"))
+        for most in (0, len("is chosen"), len("is said") - 1)
+        for line in finding_lines(one, " (2 times)" if most == 0 else "", most=most)
+    ),
 }
 KEPT = Reached(right=True, metric=0.123456789, detections=KeptCount(wanted=(30, 30), made=(30, 31), kept=(30, 28)))
 RUNGS = (

@@ -262,6 +262,13 @@ def test_one_graph_is_run_for_its_times_and_for_its_profile(one_graph: Path, sdk
     assert job.results == ("output/Result_0/y.raw", "output/Result_1/y.raw")
     assert job.optional == ("output/qnn-profiling-data_0.log", "nodes/qnn-profiling-data_0.log")
     assert job.started == "a program of adb shell, which runs at a lower priority than an app"
+    with_device_parts(sdk, abi="aarch64-oe-linux-gcc11.2")
+    for system, folder in (("Linux", "oe-linux-gcc11.2"), ("Android", "android")):
+        found = {
+            Path(str(file.source)).parent.name
+            for file in job_of(one_graph, place=replace(HERE, system=system)).files[:5]
+        }
+        assert found == {f"aarch64-{folder}"}
 
 
 def test_what_is_not_measured_is_run_once(one_graph: Path, sdk: Path) -> None:
@@ -315,6 +322,8 @@ def test_what_of_the_sdk_is_not_here_is_named(
             job_of(one_graph)
         return error.value.what, error.value.next
 
+    skel.write_bytes(b"of no build")
+    assert job_of(one_graph).files, "where one has no build there is nothing to compare"
     stub.write_bytes(b"v2.33.0.250327")
     skel.write_bytes(b"2.34.0.250424")
     told = f"{sdk}: stub and skel are of two releases: libQnnHtpV75Stub.so of 2.33.0.250327, "

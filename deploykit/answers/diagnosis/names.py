@@ -71,7 +71,7 @@ class Names:
         stem, exact = word, True
         for _ in range(_MOST_SUFFIXES):
             known = self._known.get(stem) or self._known.get(mangle(stem))
-            if known and (exact or len(stem) >= _SHORTEST_STEM):
+            if known:
                 return MappedName(log=word, onnx=tuple(known[1]), kind=known[0], exact=exact)
             cut = max(stem.rfind("_"), stem.rfind("."), stem.rfind(":"))
             if cut < _SHORTEST_STEM:
