@@ -22,6 +22,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
 from deploykit.report.detections import draw_detections
+from tables import each_row
 from text_models import text_model
 
 GROUP = DetectionSet(
@@ -46,6 +47,30 @@ def test_both_sides_are_drawn_on_the_picture() -> None:
     assert picture["after"][0].left == 0.1875
     assert [one.overlap(two) for one, two in picture["pairs"] if one and two] == pytest.approx([28 / 36, 1.0])
     assert picture["differences"] == 0
+
+
+PLACES = np.array([[[at, at, at + 10, at + 10] for at in (4, 20, 36, 50)]])
+LOW, FIRST, LAST = ([0.1] * 4, [0.9, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.9])
+
+
+@each_row(
+    ("before", "after", "counted"),
+    (FIRST, FIRST, (1, 1, 0)),
+    (FIRST, LAST, (1, 1, 2)),  # neither has a partner
+    (LOW, LAST, (0, 1, 1)),
+    (FIRST, LOW, (1, 0, 1)),
+    (LOW, LOW, None),
+    ([[0.9, 0.1]] * 3 + [[0.1, 0.9]], [[0.9, 0.1]] * 4, (1, 0, 1)),  # what most rows are is no object
+    ([[0.1, 0.9]] * 3 + [[0.9, 0.1]], [[0.9, 0.1]] * 4, (1, 4, 3)),
+)
+def test_boxes_of_one_side_alone_are_counted(before: Any, after: Any, counted: Any) -> None:
+    def of(scores: Any) -> Seen:
+        made = {"boxes": PLACES, "scores": np.array(scores).reshape(1, 4, -1)}
+        return Seen(by="it", feeds=({"image": PICTURE},), outputs=(made,))
+
+    drawn = draw_detections(GROUP, of(before), of(after))
+    (picture,) = drawn["pictures"] if drawn else (None,)
+    assert (picture and (len(picture["before"]), len(picture["after"]), picture["differences"])) == counted
 
 
 def test_noise_is_no_picture_and_pages_stay_small() -> None:
