@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,16 @@ def test_help_names_the_keywords_of_a_request(name: str) -> None:
     """An editor shows them by name, from the annotation; those of backends are open."""
     page = pydoc.plain(pydoc.render_doc(getattr(deploykit, name)))
     assert "**request: 'Unpack[RequestOptions]'" in page
+
+
+@each_row(("asked", "level"), ({}, "full"), ({"kernels": "quick"}, "quick"), ({"kernels": "auto"}, "auto"))
+def test_an_audit_is_as_wide_as_asked(asked: Any, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command is this function, so that no test of what is typed tells."""
+    seen = list[Any]()
+    monkeypatch.setattr("deploykit.flow.pipeline.audit", lambda *given, **named: seen.append((*given, named)))
+    deploykit.audit("m.onnx", target="sm8650", sdk="2.51", progress=print, **asked)
+    ((request, named),) = seen
+    assert (request.target, request.sdk, named) == ("sm8650", "2.51", {"level": level, "progress": print})
 
 
 REFUSED: dict[str, tuple[type[DeploykitError], Callable[[], object]]] = {

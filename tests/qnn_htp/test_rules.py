@@ -17,6 +17,7 @@ from deploykit.errors import DefectError
 from deploykit.flow.read import read_situation
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
+from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp import backend
 from deploykit_qnn_htp.commands import listed_step
 from deploykit_qnn_htp.draft import (
@@ -213,6 +214,36 @@ def test_what_is_told_of_every_route() -> None:
             for one in told
         ]
     check_told(Path(__file__).with_name("routes.told"), found)
+
+
+def known_as(made: ConversionDraft, feature: str, status: Status | None) -> ConversionDraft:
+    """The draft for a release whose rows of a feature have that status; None takes the rows away."""
+    sdk, target = made.sdk, made.situation.target
+    others = tuple(row for row in sdk.features if row.feature != feature)
+    rows = (replace(row, status=status) for row in sdk.features if status and row.feature == feature)
+    changed = replace(target, sdk=replace(sdk, features=(*others, *rows)))
+    return replace(made, situation=replace(made.situation, target=changed))
+
+
+def test_what_each_status_of_a_feature_says() -> None:
+    """Refused where a row says that it does not work; silence where nobody knows is the rule's to decide, and told."""
+    found = dict[str, list[str]]()
+    cases: dict[str, tuple[str, Callable[[], ConversionDraft]]] = {
+        "QNN123: matmul-16bit": ("", DRAFT_CASES["QNN123"][0]),
+        "QNN124: lpbq": ("", DRAFT_CASES["QNN124"][0]),
+        # Lists that fit no axis, since the file knows no blocks.
+        "QNN124: bq": ("", lambda: draft("mlp", "bq-w4a16.v0.6.1", sdk="2.51")),
+        "QNN102: explicit-float-entries": ("legacy-float-fallback", lambda: mixed("explicit")),
+        "QNN103: encodings-2.0.0": ("legacy-complete", lambda: draft("cnn", "w8a8.v2.0.0")),
+        "QNN106: quantizer-v2": ("legacy-quantizer-v2", mixed),
+    }
+    for (name, (by, case)), status in product(cases.items(), (*Status, None)):
+        code, feature = name.split(": ")
+        made = known_as(case(), feature, status)
+        told = ROUTE_RULES.run(route(by, made)) if by else DRAFT_RULES.run(made)
+        lines = [f"{one.severity} {one.message}" for one in told if one.code == code]
+        found[f"{name} {status or 'in no row'}"] = lines
+    check_told(Path(__file__).with_name("features.told"), found)
 
 
 def test_signed_integers_have_a_kernel_beside_float16() -> None:

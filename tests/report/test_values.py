@@ -222,7 +222,22 @@ SLOW = tuple(
     for name, other in (("a", ""), ("b", "another"))
 )
 RUN = {"right": {"right": "yes"}, "where": "device", "latency": {"median_us": 2500, "p90_us": 3000}}
+
+
+def filled() -> Any:
+    """A page and a text of the user's: what is put into a page is quoted as a page needs it, and no other is."""
+    with tempfile.TemporaryDirectory() as name:
+        for template in ("a.html.j2", "a.sh.j2"):
+            (Path(name) / template).write_text("{{ x }}\n{{ x|sh }}\n{{ x|md }}\n{{ x|py }}\n{{ x|comment }}")
+        made = {
+            one.name: rendering.render(one.name, {"x": "<a b>&'\n_"}, templates=Path(name))
+            for one in Path(name).iterdir()
+        }
+    return dict(sorted(made.items()))
+
+
 CASES: Mapping[str, Callable[[], Any]] = {
+    "templates": filled,
     "shares": lambda: [share_of(value, 8.0) for value in (-1.0, 0.0, 1.0, 8.0, 9.0)] + [share_of(1.0, 0.0)],
     "decibels": lambda: list(map(decibels, (40.04, math.nan, math.inf, -math.inf))),
     "bars": lambda: loss_bars([("a", {"weights": 40.0, "all": 20.0}), ("b", {"all": math.inf}), ("c", {})]),
@@ -358,6 +373,8 @@ CASES: Mapping[str, Callable[[], Any]] = {
         ),
         boxes((0.1, 0.1, 0.3, 0.5, 0.9, 1), (0.5, 0.5, 1.4, 1.5, 0.3, 0)),
         boxes((10, 5, 30, 25, 0.9, 1), (40, 5, 60, 25, 0.5, 0), nothing=0),
+        # One row of many may be anywhere: they are fractions all the same.
+        boxes((0.1, 0.1, 0.3, 0.5, 0.9, 1), *[(0.5, 0.5, 0.6, 0.6, 0.1, 0)] * 60, (0.5, 0.5, 40, 1.5, 0.1, 0)),
         boxes((20, 15, 20, 20, 0.9, 1), corners=False),
         boxes((32, 32, 64, 64, 0.9, 1), sizes=[64, 64]),
         len(boxes(*((at, 0, at + 1, 1, 0.9, 1) for at in range(45)))),
