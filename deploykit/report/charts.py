@@ -59,7 +59,7 @@ def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]], clean: float | No
     return [
         {
             "label": label,
-            "lengths": {name: 0.0 if db == math.inf else share_of(best - db, span) for name, db in series.items()},
+            "lengths": {name: share_of(best - db, span) for name, db in series.items()},
             "words": {name: decibels(db) for name, db in series.items()},
         }
         for label, series in rows

@@ -17,7 +17,7 @@ import deploykit.answers.binaries as binaries
 from deploykit.answers.machine import examine, examine_core
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.backend.targets import find_device
-from deploykit.errors import DeploykitError, InputError
+from deploykit.errors import DeploykitError, InputError, ToolError
 from deploykit.findings import Confidence
 from deploykit.system.processes import ProgramEnd
 from deploykit.tables.capabilities import CompatRow, Status
@@ -127,6 +127,16 @@ def around(tmp_path: Path, *, programs: tuple[str, ...] = (), code: int = 0) -> 
 
 def probing(*probes: Probe) -> Any:
     return SimpleNamespace(probes=lambda: probes)
+
+
+@pytest.mark.parametrize("why", ["no such file", ""])
+def test_a_program_that_cannot_be_started_has_said_why(why: str, tmp_path: Path) -> None:
+    def run(argv: Any, *, timeout: float, env: Any) -> ProgramEnd:
+        assert (timeout, env["MORE"]) == (9.0, "1") and len(env) > 1
+        raise ToolError("x cannot be started", why=why)
+
+    end = start(replace(around(tmp_path), run=run), "x", "y", timeout=9.0, env={"MORE": "1"})
+    assert (end.argv, end.returncode, end.tail) == (("x", "y"), 127, (why or "x cannot be started",))
 
 
 def test_what_the_core_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

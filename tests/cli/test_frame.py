@@ -157,6 +157,7 @@ def test_the_version_says_more_for_a_report(capsys: pytest.CaptureFixture[str]) 
     assert told[0].count("\n") == 1 and told[1] == told[2] and told[1].startswith(told[0])
     rows = dict(line.split(" ", 1) for line in told[1].splitlines())
     assert {"python", "machine", "onnx", "onnxruntime", "numpy", "click"} <= set(rows)
+    assert not {"mkdocs", "mypy", "pytest", "ruff"} & set(rows), "who only uses it has none of these"
     assert str(Path.home()) not in told[1] and "backend qnn-htp (deploykit " in told[1]
 
 

@@ -24,6 +24,7 @@ from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.devices import device_of_id, qualcomm_device, qualcomm_devices
+from tables import each_row
 from told import check_told
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -70,6 +71,22 @@ def test_the_first_operator_that_differs_there_is_named(packaged: Path, monkeypa
     found = locating.locate_on(packaged, row, make, print, **asked).first
     assert found is not None and found.node in ("/layer1/0/conv2/Conv", "/layer1/layer1.0/Add")
     assert all(view.sqnr_db > 60 for view in found.inputs)
+
+
+@each_row(("samples", "given"), (None, 2), (1, 1), (3, 3))
+def test_so_many_samples_are_run_there(
+    samples: int | None, given: int, packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plays, seen = device(spoiled=False), set[int]()
+
+    def outputs(package: Path, row: DeviceRow, feeds: Sequence[Mapping[str, Any]], tell: object) -> list[Any]:
+        seen.add(len(feeds))
+        return list(plays(package, row, feeds, tell))
+
+    monkeypatch.setattr(locating, "_outputs_on", outputs)
+    asked: dict[str, Any] = {"threshold_db": 35.0, "samples": samples}
+    found = locating.locate_on(packaged, DeviceRow(at="local"), make, print, **asked)
+    assert (found.first, found.threshold_db, seen) == (None, 35.0, {given})
 
 
 def test_what_cannot_be_asked_of_a_device(packaged: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import onnx
 import pytest
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from deploykit.backend.on_device import MeasuredOperator
 from deploykit.devices.profiles import Origins, beside_estimate, origins_of, read_session_profile, units_of
 from deploykit.errors import InputError
 from deploykit_qualcomm.profiles import read_profile_csv
+from text_models import text_model
 from told import check_file
 
 ROOT = Path(__file__).parents[1] / "data"
@@ -21,6 +23,11 @@ MODEL = ROOT / "aimet/cnn/model.onnx"
 CONTEXT, SOURCES, SESSION = (ROOT / "profiles" / name for name in ("context.csv", "sources.csv", "session.json"))
 UNITS = {"QNNExecutionProvider": "NPU"}
 HEAD = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
+
+
+def test_an_operator_without_a_name_goes_by_its_first_output(tmp_path: Path) -> None:
+    onnx.save(text_model("float[4] x", "[named] a = Relu (x) y = Neg (a)", "float[4] y"), tmp_path / "m.onnx")
+    assert origins_of(tmp_path / "m.onnx").nodes == {"named": "Relu", "y": "Neg"}
 
 
 def by_pattern(path: Path) -> dict[str, list[int]]:

@@ -57,6 +57,16 @@ def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(
     assert 'href="cells/cnn/phone/package/report.html"' in page
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_a_cell_that_another_run_made_meanwhile_is_taken(fleet: Path, made: Path) -> None:
+    known, manifest = read_result(made, "cnn/phone"), made / "cells/cnn/phone/package/manifest.json"
+    assert known is not None
+    before = manifest.stat().st_mtime_ns
+    (batch,) = batches_of((cell, known.key) for cell in select(fleet, only=["cnn/phone"]))
+    assert list(run_batch(batch, made, limit=600.0, tell=lambda _cell, _line: None)) == [known]
+    assert manifest.stat().st_mtime_ns == before
+
+
 def test_a_broken_model_and_an_unknown_device_cost_their_own_cells_only(fleet: Path, tmp_path: Path) -> None:
     (fleet.parent / "broken.onnx").write_bytes(b"\xff" * 100)
     text = fleet.read_text("utf-8")

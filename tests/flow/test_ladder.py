@@ -48,6 +48,7 @@ def walked(
     confirm: Reached | None = None,
     learning: Learning | None = None,
     missing: tuple[str, ...] = (),
+    bare: tuple[str, ...] = (),
 ) -> tuple[Ladder, list[str]]:
     """A walk over candidates of these decibels, and which were measured or raised besides, in order."""
     asked: list[str] = []
@@ -62,7 +63,7 @@ def walked(
             reached=Reached(sqnr_db=numbers[name]),
             cost=ModelCost(weight_bytes=bits, activation_bytes=0, bit_operations=bits),
             runs_here=name != "w16a16",
-            encodings=NOTHING,
+            encodings=None if name in bare else NOTHING,
         )
 
     def mix(base: LadderRung, wide: WideType) -> Raised:
@@ -135,6 +136,7 @@ def test_the_story_of_each_ladder() -> None:
         ({"fp16": 60, "w8a16": 40, "w8a8": 12}, {}),
         (RANGES, {}),
         (RANGES, {"raised_db": 20}),
+        (RANGES, {"bare": ("w8a16",)}),  # without encodings there is nothing to raise
         (RANGES, {"wides": ("int16",)}),
         # The layers reach the goal, and as it would be packaged they do not: then it is not taken.
         (RANGES, {"confirm": Reached(sqnr_db=20)}),

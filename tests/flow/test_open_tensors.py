@@ -23,13 +23,26 @@ from deploykit.findings import Finding, Severity
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
-from deploykit.flow.samples import about_samples
+from deploykit.flow.samples import about_samples, observed_ranges
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from rule_cases import check_pairs
 from sample_models.tiny_graphs import TinyGraph
+from text_models import text_model
 
 SIZES = {"cast", "row", "scale"}
+
+
+def test_ranges_are_of_what_is_finite_over_all_samples() -> None:
+    model = text_model("float[2] x", "a = Log (x) b = Log (a) y = Neg (x)", "float[2] y")
+    feeds = [{"x": np.array(one, np.float32)} for one in ([0, 1], [4, 0.5], [2, 0.25])]
+    seen = observed_ranges(model, ["a", "b", "y"], feeds)
+    assert {name: [round(end, 2) for end in ends] for name, ends in seen.items()} == {
+        "a": [-1.39, 1.39],
+        "b": [-0.37, 0.33],
+        "y": [-4.0, 0.0],
+    }
+    assert observed_ranges(model, [], feeds) == {}
 
 
 def _model() -> onnx.ModelProto:

@@ -30,7 +30,7 @@ CONTENT = b"weights" * 100
 
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_WORTH_LINKING", 16)
+    monkeypatch.setattr(writing, "_WORTH_LINKING", len(CONTENT))
     monkeypatch.setattr(manifests, "_LARGE", 16)
 
 

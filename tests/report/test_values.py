@@ -25,6 +25,7 @@ from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.errors import DefectError
 from deploykit.findings import Severity, SubjectKind
 from deploykit.fleet.on_devices import DeviceRun
 from deploykit.fleet.pages import junit_of, render_matrix, size_text
@@ -224,6 +225,13 @@ SLOW = tuple(
 RUN = {"right": {"right": "yes"}, "where": "device", "latency": {"median_us": 2500, "p90_us": 3000}}
 
 
+def alone() -> Any:
+    """An account whose quantizer has a number of its own, and nobody compared its simulation; of a hundred seconds."""
+    record = read("quantized_only.json")
+    own = {"sqnr_db": 30.0, "agreement_db": None, "exact": False}
+    return {**record, "seconds": {"calibrate": 99.5}, "numbers": {**record["numbers"], "quantizers_own": own}}
+
+
 def filled() -> Any:
     """A page and a text of the user's: what is put into a page is quoted as a page needs it, and no other is."""
     with tempfile.TemporaryDirectory() as name:
@@ -242,6 +250,7 @@ CASES: Mapping[str, Callable[[], Any]] = {
     "decibels": lambda: list(map(decibels, (40.04, math.nan, math.inf, -math.inf))),
     "bars": lambda: loss_bars([("a", {"weights": 40.0, "all": 20.0}), ("b", {"all": math.inf}), ("c", {})]),
     "bars on an axis": lambda: loss_bars([("a", {"all": 60.0}), ("b", {"all": 0.0}), ("c", {"all": 90.0})], 80.0),
+    "bars on an axis that they leave": lambda: loss_bars([("a", {"all": 60.0}), ("b", {"all": -40.0})], 80.0),
     "bars of nothing": lambda: loss_bars([("a", {"all": -math.inf})]),
     "sparks": lambda: [spark(counts) for counts in ((4, 1, 0), (0, 0), ())],
     "points": lambda: spread([(1, 10, "a"), (3, 30, "b"), (math.nan, math.inf, "c"), (2, -math.inf, "d")]),
@@ -277,6 +286,7 @@ CASES: Mapping[str, Callable[[], Any]] = {
     "an account of a quantizer": lambda: quantized_section(read("quantized.json")),
     "another account": lambda: quantized_section(read("quantized_otherwise.json")),
     "an account without a simulation": lambda: quantized_section(read("quantized_only.json")),
+    "an account of a simulation that nothing agrees with": lambda: quantized_section(alone()),
     "costs": lambda: costs_by_output(
         [
             *(FLOAT, DEVICE, {**DEVICE, "value": 30.0}, {**DEVICE, "value": 50.0}, {**FLOAT, "against": "device"}),
@@ -332,7 +342,9 @@ CASES: Mapping[str, Callable[[], Any]] = {
         for most in (0.0, 4.0, 5.0, 6.0)
         for found in (Results(models=(), targets=(), cells=SLOW, not_run=(), max_time_us=most),)
     ],
-    "SARIF of what is handled": lambda: to_sarif([ASIDE], (), "models/a b.onnx")["runs"][0]["results"],
+    "SARIF of what is handled": lambda: to_sarif(
+        [ASIDE, a_finding(), ERROR, ERROR.with_handled("it is fixed")], (), "models/a b.onnx"
+    )["runs"][0]["results"],
     "a page of layers": layers,
     "a matrix": matrix,
     "a matrix that is right": lambda: matrix(right=True, not_run=()),
@@ -432,6 +444,11 @@ def test_a_manifest_that_says_nothing_there_is_explained(key: str) -> None:
     """Whoever can write to a package can seal it again."""
     for value in (None, [], "x", 7, {"a": None}, [{"a": None}]):
         assert explained({**read("manifest.json"), key: value}).chapters, value
+
+
+def test_a_template_of_deploykit_that_fails_is_a_defect_whatever_folder_is_given(tmp_path: Path) -> None:
+    with pytest.raises(DefectError, match=r"template report\.html\.j2"):
+        rendering.render("report.html.j2", {}, templates=tmp_path)
 
 
 def test_a_template_is_compiled_once_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from deploykit.backend.toolchains import load_toolchains
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.toolchain import known_toolchains
-from deploykit.errors import InputError, ToolError
+from deploykit.errors import InputError, ToolError, UnknownTargetError
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install, remove
 from deploykit.system.processes import ProgramEnd
@@ -147,8 +147,18 @@ def test_the_second_of_two_processes_waits_and_says_so_in_a_log_too(
 
 def test_choosing_a_version() -> None:
     known = [a_toolchain((Stage(id="a"),), version=version) for version in ("0.9", "0.11.10", "0.11.2", "0.12.post1")]
-    wanted = {"TINY": "0.12.post1", "tiny==0.11.2": "0.11.2", "tiny<0.11": "0.9", "tiny-0.11": "0.11.10"}
+    known.append(a_toolchain((Stage(id="a"),), name="early", version="2.0rc1"))
+    wanted = {
+        "TINY": "0.12.post1",
+        "early": "2.0rc1",
+        "early>=1.9": "2.0rc1",
+        "tiny==0.11.2": "0.11.2",
+        "tiny<0.11": "0.9",
+        "tiny-0.11": "0.11.10",
+    }
     assert {word: select(known, word).version for word in wanted} == wanted
+    with pytest.raises(UnknownTargetError, match=r"no toolchain 'tiny-0\.1' is known"):
+        select(known, "tiny-0.1")
 
 
 def test_a_bad_specification_is_answered_with_its_key(tmp_path: Path) -> None:
