@@ -60,7 +60,7 @@ def capability(name: str, *, arch: str = "", device: Device | None = None) -> Fa
     if device is not None:
         if name in device.facts:
             return device.facts[name]
-        arch = arch or arch_of(device)
+        arch = arch_of(device)
     row = tables().archs.arch.get(arch)
     return None if row is None else row.facts.get(name)
 

@@ -334,7 +334,7 @@ def check_old_opset(facts: GraphFacts) -> Finds:
     set 7 and later; compilers read no older one, or other values out of it. Its optimizer writes LayerNormalization
     into any set; for every other tool that is no valid model.
 
-    Fix: export it again with operator set 13 or later
+    Fix: export it again with operator set 17 or later
     """
     if 0 < facts.opset < _LEAST_OPSET and any(is_standard(node) for node in facts.nodes):
         yield Found(

@@ -458,7 +458,10 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
     lines = [[0, letter, letter, 0, letter + 1, 0, 0, 0] for letter in range(1, 25)]
     same = [[letter, letter, 0, 0, letter + 1, letter + 1, 0, 0] for letter in range(1, 25)]
     wrong = [[0, letter, 0, 0, 29, 0, 0, 0] if letter < 11 else row for letter, row in enumerate(lines, 1)]
-    for name, read in (("as they were", same), ("ten of them with another letter", wrong)):
+    more = [[0, letter, 0, 29, 0, letter + 1, 0, 0] if letter < 11 else row for letter, row in enumerate(lines, 1)]
+    more_or_less = [[0, letter, *[0] * 6] if letter > 20 else row for letter, row in enumerate(more, 1)]
+    changed_texts = {"ten of them with another letter": wrong, "a letter more in ten, less in four": more_or_less}
+    for name, read in {"as they were": same, **changed_texts}.items():
         yield f"texts, {name}", _one("Softmax", (1, 8, 30), axis=-1), _texts(lines), _texts(read), {}
         steps, changed = ([one.transpose(1, 0, 2) for one in _texts(side)] for side in (lines, read))
         yield f"texts by step, {name}", _one("Softmax", (8, 1, 30), axis=-1), steps, changed, {}
@@ -490,6 +493,9 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
     lost[..., ::10, ::25] = 0.1
     yield "rare decisions of which a quarter is lost", sounds, [*notes], [*lost], {}
     yield "rare decisions, kept", sounds, [*notes], [*notes], {}
+    doubled = [*np.maximum(notes, np.roll(notes, 1, 2))]
+    yield "rare decisions, and as many more beside them", sounds, [*notes], doubled, {}
+    yield "rare decisions, and all others too", sounds, [*notes], [*np.maximum(notes, 0.8)], {}
     yield "decisions that are mostly yes", sounds, [*(1 - notes)], [*(1 - notes)], {}
     # Where nothing sounds in any sample, there is nothing to lose; what is invented is damage.
     quiet = notes / 1000

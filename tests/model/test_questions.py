@@ -35,6 +35,7 @@ from deploykit.model.rules import RULES
 from deploykit.model.shape_inference import contradiction, infer
 from deploykit.model.values import all_graphs, dtype_name
 from graph_questions import Asked, answers_of
+from sums import flat
 
 
 def sizes_of(asked: Asked) -> dict[str, list[int]]:
@@ -91,7 +92,7 @@ def findings(asked: Asked) -> Iterator[str]:
     for one in RULES.run(asked.facts):
         open_ = "" if one.claim is None else " (tools can tell)"
         yield f"{one.severity} {one.code} {one.subject.name}: {one.message}{open_}"
-        yield f"    {one.hint}"
+        yield f"    {one.hint} {flat(one.to_json()['evidence'])}".removesuffix(" {}")
 
 
 def sizes(asked: Asked) -> Iterator[str]:

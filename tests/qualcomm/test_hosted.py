@@ -65,9 +65,10 @@ def test_refused_nodes_carry_the_reason() -> None:
         "Unsupported nodes in QNN EP: { name: a/b, type: Erf } { name: two, type: DequantizeLinear }",
         "QNN.backendValidateOpConfig() failed for node `two` of type `Dequantize` with error code 3110",
         standalone,
+        standalone.replace("name: c", "name: two"),  # what the backend answers says more
         "the backend says of `two`: bad bias: 10",
         "the backend says of `other`: no",
-        "Unsupported nodes in QNN EP: { name: two, type: DequantizeLinear }{ name: c, type: DequantizeLinear }",
+        "Unsupported nodes in QNN EP: { name: two, type: Renamed }{ name: c, type: DequantizeLinear }",
     ]
     assert [(found.name, found.type, found.why) for found in read_refusals(log)] == [
         ("a/b", "Erf", ""),
@@ -93,7 +94,7 @@ def record(folder: Path, *calls: Any, end: str = "") -> Path:
 
 def test_the_last_answer_counts_and_its_first_line_is_the_reason(tmp_path: Path) -> None:
     taken = {**ASKED, "name": "relu", "type": "Relu", "answer": 0, "said": ["QnnDsp <E> nothing"]}
-    calls = [{"call": "interface", "answer": 0}, {**ASKED, "answer": 0}, taken, ASKED]
+    calls = [{"call": "interface", "answer": 0}, {**ASKED, "answer": 0}, {**taken, "call": "node"}, ASKED]
     verdicts = read_verdicts(read_calls(record(tmp_path, *calls)))
     refused = NodeVerdict(node="fc", type="FullyConnected", answer=3110, said=("QnnDsp <E> bad bias", "x"))
     assert verdicts == (refused, NodeVerdict(node="relu", type="Relu", answer=0, said=("QnnDsp <E> nothing",)))

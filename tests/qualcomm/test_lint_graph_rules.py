@@ -11,6 +11,7 @@ from deploykit_qualcomm.rules.published import structure_of
 from deploykit_qualcomm.rules.registries import CONVERTERS, PROVIDER, run_lint
 from graph_questions import Asked, answers_of
 from rule_cases import check_pairs
+from sums import flat
 
 Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
@@ -124,7 +125,10 @@ def linted(asked: Asked) -> Iterator[str]:
         target=resolve_target(target, sdk, backend),
     )
     for one in run_lint(situation, PROVIDER if backend == "ort-qnn" else CONVERTERS):
-        yield f"{one.severity} {one.code} {one.subject.name}: {one.message}"
+        open_ = f" ({one.claim.answered_by} can tell)" if one.claim else ""
+        yield f"{one.severity} {one.code} {one.subject.name}: {one.message}{open_}"
+        told = {"evidence": one.to_json()["evidence"], "cure": list(one.cure), "handled": one.handled}
+        yield f"    {one.hint} {flat(told, 3)}".removesuffix(" {}")
 
 
 QUESTIONS = {"lint": linted, "structure": lambda asked: iter([structure_of(asked.facts) or "open"])}

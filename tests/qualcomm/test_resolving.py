@@ -12,13 +12,15 @@ from msgspec.structs import replace
 
 from deploykit.backend.targets import Target
 from deploykit.errors import InputError, UnknownTargetError
-from deploykit.tables.devices import Device
+from deploykit.findings import Confidence
+from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.devices import qualcomm_device, qualcomm_devices
 from deploykit_qualcomm.resolving import RULES as SDK_RULES
 from deploykit_qualcomm.resolving import TARGET_RULES, SdkChoice, SdkMatch, resolve_sdk, resolve_target
 from deploykit_qualcomm.tables import Tables, row_key, tables
 from rule_cases import check_pairs
+from sums import flat
 from told import check_file
 
 FROZEN = Path(__file__).parents[1] / "data/tables"
@@ -130,6 +132,25 @@ CASES: dict[str, tuple[Any, Any]] = {
 
 def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, SDK_RULES, TARGET_RULES)
+
+
+def said_of(question: str) -> Iterator[str]:
+    """``BACKEND RELEASE; FACT VALUE CONFIDENCE, …``: what is found of a chip; other values stand behind."""
+    asked, told = question.split("; ")
+    facts = dict[str, Fact]()
+    for name, value, sure, *others in (words.split() for words in told.split(", ") if words):
+        typed = {"true": True, "false": False}.get(value, int(value) if value.isdigit() else value)
+        beside = {"alternatives": tuple(others), "contradicts": "another list"} if others else {}
+        facts[name] = Fact(value=typed, source=(f"of {name}",), confidence=Confidence(sure), **beside)  # type: ignore[arg-type]
+    chip = Device(schema=1, id="sm0003", name="SM0003", vendor="Nobody", backends=("qnn-htp",), facts=facts)
+    backend, sdk = asked.split()
+    for one in TARGET_RULES.run(Target(device=chip, backend=backend, requested=sdk, sdk=tables().table(sdk))):
+        about = flat({"evidence": one.evidence, "from": [source for source in one.sources if source.startswith("of ")]})
+        yield f"{one.severity} {one.code}: {one.message}; {one.hint} {about}"
+
+
+def test_what_is_known_of_a_chip_and_what_that_means() -> None:
+    check_file(Path(__file__).with_name("chips.told"), lambda question: [*said_of(question)])
 
 
 # A new release or device is one file: added to a frozen folder it appears everywhere, no code or test changes.

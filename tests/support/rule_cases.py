@@ -15,7 +15,7 @@ from sums import flat
 
 TESTS = Path(__file__).parents[1]
 EXPECTED: Mapping[str, list[str]] = tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8"))
-"""Severity, subject, message, hint, evidence and how it is handled: every finding of a triggering case, by code."""
+"""Severity, subject, message, hint, evidence, how it is handled, who can tell and cures: all findings, by code."""
 _FOLDER = re.compile(r"/\S*/(?=[^/\s])")
 _CODE = re.compile(r"[A-Z]{2,3}\d{3}")
 
@@ -63,6 +63,8 @@ def check_pairs(
             _FOLDER.sub("", f"{f.severity} {f.subject.kind} {f.subject.name}: {f.message}; next: {f.hint}")
             + f"; {flat(f.to_json()['evidence'], 3)}".removesuffix("; {}")
             + (f"; handled: {f.handled}" if f.handled else "")
+            + (f"; the {f.claim.answered_by} can tell ({f.claim.confidence})" if f.claim else "")
+            + (f"; cured by {', '.join(f.cure)}" if f.cure else "")
             for f in triggered
         ]
         if said != EXPECTED.get(code):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from deploykit.accuracy.samples.calibration import load_calibration
 from deploykit.accuracy.samples.data_quality import survey
@@ -13,6 +14,8 @@ from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError
 from pictures import png
 from rule_cases import check_pairs
+from sums import flat
+from told import check_file
 
 IMAGES = (InputSpec(name="images", dtype="float32", shape=(1, 3, 4, 4)),)
 RNG = np.random.default_rng(0)
@@ -71,6 +74,23 @@ def test_rows_of_features_are_no_film(tmp_path: Path) -> None:
         np.save(tmp_path / "rows.npy", rows.reshape(20, *shape[1:]))
         found = survey(load_calibration(tmp_path), (InputSpec(name="x", dtype="float32", shape=shape),))
         assert (found.samples, found.neighbours) == (20, alike and pytest.approx(alike, abs=0.01))
+
+
+def test_what_a_survey_tells_of_arrays(tmp_path: Path) -> None:
+    """A shape, and the values of each sample, which is a file."""
+
+    def told(question: str) -> list[str]:
+        shape, *samples = question.split("; ")
+        spec = InputSpec(name="x", dtype="float32", shape=tuple(None if d == "?" else int(d) for d in shape.split("x")))
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        folder.mkdir()
+        for at, values in enumerate(samples):
+            one = np.fromstring(values, np.float32, sep=" ")
+            np.save(folder / f"{at}.npy", one.reshape([dim or -1 for dim in spec.shape]))
+        found = asdict(survey(load_calibration(folder), (spec,)))
+        return [flat({name: value for name, value in found.items() if name != "origin" and value != ()}, 3)]
+
+    check_file(Path(__file__).with_name("surveys.told"), told)
 
 
 def test_frames_of_images_are_noticed_by_name(tmp_path: Path) -> None:

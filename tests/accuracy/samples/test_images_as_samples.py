@@ -163,7 +163,7 @@ def test_bytes_are_fed_where_the_model_takes_bytes(tmp_path: Path) -> None:
     assert sample["image"].dtype == np.uint8
     assert np.array_equal(sample["image"][0], PIXELS.transpose(2, 0, 1))
     with pytest.raises(InputError, match="fractions"):
-        _read(_model(1, 3, 6, 8, dtype="uint8"), _folder(tmp_path, {}, scale=1 / 255))
+        _read(_model(1, 3, 6, 8, dtype="uint8"), _folder(tmp_path, {}, scale=0.5))  # every second value is whole
 
 
 @each_row(
@@ -171,6 +171,7 @@ def test_bytes_are_fed_where_the_model_takes_bytes(tmp_path: Path) -> None:
     (png_of_size(8, 6, b"\0" * 10), "cannot be decoded"),
     (png_of_size(8200, 8200, b"\0" * 10), "more than are decoded"),
     (png(PIXELS)[:40], "cut off"),
+    (png(PIXELS) + bytes(999), "cut off"),  # a small picture in front, and the end of the large one is missing
     (b"GIF89a" + bytes(20), "neither PNG"),
 )
 def test_an_image_that_cannot_be_read_is_named(data: bytes, said: str, tmp_path: Path) -> None:
@@ -220,6 +221,7 @@ def test_every_width_is_read_between_minus_one_and_one(tmp_path: Path, width: in
 @each_row(
     ("shape", "shapes"),
     ((1, 400), [(1, 400)] * 3),
+    ((2, 1), [(2, 1)] * 500),
     ((None, 1, 1000), [(1, 1, 1000)]),
     ((None, 512, 1), [(1, 512, 1)] * 2),
     ((None, None), [(1, 1000)]),
