@@ -40,6 +40,7 @@ from sums import flat, sum_of
 DATA = Path(__file__).parents[1] / "data"
 TABLES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.told"))}
 ASKED = {
+    "accuracy": "inputs judged kinds quantized",
     "model": "blocks bounds choices emptied fused norms parameters patterns pruned shapes sizes tensors",
     "encodings": "carried completed coverage ends float-set grids halves inserted lpbq reach",
 }
