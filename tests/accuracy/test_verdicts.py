@@ -10,11 +10,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from onnx import helper
 from onnx.shape_inference import infer_shapes as inferred
 
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
-from deploykit.accuracy.judge.verdict import Against, Context, JudgedNumber, Measure, Thresholds, Verdict, limits
+from deploykit.accuracy.judge.verdict import (
+    Against,
+    Context,
+    JudgedNumber,
+    Measure,
+    Oddity,
+    Thresholds,
+    Verdict,
+    decide,
+    limits,
+)
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import settled
@@ -23,7 +34,7 @@ from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from tables import each_row
 from text_models import text_model
-from told import check_told, verdict_lines
+from told import check_file, check_told, verdict_lines
 
 Outputs: TypeAlias = dict[str, np.ndarray]
 Change: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -503,6 +514,36 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
     yield "nothing sounds, and something is invented", sounds, [*quiet], [*(quiet + notes)], {}
     voice = [np.asarray([[4.0, 3.9, 4.1]], np.float32) + at / 10 for at in range(4)]
     yield "scores of a voice, from 1 to 5", _one("Relu", (1, 3)), voice, [one + np.float32(0.2) for one in voice], {}
+
+
+def _decided(question: str) -> list[str]:
+    """``OUTPUT MEASURE VALUE FIELD=WORDS, …``; ``odd`` values, a broken reference, numbers of the quantization."""
+    *rows, last = question.split(", ")
+    broken = last.removeprefix("broken: ") if last.startswith("broken: ") else ""
+    oddities, numbers, base = list[Oddity](), list[JudgedNumber](), list[JudgedNumber]()
+    for row in rows if broken else (*rows, last):
+        output, measure, value, *more = row.split()
+        fields: dict[str, Any] = dict(word.replace("_", " ").split("=") for word in more)
+        if measure == "odd":
+            oddities.append(Oddity(output=output, operator="Exp", what=value, count=3))
+            continue
+        beside = fields.pop("beside", "")
+        fields |= {"items": int(fields.get("items", 0)), "limit": limits().limit[measure]}
+        whole = {"kind": "logits", "label": "given", "count": 8, "against": Against.FLOAT, **fields}
+        numbers.append(JudgedNumber(output=output, value=float(value), **whole))
+        base += [replace(numbers[-1], value=float(beside))] if beside else []
+    right, reason = decide(numbers, oddities, broken)
+    one = Verdict(right=right, reason=reason, numbers=tuple(numbers), oddities=tuple(oddities), broken=broken)
+    told = [*one.lines(), f"short: {one.is_short}, {one.described}, {one.words}"]
+    told += [f"{output} lost: {words}; {len(missed)}" for output, words, missed in one.lost_outputs()]
+    if base:
+        quantization = Verdict(right=None, numbers=tuple(base), wider="wider by int16")
+        told += [f"beside it: {line}" for line in one.beside(quantization).lines()]
+    return told
+
+
+def test_numbers_decide() -> None:
+    check_file(HERE / "decided.told", _decided)
 
 
 def test_tasks_and_what_cannot_be_judged() -> None:
