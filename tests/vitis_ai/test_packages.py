@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,7 @@ def test_damage_is_found(make: Callable[..., Packaged], tmp_path: Path) -> None:
     (packaged.package / "config/session.json").write_text(json.dumps(session))
     recipe = read(packaged, "config/quantize.json")
     recipe["attributes"] = {"enable_npu_cnn": False, "exclude_nodes": ["a"]}
+    recipe |= {"quark": "0.12.post1", "extra_options": {"LWPUseHistogram": True, "AutoMixprecision": {"NumTarget": 1}}}
     recipe["calibration"]["files"].append("calibration/lost.npy")
     (packaged.package / "config/quantize.json").write_text(json.dumps(recipe))
     (packaged.package / "scripts/run.py").write_text("def broken(:\n")
@@ -106,7 +108,8 @@ def test_damage_is_found(make: Callable[..., Packaged], tmp_path: Path) -> None:
     bad = [check.id for check in checks if not check.ok]
     files = ["cache-key", "random-data-marked", "provider-files"]
     assert bad == [*files, "script-syntax", "quark-options", "quark-mandatory", "calibration-files"]
-    assert "exclude_nodes" in next(check.detail for check in checks if check.id == "quark-options")
+    told = next(check.detail for check in checks if check.id == "quark-options")
+    assert re.findall(r"(\w+): Quark would ignore it", told) == ["exclude_nodes", "LWPUseHistogram"]
 
 
 def test_the_run_script_and_evaluate_agree_and_compile_misses_the_provider(
