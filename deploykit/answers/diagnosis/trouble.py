@@ -41,7 +41,7 @@ DOUBTS = (
 LEVELS = re.compile(
     rb"^(?:[EF]\d{4,8} \d\d:\d\d"  # glog
     rb"|\d\d-\d\d \d\d:\d\d:\d\d\.\d+ +\d+ +\d+ [EF] "  # logcat, threadtime
-    rb"|[EF]/[\w.\- ]+[(:]"  # logcat, brief
+    rb"|[EF]/[\w.\- ]+[(:]|(?:[#\d. ]{1,14} )?E: [A-Z]"  # logcat, brief; apt
     rb"|(?:[\d:. -]{8,40} )?\[[EF]:[a-z]"  # ONNX Runtime's kind of prefix
     rb"| {0,8}#\d{1,2} +(?:0x[0-9a-f]{4,} |[\w:~<>]+ ?\(\w+=)"  # a frame of gdb or AddressSanitizer
     # A frame of the kernel, as journald or dmesg has it.
@@ -63,7 +63,8 @@ SOURCE = re.compile(
 TOLD = re.compile(
     r"""(?:^|[\s,.;(])(?:I'(?:m|ve)|(?:I|[Ww]e)\ (?:also|alway|am|are|believe|built|can|could|did|do|don't|follow|g[eo]t
     |guess|ha[dv]e?|install|know|ran|run|saw|see|set|still|think|tr[iy]|us|wan|was|were)|[Mm]y\ [a-z])
-    |\*\*\*\ .*\ Error\ \d+$|(?:completed\ with|failed:)\ exit\ code\ 1\b|\bELIFECYCLE|^FATAL\ EXC|\ start\ activity""",
+    |\*\*\*\ .*\ Error\ \d+$|(?:completed\ with|failed:)\ exit\ code\ 1\b|did\ not\ complete\ successfully
+    |\bELIFECYCLE|^FATAL\ EXC|\ start\ activity""",
     re.VERBOSE,
 )
 """A sentence in the reporter's own words, or a message passed on by a program that started
