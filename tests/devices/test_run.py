@@ -8,6 +8,7 @@ import sys
 import threading
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -118,8 +119,10 @@ def test_what_runs_on_a_device_keeps_to_the_time_and_to_the_provider(
         with pytest.raises(SystemExit, match=re.escape(failure)):
             runner.main()
         return
+    monkeypatch.setattr("resource.getrusage", lambda _: SimpleNamespace(ru_maxrss=3 << 19))  # the system counts in KiB
     runner.main()
-    assert len(json.loads(Path("result.json").read_text("utf-8"))["latencies_us"]) == count
+    result = json.loads(Path("result.json").read_text("utf-8"))
+    assert (len(result["latencies_us"]), result["peak_mb"]) == (count, 1536.0)
     assert Path("session_profile.json").is_file() is asked.get("profile", True)
 
 

@@ -16,7 +16,7 @@ from deploykit.backend.status import Compilation, Compiled, PackageStatus
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.packages.rejudging import judge_of
-from deploykit_ort_qnn.compiler.estimates import nearest_estimated, read_estimate
+from deploykit_ort_qnn.compiler.estimates import compiled_origins, nearest_estimated, read_estimate
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.devices import arch_of, qualcomm_device
@@ -58,6 +58,20 @@ def written(folder: Path, rows: list[str], *, end: bool = True) -> Path:
     ]
     (folder / "profile_qnn.log").write_bytes(b"\x88p\n\x00" + ",\n".join(lines).encode())
     return profile
+
+
+def test_a_transpose_belongs_to_the_model_or_to_what_needs_it() -> None:
+    """One before an operator, one behind it, one of the model's own, and one beside nothing that the model has."""
+    names = {"own": "xa", "before": "ab", "conv": "bc", "behind": "cy", "lost": "zu"}
+    nodes = tuple(
+        QnnNode(name=name, type="Conv2d" if name == "conv" else "Transpose", inputs=(ends[0],), outputs=(ends[1],))
+        for name, ends in names.items()
+    )
+    graph = QnnGraph(name="g", nodes=nodes, tensors={})
+    found = compiled_origins([graph], {"own": "Transpose", "conv": "Conv"})
+    told = ["own", "layout of conv", "conv", "layout of conv", "lost"]
+    assert [found.node(name) for name in names] == told
+    assert compiled_origins([graph], {}).layouts == {}
 
 
 def test_the_estimate_and_its_dearest_operators(tmp_path: Path) -> None:

@@ -214,6 +214,12 @@ def test_what_a_run_that_died_left_is_put_back_removed_or_told(tmp_path: Path) -
     write(left / "old", FILES[0])
     (left / "new").mkdir()
     assert not tidy(out, told.append) and not left.exists() and len(list_files(out)) == len(FILES)
+    write(left / "old", FILES[0])
+    out.rename(tmp_path / "aside")
+    out.symlink_to(tmp_path / "nowhere")  # what stands in its place is the user's, wherever it leads
+    assert not tidy(out, print) and out.is_symlink() and not left.exists()
+    out.unlink()
+    (tmp_path / "aside").rename(out)
     write(left / "new", FILES[0])
     (left / "new/notes").touch()
     (left / "mine").touch()
