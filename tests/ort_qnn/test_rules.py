@@ -37,6 +37,7 @@ from deploykit_ort_qnn.provider_keys import Chosen
 from deploykit_ort_qnn.provider_model import PreparationStep
 from deploykit_ort_qnn.rules.compiled import EnvironmentScope, PackageScope, TimeBudget
 from deploykit_ort_qnn.rules.numerics import NumericScope
+from deploykit_ort_qnn.rules.prepared import RULES as BEFORE_COMPILING
 from deploykit_qualcomm.atlas import rows
 from deploykit_qualcomm.atlas.rows import MeasuredPlace, atlas_rows, verdict_at, verdict_in, where_it_holds
 from deploykit_qualcomm.hosted import RefusedNode
@@ -44,6 +45,7 @@ from deploykit_qualcomm.tables import WheelPair
 from rule_cases import check_pairs
 from tables import each_row
 from text_models import text_model
+from told import check_file
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 Case = Callable[[], Any]
@@ -298,6 +300,18 @@ def test_what_is_said_of_numbers(scope: NumericScope, told: str) -> None:
 def test_a_compiler_that_knows_one_chip_only_is_told_of() -> None:
     (found,) = rules()["ORT132"].run(replace(PACKAGE, context={"soc_model": 60}, own_chip=60))
     assert found.message.endswith("the compiler of this release knows no other (QNN295)") and not found.blocks
+
+
+def said_of(question: str) -> Iterator[str]:
+    """What the rules say of a float model, given as its operator set and its graph in ONNX's text."""
+    opset, text = question.split(" ", 1)
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g {text}')
+    for found in BEFORE_COMPILING.run(of_float(infer_shapes(model))):
+        yield f"{found.severity} {found.code} {found.message}"
+
+
+def test_float_models_before_they_are_compiled() -> None:
+    check_file(Path(__file__).with_name("float_rules.told"), said_of)
 
 
 PLUGIN = replace(WHEEL, reads=None)
