@@ -110,6 +110,14 @@ def test_names_and_what_is_said_of_the_file_are_read(compiled_package: Path, tmp
         {name.replace("/r\u00e9u/", "/relu/") for name in other.tensors} == dlc.tensors.keys() != other.tensors.keys()
     )
     with_check_sums(compiled_package / DLC, tmp_path / "n.dlc")
+    name = next(one for one in zipfile.ZipFile(tmp_path / "n.dlc").namelist() if one.startswith("dlc.metadata"))
+
+    def later(members: dict[str, bytes]) -> None:
+        assert b"1980-01-01" in members[name]
+        members[name] = members[name].replace(b"1980-01-01", b"2026-02-03")
+
+    with_check_sums(damaged(compiled_package / DLC, tmp_path / "later.dlc", later), tmp_path / "same.dlc")
+    assert (tmp_path / "same.dlc").read_bytes() == (tmp_path / "n.dlc").read_bytes(), "whenever it was written"
     assert (tmp_path / "n.dlc").read_bytes() == (compiled_package / DLC).read_bytes(), "they are right already"
 
 

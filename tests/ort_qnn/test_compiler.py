@@ -115,6 +115,27 @@ def test_what_a_compilation_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyP
     check_told(Path(__file__).with_name("outcomes.told"), told)
 
 
+def test_all_that_a_compilation_depends_on_is_part_of_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compiled otherwise is compiled again; a time limit changes no answer."""
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "is_off", lambda: False)
+    worker, again = Worker(monkeypatch), dict[str, int]()
+    changes: tuple[dict[str, Any], ...] = (
+        *({}, {"timeout": 9.0}, {"embed": True}, {"allow_cpu": True}, {"trace": False}),
+        *({"options": {"soc_model": "43"}}, {"entries": {"a.b": "1"}}, {"context": "out/other.onnx"}),
+    )
+    compile_model(job_for(tmp_path, "mlp/w8a8"))
+    for change in changes:
+        shutil.rmtree(tmp_path / "out")
+        before = len(worker.asked)
+        assert compile_model(job_for(tmp_path, "mlp/w8a8", **change)).ok
+        again[" ".join(change)] = len(worker.asked) - before
+    shutil.rmtree(tmp_path / "out")
+    assert again == {"": 0, "timeout": 0, **{name: 1 for change in changes[2:] for name in change}}
+
+
 def test_what_fails_names_no_node_and_leaves_no_dlc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, job = Worker(monkeypatch), job_for(tmp_path, "mlp/w8a16")
     told = write_dlc(job, tmp_path / "model.dlc")

@@ -320,7 +320,7 @@ def test_what_is_audited_follows_from_the_level_and_from_what_is_suspected(
         host = hosts.get(title)
         monkeypatch.setattr(auditing, "toolchain_host", lambda wheel, host=host: host)
         monkeypatch.setattr(auditing, "_LARGEST", -1 if title == "Much to load" else 1 << 29)
-        for asked in ("quick", "auto", "full") if title.endswith("suspect") else ("auto",):
+        for asked in ("quick", "auto", "full") if title.endswith("suspect") or title in hosts else ("auto",):
             audit = with_count(audit_draft(draft, level=asked, progress=print), draft)
             kernels = [f"  {' > '.join(one.operators)} is {one.verdict}" for one in audit.kernels]
             found = [f"  {one.severity} {one.code} {one.subject.name}: {one.message}" for one in audit.findings]
