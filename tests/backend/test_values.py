@@ -164,7 +164,13 @@ def test_an_audit_says_the_same_whether_it_was_measured_now_or_before() -> None:
 
 ABOUT: dict[str, Any] = {"schema": 1, "vendor": "", "backends": ("b",), "facts": {}}
 DEVICES = (
-    Device(id="sm8650", name="SM8650", aliases=("Pineapple Board",), marketing="Snapdragon 8 Gen 3", **ABOUT),
+    Device(
+        id="sm8650",
+        name="SM8650",
+        aliases=("Pineapple Board", "the other one"),
+        marketing="Snapdragon 8 Gen 3",
+        **ABOUT,
+    ),
     Device(id="sm8550", name="SM8550", **ABOUT),
     Device(id="sm8505", name="Kailua", **ABOUT),
     Device(id="sm8450", name="Waipio", **ABOUT),
@@ -173,7 +179,7 @@ DEVICES = (
 
 @each_row(
     ("name", "found"),
-    *((name, "sm8650") for name in ("sm8650", "SM-8650", "pineapple board", "snapdragon 8gen3")),
+    *((name, "sm8650") for name in ("sm8650", "SM-8650", "pineapple board", "The Other-One", "snapdragon 8gen3")),
     ("kailua", "sm8505"),
     ("sm8560", "unknown target 'sm8560': did you mean sm8650, sm8550, sm8505? 'deploykit targets' lists all"),
     ("pineaple", "unknown target 'pineaple': did you mean sm8650? 'deploykit targets' lists all"),
