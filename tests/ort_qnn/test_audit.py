@@ -14,13 +14,16 @@ from msgspec.structs import replace
 import deploykit
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, settled_findings
+from deploykit.model.collect import collect_facts
 from deploykit.model.graph import view_of
-from deploykit_ort_qnn.bench.audit import in_place_of, kernels_within_budget, mended, settled_by
+from deploykit.model.load import wrap_proto
+from deploykit_ort_qnn.bench.audit import in_place_of, kernels_within_budget, mended, settled_by, within_reach
 from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
 from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
 from rule_cases import check_pairs
 from tables import each_row
+from text_models import text_model
 
 
 def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:
@@ -201,6 +204,17 @@ def test_sums_that_run_on_are_asked_beyond_their_grid_and_within_it() -> None:
     made = [kernel, within]
     most = [max(float(np.abs(np.cumsum(v, axis=3)).max()) for one in s.samples for v in one.values()) for s in made]
     assert most[0] > 4.1 > most[1] > 0
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_is_stored_is_moved_once_and_what_is_computed_for_each_set_of_inputs(stored: bool) -> None:
+    """Two million numbers of eight bits, stored behind a pair or computed."""
+    given: dict[str, Any] = {"w": np.zeros((4, 500_000), np.uint8)} if stored else {}
+    body = "v = DequantizeLinear (w, s)  [fc] y = MatMul (x, v)"
+    inputs = "float[1,4] x" if stored else "float[1,4] x, uint8[4,500000] w"
+    model = text_model(inputs, body, "float[1,500000] y", s=0.1, **given)
+    found = within_reach(collect_facts(wrap_proto(model, path=Path("m.onnx"))), frozenset())
+    assert found == ((frozenset({"fc"}), 0) if stored else (frozenset(), 1))
 
 
 def test_what_is_not_affordable_is_left_out_but_no_suspect() -> None:
