@@ -34,7 +34,7 @@ class Option(SourcedRow):
     phase: Literal["compile", "run", "both"]
     note: str
     since: str = ""
-    values: tuple[str, ...] = ()
+    values: Names = ()
     range: tuple[int, ...] = ()
     managed: bool = False
     set_for: Names = ()
@@ -46,7 +46,7 @@ class Entry(SourcedRow):
 
     name: str
     note: str
-    values: tuple[str, ...] = ()
+    values: Names = ()
     managed: bool = False
 
 

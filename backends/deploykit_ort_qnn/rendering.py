@@ -18,7 +18,7 @@ from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL, TYPES
 from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_ort_qnn.provider_keys import has_option
 from deploykit_qualcomm.backend import WORKFLOW
-from deploykit_qualcomm.carriers import Carried, chip_on_arm, host_toolchain, machines, obeys
+from deploykit_qualcomm.carriers import Carried, chip_on_arm, compiles_for_any_chip, host_toolchain, machines
 from deploykit_qualcomm.qnn_types import TYPE_CODES
 
 __all__ = ["package_files"]
@@ -86,7 +86,7 @@ def _values(draft: ProviderDraft) -> Json:
         "qairt": wheel.sdk,
         "provider": wheel.provider,
         "machines": machines(wheel),
-        "obeys": obeys(carried.wheel),
+        "obeys": compiles_for_any_chip(carried.wheel),
         "stands_on": f"{chip_on_arm().name} ({chip_on_arm().fact('marketing')})",
         "device": situation.target.device.name,
         "model": MODEL,

@@ -29,7 +29,7 @@ from deploykit_ort_qnn.provider_keys import load_options
 from deploykit_ort_qnn.rules.compiled import DLC_RULES, PACKAGE_RULES, PackageScope
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
-from deploykit_qualcomm.carriers import carrier, chip_on_arm, obeys
+from deploykit_qualcomm.carriers import carrier, chip_on_arm, compiles_for_any_chip
 
 __all__ = ["verify"]
 
@@ -88,7 +88,7 @@ def _package_findings(package: Path, manifest: Json, checks: list[Check]) -> Ite
             checks.append(Check("context-readable", ok=True, detail=f"not read: {error.why or error.what}"))
     target, wheel = manifest.get("target") or {}, carrier(str(context.get("build", "")))
     # Some compilers build only for the chip that they stand on.
-    own_chip = None if wheel is None or obeys(wheel) else chip_on_arm().fact("soc_model")
+    own_chip = None if wheel is None or compiles_for_any_chip(wheel) else chip_on_arm().fact("soc_model")
     scope = PackageScope(
         provider_options=options,
         soc_model=target.get("soc_model"),

@@ -35,11 +35,11 @@ __all__ = [
     "carrier",
     "carrier_for",
     "chip_on_arm",
+    "compiles_for_any_chip",
     "forms_of",
     "host_toolchain",
     "judge_loading",
     "machines",
-    "obeys",
     "probe_hosts",
     "qualcomm_toolchains",
 ]
@@ -256,7 +256,7 @@ class Carried(Record):
     @property
     def fit(self) -> Fit:
         """How the binary suits this device."""
-        if obeys(self.wheel):
+        if compiles_for_any_chip(self.wheel):
             return Fit.ITSELF
         made_for, device = chip_on_arm(), self.device
         if made_for.fact("soc_model") == device.fact("soc_model"):
@@ -267,7 +267,7 @@ class Carried(Record):
         return Fit.ACCEPTED if by_arch.status is Status.SUPPORTED and fits else Fit.REFUSED
 
 
-def obeys(wheel: Wheel) -> bool:
+def compiles_for_any_chip(wheel: Wheel) -> bool:
     """True if some build of a wheel's compiler obeys ``soc_model``.
 
     The x86-64 builds do. The ARM64 ones compile for the chip they run on.
@@ -351,9 +351,11 @@ def check_machine(carried: Carried) -> Finds:
     wheel = carried.wheel
     if wheel.runs_on_linux or host_toolchain(wheel.sdk) is not None:
         return
-    place = "Windows x86-64" if obeys(carried.wheel) else "Windows on ARM with a Snapdragon"
+    place = "Windows x86-64" if compiles_for_any_chip(carried.wheel) else "Windows on ARM with a Snapdragon"
     runner = (
-        "" if obeys(carried.wheel) else "; whether a hosted ARM runner is enough is not known (inferred: it is not)"
+        ""
+        if compiles_for_any_chip(carried.wheel)
+        else "; whether a hosted ARM runner is enough is not known (inferred: it is not)"
     )
     yield Found(
         "environment",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.backend import Aids, Backend, Execution, PackageFile, SharedWork, Situation, Verification
-from deploykit.findings.records import Json
+from deploykit.findings.records import Json, Names
 
 if TYPE_CHECKING:
     from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
@@ -75,7 +75,7 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
 
         return load_toolchains(DATA / "toolchains", backend=self.id, files=DATA.parent)
 
-    def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
+    def wanted_toolchains(self, target: Target) -> Names:
         """The Quark environment that fits the target's release."""
         from deploykit_vitis_ai.draft import wanted_toolchain
         from deploykit_vitis_ai.targets import release_of

@@ -58,8 +58,8 @@ class QuarkOption(NotedRow):
     where: str
     type: str
     effect: str
-    quark: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
+    quark: Names = ()
+    values: Names = ()
     # The names of the methods behind the option.
     words: tuple[str, ...] = ()
     vint8_mandatory: str = ""
@@ -97,7 +97,7 @@ class ProviderOption(NotedRow):
     name: str
     products: Names
     type: str
-    values: tuple[str, ...] = ()
+    values: Names = ()
     default: str = ""
     status: str = ""
 
@@ -117,7 +117,7 @@ class VaimlKey(NotedRow):
     name: str
     products: Names
     type: str
-    values: tuple[str, ...] = ()
+    values: Names = ()
     default: str = ""
     mandatory: str = ""
     aliases: Names = ()

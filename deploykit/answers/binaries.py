@@ -12,7 +12,7 @@ from packaging.version import Version
 from deploykit.backend.plugins import load_backend, load_backends
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.findings.records import Json, Published, published
+from deploykit.findings.records import Json, Names, Published, published
 from deploykit.tables.capabilities import CompatRow, Status
 
 __all__ = ["BinaryReport", "report_binary"]
@@ -23,7 +23,7 @@ class Runtime(Published):
 
     release: str
     status: Status
-    carriers: tuple[str, ...] = ()
+    carriers: Names = ()
 
 
 class BinaryReport(Published):

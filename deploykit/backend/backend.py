@@ -352,7 +352,7 @@ class Backend(ABC, Generic[P, D]):
         """The environments this backend's tools need."""
         return ()
 
-    def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
+    def wanted_toolchains(self, target: Target) -> Names:
         """The toolchains that a target needs, each as ``deploykit toolchain
         install`` takes it, with a version if it matters.
         """

@@ -133,7 +133,7 @@ class AuditedKernel(Published):
     why: str = ""
     measured: Json = field(default_factory=dict)
     nodes: Names = ()
-    ways: tuple[str, ...] | None = None
+    ways: Names | None = None
     shown_by: str = ""
 
 

@@ -31,7 +31,7 @@ class Rejected(Published):
     """A route that was not taken, with the codes of the rules that rejected it."""
 
     id: str
-    because: tuple[str, ...]
+    because: Names
     why: str = ""
 
 
@@ -44,7 +44,7 @@ class Alternative(Published):
     id: str
     why: str
     confidence: Confidence
-    because: tuple[str, ...] = ()
+    because: Names = ()
     ask: str = ""
 
 

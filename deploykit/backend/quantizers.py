@@ -72,7 +72,7 @@ class Quantizer(ABC):
     whole_ranges = ("", "")
 
     @abstractmethod
-    def precisions(self, target: Target) -> tuple[str, ...]:
+    def precisions(self, target: Target) -> Names:
         """The precisions that the quantizer can make for a target, the default first."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 from deploykit.errors import UsageError
 from deploykit.findings.records import Names, Record
 from deploykit.model.graph import GraphCopy, view_of
-from deploykit.model.nodes import bare, copy_of, names_read, reached
+from deploykit.model.nodes import copy_of, empty_like, names_read, reached
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.weights import element_type
 
@@ -68,7 +68,7 @@ def part_of(
     made = {out for node in nodes for out in node.output}
     read = dict.fromkeys(name for node in nodes for name in names_read(node))
     read.update(dict.fromkeys(n for n in outputs if n not in made))
-    part = bare(graph.model)
+    part = empty_like(graph.model)
     part.producer_name, part.graph.name = graph.model.producer_name, name
     part.graph.node.extend(nodes)
     part.graph.initializer.extend(t for t in graph.model.graph.initializer if t.name in read)

@@ -104,12 +104,8 @@ def find_borders(
         for node in map(facts.nodes.__getitem__, sorted(float_nodes(facts, floats)))
         for names, direction in ((node.inputs, "to-float"), (node.outputs, "to-quantized"))
         for name in dict.fromkeys(names)
-        if _is_quantized(facts, name, floats) and name not in ignored
+        if facts.is_data(name) and not facts.is_stored(name) and name not in floats and name not in ignored
     )
-
-
-def _is_quantized(facts: GraphFacts, name: str, floats: Collection[str]) -> bool:
-    return facts.is_data(name) and not facts.is_stored(name) and name not in floats
 
 
 def suggest_extensions(
@@ -136,7 +132,7 @@ def suggest_extensions(
             if len(turned) - len(running) > most_nodes:
                 break
             names = {name for i in nodes for name in (*facts.nodes[i].inputs, *facts.nodes[i].outputs) if name}
-            frontier = {name for name in names - island if _is_quantized(facts, name, base)}
+            frontier = {name for name in names - island - base if facts.is_data(name) and not facts.is_stored(name)}
             island |= frontier
     found = []
     for tensors in islands:

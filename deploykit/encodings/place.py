@@ -20,7 +20,7 @@ from deploykit.system.store import made_once
 __all__ = ["Layout", "copy_entry", "encoded_bounds", "keep_entries", "layouts", "needed_opset", "place"]
 
 
-def fit(value: Affine | Float8 | Lpbq, shape: Shape, where: str) -> Affine | Float8 | Lpbq:
+def checked_on_shape(value: Affine | Float8 | Lpbq, shape: Shape, where: str) -> Affine | Float8 | Lpbq:
     """The placed value with its axis counted from the front and its lengths checked.
 
     Raises InputError where an axis is out of range or a list is longer or shorter than its axis.
@@ -120,7 +120,7 @@ def _place_entry(entry: Encoding, layout: Layout, *, source: str, version: str, 
             axis = _channel_axis(value.scale.size, layout, where)
             return entry if axis is None else replace(entry, value=replace(value, axis=axis, placed=True))
         return replace(entry, value=_place_blocks(value, layout, inferred, where))
-    placed = fit(value, layout.shape, where)
+    placed = checked_on_shape(value, layout.shape, where)
     if placed.block_size is not None and placed.axis is None:
         # 2.0.0 states the block axis only; where several dimensions are long, the graph tells which holds the channels.
         placed = replace(placed, axis=layout.channel_axis)

@@ -17,7 +17,8 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import view_of
 from deploykit.model.nodes import reached
 from deploykit.model.operators import LARGEST_FLOAT16, RANGES, Trait, has, ops
-from deploykit.model.ranges import ANYTHING, graph_bounds
+from deploykit.model.range_functions import ANYTHING, RISING, absolute, inverse, product, total
+from deploykit.model.ranges import graph_bounds
 
 if TYPE_CHECKING:
     from deploykit.model.load import Model
@@ -155,22 +156,19 @@ def _arithmetic(op_type: str, first: Interval, second: Interval) -> Interval | N
         case "Neg":
             return -high, -low
         case "Abs":
-            return 0.0, max(abs(low), abs(high))
-        case "Relu":
-            return max(low, 0.0), max(high, 0.0)
-        case "Exp":
-            return math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
-        case "Log" if low > 0:
-            return math.log(low), math.log(high)
-        case "Sqrt" if low >= 0:
-            return math.sqrt(low), math.sqrt(high)
+            return absolute(first)
+        case "Relu" | "Exp" | "Log" | "Sqrt" if (
+            op_type in ("Relu", "Exp") or low > 0 or (low == 0 and op_type == "Sqrt")
+        ):
+            return RISING[op_type](low), RISING[op_type](high)
         case "Add":
-            return low + second[0], high + second[1]
+            return total(first, second)
         case "Sub":
-            return low - second[1], high - second[0]
-        case "Mul" | "Div" if op_type == "Mul" or not second[0] <= 0 <= second[1]:
-            corners = [a * b if op_type == "Mul" else a / b for a in first for b in second]
-            return min(corners), max(corners)
+            return total(first, (-second[1], -second[0]))
+        case "Mul":
+            return product(first, second)
+        case "Div" if not second[0] <= 0 <= second[1]:
+            return product(first, inverse(second))
         case _:
             return None
 

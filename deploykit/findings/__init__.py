@@ -34,31 +34,30 @@ __all__ = [
 ]
 
 
-class Severity(StrEnum):
-    """How much a finding matters. Only unhandled errors turn the answer into a no."""
+class _Ranked(StrEnum):
+    """Words in an order."""
+
+    @property
+    def rank(self) -> int:
+        """0 for the first word, rising in the order of the words."""
+        return list(type(self)).index(self)
+
+
+class Severity(_Ranked):
+    """How much a finding matters, errors first. Only unhandled errors turn the answer into a no."""
 
     ERROR = "error"
     WARNING = "warning"
     INFO = "info"
 
-    @property
-    def rank(self) -> int:
-        """0 for errors, rising as the severity falls."""
-        return list(Severity).index(self)
 
-
-class Confidence(StrEnum):
-    """How sure a claim is; the weakest decisive part gives the word (docs/explain.md)."""
+class Confidence(_Ranked):
+    """How sure a claim is, the surest first; the weakest decisive part gives the word (docs/explain.md)."""
 
     DOCUMENTED = "documented"
     OBSERVED = "observed"
     REPORTED = "reported"
     INFERRED = "inferred"
-
-    @property
-    def rank(self) -> int:
-        """0 for documented, rising as the confidence falls."""
-        return list(Confidence).index(self)
 
 
 class Answerer(StrEnum):
@@ -123,7 +122,7 @@ class Finding(Record):
     sources: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = {}
     claim: Claim | None = None
-    cure: tuple[str, ...] = ()
+    cure: Names = ()
 
     @property
     def blocks(self) -> bool:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from deploykit.errors import DefectError
 from deploykit.findings import Claim, Finding, Findings, Severity, Subject, SubjectKind
-from deploykit.findings.records import Record
+from deploykit.findings.records import Names, Record
 
 __all__ = ["Finds", "Found", "Registry", "Rule"]
 
@@ -39,7 +39,7 @@ class Found(Struct, frozen=True):
     evidence: Mapping[str, Any] = {}
     claim: Claim | None = None
     by_trial: bool = True
-    cure: tuple[str, ...] | None = None
+    cure: Names | None = None
 
 
 class Rule(Record, Generic[C]):
@@ -59,7 +59,7 @@ class Rule(Record, Generic[C]):
     sources: tuple[str, ...]
     check: Check[C]
     claim: Claim | None
-    cure: tuple[str, ...]
+    cure: Names
 
     def run(self, context: C) -> Iterator[Finding]:
         """The findings of this rule for one context."""
@@ -112,7 +112,7 @@ class Registry(Generic[C]):
         *,
         sources: Sequence[str] = (),
         claim: Claim | None = None,
-        cure: str | tuple[str, ...] = (),
+        cure: str | Names = (),
     ) -> Callable[[Check[C]], Check[C]]:
         """Register the decorated function under ``code``; a code or slug used twice is a defect.
 

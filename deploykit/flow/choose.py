@@ -27,7 +27,7 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.findings.records import Arrays, Feeds, Json, Names, Record, Tell, field, replace
 from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized, serialized_tail
 from deploykit.flow.samples import evidence_of, samples_of
-from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_pieces
+from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Way, WayInputs, segment_pieces
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
@@ -276,7 +276,7 @@ def _explored(
     known: BuiltWays | None = shared.known(key)
     if known is not None:
         return known
-    ground = Ground.of(
+    common = WayInputs.of(
         lean_weights(situation.model),
         encodings,
         situation.facts,
@@ -286,33 +286,33 @@ def _explored(
         max_segments=most,
         end=None if situation.tail is None else ModelProto.FromString(situation.tail),
     )
-    return shared.keep(key, explore(ground, support, mixed=request.mixed, tell=tell))
+    return shared.keep(key, explore(common, support, mixed=request.mixed, tell=tell))
 
 
-def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) -> BuiltWays:
+def explore(common: WayInputs, support: MixedSupport, *, mixed: str, tell: Tell) -> BuiltWays:
     """Builds and judges ways until one is proven good. ``mixed`` is the request's value, ``support`` the backend's.
 
     If no tensor is intended as float, there is nothing to mix or to cut, whatever the request says.
     """
-    if not ground.prediction.intended and mixed != "refuse":
+    if not common.prediction.intended and mixed != "refuse":
         mixed = "auto"
-    if ground.judge is not None:
+    if common.judge is not None:
         tell("simulating the encodings as they are")
-    reference_db = math.nan if ground.reference is None else ground.reference.overall_db
-    is_right = ground.reference is not None and ground.reference.right is True
+    reference_db = math.nan if common.reference is None else common.reference.overall_db
+    is_right = common.reference is not None and common.reference.right is True
     built: list[BuiltWay] = []
     skipped: dict[str, str] = {}
     proven = False
     # If float16 was only left open by habit, no number speaks for any other way than an integer one.
-    by_habit = ground.judge is None and bool(ground.prediction.intended) and not ground.prediction.meant
-    for identity in _order(ground, support):
+    by_habit = common.judge is None and bool(common.prediction.intended) and not common.prediction.meant
+    for identity in _order(common, support):
         kind, build = WAYS[identity]
         if kind != {"auto": kind, "refuse": "integer"}.get(mixed, mixed):
             why_not = f"not asked for (--mixed {mixed})"
         else:
             why_not = "" if kind in support.kinds else support.without.get(kind, "not offered here")
         if not why_not and proven:
-            proof = "is proven good" if ground.judge is not None else "does what the file means"
+            proof = "is proven good" if common.judge is not None else "does what the file means"
             why_not = f"not built: a better one {proof}"
         if not why_not and kind == "segments" and mixed == "auto" and support.safe and "fallback" in support.kinds:
             why_not = "not built: this SDK mixes float16 and integers safely"
@@ -320,7 +320,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
             skipped[identity] = why_not
             continue
         tell(f"trying {identity}")
-        made = build(ground, built)
+        made = build(common, built)
         if made is not None:
             way = replace(made.way, confidence=support.confidence.get(made.way.kind, made.way.confidence))
             built.append(replace(made, way=way))
@@ -328,16 +328,16 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
             proven = proven or is_meant or is_proven(way, reference_db, reference_right=is_right)
     choice = choose(
         [item.way for item in built],
-        reference_db=None if ground.judge is None else reference_db,
+        reference_db=None if common.judge is None else reference_db,
         sdk_mixes_safely=support.safe,
         mixed=mixed,
-        means_floats=bool(ground.prediction.meant),
+        means_floats=bool(common.prediction.meant),
     )
     listed = tuple(Way(identity, kind="", unavailable=why) for identity, why in skipped.items())
     won = next((item for item in built if item.way is choice.winner), None)
     choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
-    reference = ground.reference
-    wider = partial(ground.wider, has_float16=support.has_float16)
+    reference = common.reference
+    wider = partial(common.wider, has_float16=support.has_float16)
     # Simulated only if the winner also loses too much.
     if reference is not None and won is not None and won.verdict is not None and won.verdict.is_short:
         reference = replace(reference, wider=wider())
@@ -346,25 +346,25 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
         winner=won,
         choice=choice,
         reference=reference,
-        known=ground.known,
-        judge=ground.judge,
+        known=common.known,
+        judge=common.judge,
         wider=wider,
     )
 
 
-def _order(ground: Ground, support: MixedSupport) -> Names:
+def _order(common: WayInputs, support: MixedSupport) -> Names:
     """The ways in order: those that change nothing, exact ones, safe ones of the SDK, intrusive ones, mixing ones.
 
     Without numbers nothing speaks for a more intrusive way, and tensors intended as float stay float.
     """
-    judged, further = ground.judge is not None, (WIDER_END, "rewrite-split", "rewrite-cut")
-    if not ground.prediction.intended:
-        sites = any(load_transform(name).match(ground.model, ground.encodings) for name in ground.first)
-        first = (*(() if ground.asked and sites else ("as-is",)), *(("rewrite",) if sites else ()))
+    judged, further = common.judge is not None, (WIDER_END, "rewrite-split", "rewrite-cut")
+    if not common.prediction.intended:
+        sites = any(load_transform(name).match(common.model, common.encodings) for name in common.first)
+        first = (*(() if common.asked and sites else ("as-is",)), *(("rewrite",) if sites else ()))
         return (*first, *further) if judged else first
     last = ("direct",) if "direct" in support.kinds or "direct" in support.without else ()
     if not judged:
-        meant = ("fallback", "segments", "rewrite") if ground.prediction.meant else ("rewrite", "fallback", "segments")
+        meant = ("fallback", "segments", "rewrite") if common.prediction.meant else ("rewrite", "fallback", "segments")
         return (*meant, *last)
     if support.safe:
         return ("rewrite", "fallback", *further, "segments", *last)

@@ -15,7 +15,7 @@ from deploykit.findings import Findings
 from deploykit.findings.records import Record, Tell, replace, silent
 from deploykit.flow.plan import Decision, decide
 from deploykit.flow.quantizing.step import quantized_situation, quantizes
-from deploykit.flow.read import read_situation, read_situations, resolve_target, turned
+from deploykit.flow.read import read_situation, read_situations, resolve_target, with_turned_borders
 from deploykit.flow.run import auditor, execute, with_kernels
 from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
@@ -72,7 +72,7 @@ class PackageJob(Record):
         with _guarded(given.request.model, given=given), ExitStack() as folders:
             steps.begin(QUANTIZING)
             given = quantized_situation(self.backend, given, self.shared, self.tell)
-            given = turned(given, self.shared)
+            given = with_turned_borders(given, self.shared)
             ran: RanPackage | None = None
             asked_by: Instead | None = None
             avoided: Findings = ()
@@ -184,7 +184,7 @@ def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Deci
         steps.begin(QUANTIZING)
         shared = SharedWork()
         given = quantized_situation(backend, given, shared, tell)
-        given = turned(given, shared)
+        given = with_turned_borders(given, shared)
         steps.begin(DECIDING)
         decision = decide(backend, given, shared, tell)
     for name in more:

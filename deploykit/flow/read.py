@@ -31,7 +31,7 @@ from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
 
-__all__ = ["read_situation", "read_situations", "resolve_target", "turned"]
+__all__ = ["read_situation", "read_situations", "resolve_target", "with_turned_borders"]
 
 
 def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
@@ -98,7 +98,7 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     ]
 
 
-def turned(situation: Situation, shared: SharedWork) -> Situation:
+def with_turned_borders(situation: Situation, shared: SharedWork) -> Situation:
     """The situation with the inputs and outputs that ``--io`` names turned to N, H, W, C."""
     if not situation.request.io:
         return situation

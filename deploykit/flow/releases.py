@@ -11,7 +11,7 @@ from deploykit.backend.plugins import load_backends
 from deploykit.backend.status import Compiled, PackageStatus
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Findings
-from deploykit.findings.records import Published, Tell, replace
+from deploykit.findings.records import Names, Published, Tell, replace
 from deploykit.flow.pipeline import make_package
 from deploykit.flow.plan import plan_as_given
 from deploykit.flow.read import read_situation
@@ -34,12 +34,12 @@ class SdkTrial(Published):
     findings: Findings
 
     @property
-    def blocking(self) -> tuple[str, ...]:
+    def blocking(self) -> Names:
         """The codes of the findings that block."""
         return tuple(sorted({finding.code for finding in self.findings if finding.blocks}))
 
     @property
-    def open(self) -> tuple[str, ...]:
+    def open(self) -> Names:
         """The codes of unhandled findings that do not block, but for which the release's table does not say yes.
 
         A rule that asked a table puts the answer into its evidence, as ``status``.
@@ -80,7 +80,7 @@ class CompilerTrial(Published):
     sdk: str
     status: PackageStatus
     estimate: Estimate | None
-    blocking: tuple[str, ...]
+    blocking: Names
 
     @property
     def is_compiled(self) -> bool:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.segments import Partition, Segment
 
-__all__ = ["WAYS", "WIDER_END", "WIDER_LAYERS", "BuiltWay", "Ground", "Way", "segment_pieces"]
+__all__ = ["WAYS", "WIDER_END", "WIDER_LAYERS", "BuiltWay", "Way", "WayInputs", "segment_pieces"]
 
 WIDER_END = "end-in-int16"
 """The way that gives the post-processing 16-bit grids; the name is also valid for ``--no-rewrite``."""
@@ -93,7 +93,7 @@ class Way(Published, kw_only=False):
         }
 
 
-class Ground(Record, eq=False):
+class WayInputs(Record, eq=False):
     """The common inputs of all ways for one model, each made once.
 
     ``judge`` judges every way, ``reference`` is its verdict on the encodings as given. Both are None if
@@ -128,8 +128,8 @@ class Ground(Record, eq=False):
         banned: Iterable[str] = (),
         max_segments: int | None = None,
         end: ModelProto | None = None,
-    ) -> Ground:
-        """Makes the ground; encodings must be placed, ``end`` is the host's
+    ) -> WayInputs:
+        """Makes the common inputs; encodings must be placed, ``end`` is the host's
         model. Raises UsageError for an unknown rewrite.
         """
         wanted, never, known = tuple(asked), frozenset(banned), Known()
@@ -205,56 +205,56 @@ class BuiltWay(Record, eq=False):
     widened: Names = ()
 
 
-def _as_is(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
+def _as_is(common: WayInputs, _built: Sequence[BuiltWay]) -> BuiltWay:
     """The unchanged model: for encodings without intended float tensors."""
-    way = Way("as-is", kind="integer", confidence=Confidence.OBSERVED).judged(ground.reference)
+    way = Way("as-is", kind="integer", confidence=Confidence.OBSERVED).judged(common.reference)
     return BuiltWay(
-        way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts, verdict=ground.reference
+        way=way, model=common.model, encodings=common.encodings, facts=common.facts, verdict=common.reference
     )
 
 
-def _rewritten(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay | None:
+def _rewritten(common: WayInputs, _built: Sequence[BuiltWay]) -> BuiltWay | None:
     """The first integer way; None if its rewrites change nothing and no tensor is intended as float.
 
     If a rewrite was requested, the unchanged model is returned instead, with the reasons why the rewrites were undone.
     """
-    made = _first_rewriting(ground, ground.first)
-    if made.kept or ground.prediction.intended:
-        return _integer_way(ground, "rewrite", 1, made)
-    return replace(_as_is(ground, ()), rewriting=made) if ground.asked else None
+    made = _first_rewriting(common, common.first)
+    if made.kept or common.prediction.intended:
+        return _integer_way(common, "rewrite", 1, made)
+    return replace(_as_is(common, ()), rewriting=made) if common.asked else None
 
 
 def _rewritten_further(
-    ground: Ground, built: Sequence[BuiltWay], *, identity: str, names: Names, intrusion: int
+    common: WayInputs, built: Sequence[BuiltWay], *, identity: str, names: Names, intrusion: int
 ) -> BuiltWay | None:
     """A further integer way, based on the first one if that changed something; None if nothing more changes."""
     base = next((item.rewriting for item in built if item.way.id == "rewrite"), None)
     if base is None:
-        made = _first_rewriting(ground, (*ground.first, *names))
+        made = _first_rewriting(common, (*common.first, *names))
     else:
-        wanted = [name for name in names if name not in ground.banned]
-        made = rewrite(base.model, base.encodings, wanted, ground.feeds, before=base, samples=ground.samples)
-    return _integer_way(ground, identity, intrusion, made) if set(names) & set(made.kept) else None
+        wanted = [name for name in names if name not in common.banned]
+        made = rewrite(base.model, base.encodings, wanted, common.feeds, before=base, samples=common.samples)
+    return _integer_way(common, identity, intrusion, made) if set(names) & set(made.kept) else None
 
 
-def _first_rewriting(ground: Ground, names: Sequence[str]) -> Rewriting:
-    stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.meant)
+def _first_rewriting(common: WayInputs, names: Sequence[str]) -> Rewriting:
+    stated = replace(common.encodings, float_tensors=common.encodings.float_tensors | common.prediction.meant)
     outputs = None
-    if ground.judge is not None:  # the judge also looks at inner tensors, which a rewrite may remove
-        given = [item.name for item in ground.model.graph.output]
-        outputs = [{name: shown[name] for name in given} for shown in ground.judge.reference]
-    wanted = [name for name in names if name not in ground.banned]
-    return rewrite(ground.model, stated, wanted, ground.feeds, outputs=outputs, samples=ground.samples)
+    if common.judge is not None:  # the judge also looks at inner tensors, which a rewrite may remove
+        given = [item.name for item in common.model.graph.output]
+        outputs = [{name: shown[name] for name in given} for shown in common.judge.reference]
+    wanted = [name for name in names if name not in common.banned]
+    return rewrite(common.model, stated, wanted, common.feeds, outputs=outputs, samples=common.samples)
 
 
-def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting) -> BuiltWay:
+def _integer_way(common: WayInputs, identity: str, intrusion: int, made: Rewriting) -> BuiltWay:
     """Gives each tensor that is still intended as float a 16-bit integer entry, so that none needs float16."""
     assert made.encodings is not None
-    facts = ground.facts if made.model is ground.model else facts_of(made.model)
-    needed = sorted((ground.prediction.intended | made.open) & facts.tensors.keys())
+    facts = common.facts if made.model is common.model else facts_of(made.model)
+    needed = sorted((common.prediction.intended | made.open) & facts.tensors.keys())
     held = {entry.name for entry in made.encodings if not isinstance(entry.value, Float)}
     left = [name for name in needed if name not in held]
-    evidence = evidence_of(made.model, ground.samples)
+    evidence = evidence_of(made.model, common.samples)
     inference = infer_entries(made.model, facts, made.encodings, left, evidence=evidence)
     unavailable = ""
     if inference.open:  # needed grids cannot be derived
@@ -279,16 +279,16 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
         rewriting=made,
         inference=replace(inference, concluded={**made.concluded, **inference.concluded}),
     )
-    return ground.judged(built)
+    return common.judged(built)
 
 
-def _wider_end(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay | None:
+def _wider_end(common: WayInputs, built: Sequence[BuiltWay]) -> BuiltWay | None:
     """The last integer way with 16-bit grids for the post-processing, over the ranges of its entries.
 
     None if integers damage no post-processing, if all of it has 16 bits already, or if the user excluded it.
     """
     base = next((item for item in reversed(built) if item.way.kind == "integer"), None)
-    if base is None or WIDER_END in ground.banned or ground.judge is None or base.tail is not None:
+    if base is None or WIDER_END in common.banned or common.judge is None or base.tail is not None:
         return None
     entries = {entry.name: range_of(entry) for entry in base.encodings}
     known = {name: ends for name, ends in entries.items() if ends is not None}
@@ -299,45 +299,45 @@ def _wider_end(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay | None:
     if not widened:
         return None
     way = replace(base.way, id=WIDER_END, intrusion=max(base.way.intrusion, 1))
-    return ground.judged(replace(base, way=way, encodings=encodings, end=end, widened=widened))
+    return common.judged(replace(base, way=way, encodings=encodings, end=end, widened=widened))
 
 
-def _fallback(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
+def _fallback(common: WayInputs, _built: Sequence[BuiltWay]) -> BuiltWay:
     """The SDK mixes types as the device would run it: intended float tensors in float16."""
-    prediction = ground.prediction
-    entries = {name: entry for name, entry in ground.encodings.entries.items() if name not in prediction.intended}
-    stated = replace(ground.encodings, entries=entries, float_tensors=prediction.intended)
+    prediction = common.prediction
+    entries = {name: entry for name, entry in common.encodings.entries.items() if name not in prediction.intended}
+    stated = replace(common.encodings, entries=entries, float_tensors=prediction.intended)
     way = Way(
         "fallback",
         kind="fallback",
         float16_tensors=len(prediction.intended),
-        borders=len(find_borders(ground.facts, prediction.intended, ignored=prediction.absorbed.keys())),
+        borders=len(find_borders(common.facts, prediction.intended, ignored=prediction.absorbed.keys())),
     )
-    return ground.judged(BuiltWay(way=way, model=ground.model, encodings=stated, facts=ground.facts))
+    return common.judged(BuiltWay(way=way, model=common.model, encodings=stated, facts=common.facts))
 
 
-def _direct(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay:
+def _direct(common: WayInputs, built: Sequence[BuiltWay]) -> BuiltWay:
     """A compiler other than the SDK's converters takes each tensor in its intended type.
 
     It computes the same as ``fallback``, by another tool.
     """
-    made = next((item for item in built if item.way.id == "fallback"), None) or _fallback(ground, built)
+    made = next((item for item in built if item.way.id == "fallback"), None) or _fallback(common, built)
     return replace(made, way=replace(made.way, id="direct", kind="direct", intrusion=1))
 
 
-def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
+def _in_segments(common: WayInputs, _built: Sequence[BuiltWay]) -> BuiltWay:
     """Chained parts that are wholly integer or wholly float; the chain is proven equal to the whole."""
     from deploykit.encodings.segments import partition, split_model
 
-    prediction, facts = ground.prediction, ground.facts
-    cut = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=ground.max_segments)
-    segments = split_model(ground.model, ground.encodings, cut)
-    pieces, verdict, judge = segment_pieces(segments), None, ground.judge
+    prediction, facts = common.prediction, common.facts
+    cut = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=common.max_segments)
+    segments = split_model(common.model, common.encodings, cut)
+    pieces, verdict, judge = segment_pieces(segments), None, common.judge
     known = None if judge is None else judge.reference
-    proof = prove_chain(ground.model, ground.encodings, cut, segments, pieces, ground.feeds, known)
+    proof = prove_chain(common.model, common.encodings, cut, segments, pieces, common.feeds, known)
     if judge is not None:
         outputs = run_chain(segment_pieces(segments, half=True, known=pieces), judge.feeds)
-        verdict = settled(judge.compare(outputs), ground.samples.label)
+        verdict = settled(judge.compare(outputs), common.samples.label)
     way = Way(
         "segments",
         kind="segments",
@@ -346,11 +346,11 @@ def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
         segments=len(segments),
         unavailable="" if proof.holds else f"the chain does not equal the whole: {proof}",
     )
-    made = BuiltWay(way=way.judged(verdict), model=ground.model, encodings=ground.encodings, facts=facts)
+    made = BuiltWay(way=way.judged(verdict), model=common.model, encodings=common.encodings, facts=facts)
     return replace(made, segments=segments, verdict=verdict)
 
 
-_Build: TypeAlias = Callable[[Ground, Sequence[BuiltWay]], "BuiltWay | None"]
+_Build: TypeAlias = Callable[[WayInputs, Sequence[BuiltWay]], "BuiltWay | None"]
 
 WAYS: Mapping[str, tuple[str, _Build]] = {
     "as-is": ("integer", _as_is),
@@ -368,7 +368,7 @@ WAYS: Mapping[str, tuple[str, _Build]] = {
     "fallback": ("fallback", _fallback),
     "direct": ("direct", _direct),
 }
-"""Every way by its id: its kind, and the function that builds it from the ground and the ways built before it."""
+"""Every way by its id: its kind, and the function that builds it from the common inputs and the ways before it."""
 
 
 class ChainProof(Record):

@@ -169,8 +169,12 @@ class GraphCopy(Kept):
                 keep.append(node)
                 needed.update(names_read(node))
         self._put(reversed(keep))
-        _retain(graph.initializer, needed | {item.name for item in graph.input})
-        _retain(graph.value_info, {name for node in graph.node for name in node.output})
+        made = {name for node in graph.node for name in node.output}
+        items: Any
+        for items, named in ((graph.initializer, needed | {one.name for one in graph.input}), (graph.value_info, made)):
+            for index in reversed(range(len(items))):
+                if items[index].name not in named:
+                    del items[index]
         self.reindex()
 
     @property
@@ -245,9 +249,3 @@ def _of_types(node: NodeProto | None, op_types: Names) -> NodeProto | None:
     """The node if it is of one of the given standard types (any when none is given), else None."""
     fits = not op_types or (node is not None and node.op_type in op_types and is_standard(node))
     return node if fits else None
-
-
-def _retain(items: Any, names: set[str]) -> None:
-    for index in reversed(range(len(items))):
-        if items[index].name not in names:
-            del items[index]

@@ -18,11 +18,11 @@ T = TypeVar("T")
 __all__ = [
     "attribute",
     "attributes",
-    "bare",
     "bodies",
     "captured_names",
     "changed_operators",
     "copy_of",
+    "empty_like",
     "label",
     "names_read",
     "operand",
@@ -85,7 +85,7 @@ def copy_of(model: M) -> M:
     return copy
 
 
-def bare(model: ModelProto) -> ModelProto:
+def empty_like(model: ModelProto) -> ModelProto:
     """An empty model with the same IR version, operator sets, functions and graph name."""
     made = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     made.graph.name = model.graph.name
@@ -97,7 +97,7 @@ def without_values(model: ModelProto, *more: str) -> ModelProto:
 
     ``more`` are further lists of the graph to copy.
     """
-    copy = bare(model)
+    copy = empty_like(model)
     for kind in ("input", "output", "value_info", "sparse_initializer", *more):
         getattr(copy.graph, kind).extend(getattr(model.graph, kind))
     return copy

@@ -24,13 +24,16 @@ from deploykit.model.values import dtype_name, element_count
 __all__ = [
     "ANYTHING",
     "FUNCTIONS",
+    "RISING",
     "SELECTIONS",
     "SUMS",
     "ZERO",
     "Case",
+    "absolute",
     "both",
     "clip_bounds",
     "hull",
+    "inverse",
     "numbers_in",
     "product",
     "total",
@@ -150,24 +153,25 @@ def _negative(a: Interval) -> Interval:
 def _mul(case: Case) -> Interval:
     if case.name(0) != case.name(1):
         return product(case.of(0), case.of(1))
-    low, high = _absolute(case.of(0))
+    low, high = absolute(case.of(0))
     return low * low, high * high
 
 
-def _absolute(a: Interval) -> Interval:
+def absolute(a: Interval) -> Interval:
+    """The interval of all magnitudes."""
     low, high = a
     return (0.0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
 
 
 def _div(case: Case) -> Interval:
-    low, high = product(case.of(0), _inverse(case.of(1)))
+    low, high = product(case.of(0), inverse(case.of(1)))
     if case.graph.dtype(case.name(0)) not in FLOATS:  # integers are cut towards zero
         low = math.floor(low) if math.isfinite(low) else low
         high = math.ceil(high) if math.isfinite(high) else high
     return low, high
 
 
-def _inverse(b: Interval) -> Interval:
+def inverse(b: Interval) -> Interval:
     """The interval of 1 / b, open above where b begins at zero.
 
     ``ANYTHING`` where zero lies elsewhere in b: 1 / +0 tops every bound.
@@ -188,7 +192,7 @@ def _pow(case: Case) -> Interval:
     if not float(exponent).is_integer():
         low, high = max(low, 0.0), max(high, 0.0)  # of negative numbers it is NaN
     elif exponent % 2 == 0:
-        low, high = _absolute((low, high))
+        low, high = absolute((low, high))
     elif exponent < 0 and low <= 0 <= high:
         return ANYTHING
     ends = sorted((_power(low, exponent), _power(high, exponent)))
@@ -245,7 +249,7 @@ def _mod(case: Case) -> Interval:
 
     Both are smaller than the divisor.
     """
-    most = _absolute(case.of(1))[1]
+    most = absolute(case.of(1))[1]
     if case.get("fmod", 0):
         low, high = case.of(0)
         return max(-most, min(low, 0.0)), min(most, max(high, 0.0))
@@ -316,8 +320,7 @@ def _rounded(function: Callable[[float], int], value: float) -> float:
     return float(function(value)) if math.isfinite(value) else value
 
 
-# Functions that never fall: the bounds of the result are the function's values at the bounds of the operand.
-_RISING: Mapping[str, Callable[[float], float]] = {
+RISING: Mapping[str, Callable[[float], float]] = {
     "Atan": math.atan,
     "Ceil": partial(_rounded, math.ceil),
     "Erf": math.erf,
@@ -333,6 +336,7 @@ _RISING: Mapping[str, Callable[[float], float]] = {
     "Sqrt": lambda x: math.sqrt(x) if x > 0 else 0.0,
     "Tanh": math.tanh,
 }
+"""Functions that never fall: the bounds of the result are the function's values at the bounds of the operand."""
 
 
 def _rising(function: Callable[[float], float]) -> Rule:
@@ -340,9 +344,9 @@ def _rising(function: Callable[[float], float]) -> Rule:
 
 
 FUNCTIONS: Mapping[str, Rule] = {
-    **{name: _rising(function) for name, function in _RISING.items()},
+    **{name: _rising(function) for name, function in RISING.items()},
     **{name: lambda _case: (0.0, 1.0) for name in ops(Trait.LOGICAL)},
-    "Abs": lambda case: _absolute(case.of(0)),
+    "Abs": lambda case: absolute(case.of(0)),
     "Acos": lambda _case: (0.0, math.pi),
     "Add": lambda case: total(case.of(0), case.of(1)),
     "Asin": lambda _case: (-math.pi / 2, math.pi / 2),
@@ -371,7 +375,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "Pow": _pow,
     "QuantizeLinear": _quantize,
     "RNN": _recurrent,
-    "Reciprocal": lambda case: _inverse(case.of(0)),
+    "Reciprocal": lambda case: inverse(case.of(0)),
     "Selu": partial(_elu, 1.67326319, 1.05070102),
     "Sin": lambda _case: RANGES["Sin"],
     "Softmax": lambda _case: RANGES["Softmax"],
@@ -428,49 +432,36 @@ SELECTIONS: Mapping[str, Rule] = {
 """Operators that move, select, join or count values and compute none."""
 
 
-def _signed_sums(weights: Doubles, axes: tuple[int, ...]) -> tuple[Doubles, Doubles]:
-    """The sums of positive and of negative weights along some axes."""
-    return np.maximum(weights, 0).sum(axis=axes), np.minimum(weights, 0).sum(axis=axes)
+def _weighted(
+    weights: Doubles, axes: tuple[int, ...], values: Interval, offsets: Doubles | None = None, bias: Interval = ZERO
+) -> Interval:
+    """The bounds of sums of weights times ``values`` along some axes, plus an offset for each sum.
 
-
-def _weighted(positive: Doubles, negative: Doubles, offsets: Doubles | float, values: Interval) -> Interval:
-    """The bounds of weighted sums of ``values`` plus ``offsets``, over all results.
-
-    Each element of ``positive`` and ``negative`` is the sum of one result's positive or negative weights.
+    ``bias`` is added instead where there are not as many offsets as sums.
     """
-
-    def part(weights: Doubles, end: float) -> Doubles:
-        return np.where(weights == 0, 0.0, weights * end)
-
-    low, high = values
+    sums = [side.sum(axis=axes) for side in (np.maximum(weights, 0), np.minimum(weights, 0))]
+    added: Doubles | float = 0.0
+    if offsets is not None and offsets.size == sums[0].size:
+        added, bias = offsets.reshape(sums[0].shape), ZERO
+    ends = []
     with np.errstate(invalid="ignore", over="ignore"):
-        least = float(np.min(part(positive, low) + part(negative, high) + offsets))
-        most = float(np.max(part(positive, high) + part(negative, low) + offsets))
-    return (-math.inf if math.isnan(least) else least), (math.inf if math.isnan(most) else most)
+        for sides in (values, values[::-1]):  # the end for positive weights, and that for negative ones
+            parts = [np.where(side == 0, 0.0, side * end) for side, end in zip(sums, sides, strict=True)]
+            ends.append(parts[0] + parts[1] + added)
+    return total((float(ends[0].min()), float(ends[1].max())), bias)
 
 
-def _scaled(factors: Doubles, offsets: Doubles, values: Interval) -> Interval:
-    """The hull of ``factor * value + offset`` over paired factors and offsets, for all ``values``."""
-    return _weighted(np.maximum(factors, 0), np.minimum(factors, 0), offsets, values)
-
-
-def _with_bias(case: Case, positive: Doubles, negative: Doubles, values: Interval) -> Interval:
-    """The bounds of weighted values plus operand 2, per channel where it is stored and fits, else by its bounds."""
-    if not case.name(2):
-        return _weighted(positive, negative, 0.0, values)
-    bias = case.array(2)
-    if bias is not None and bias.size == positive.size:
-        return _weighted(positive, negative, bias.ravel(), values)
-    return total(_weighted(positive, negative, 0.0, values), case.of(2))
+def _with_bias(case: Case, weights: Doubles, axes: tuple[int, ...], values: Interval) -> Interval:
+    """The bounds of weighted sums plus operand 2, per channel where it is stored and fits, else by its bounds."""
+    return _weighted(weights, axes, values, case.array(2), case.of(2) if case.name(2) else ZERO)
 
 
 def _conv(case: Case) -> Interval:
     weights = case.array(1)
     if weights is None or weights.ndim < 3:
         return ANYTHING
-    positive, negative = _signed_sums(weights, tuple(range(1, weights.ndim)))
     padded = any(case.get("pads", ())) or case.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    return _with_bias(case, positive, negative, hull(case.of(0), ZERO) if padded else case.of(0))
+    return _with_bias(case, weights, tuple(range(1, weights.ndim)), hull(case.of(0), ZERO) if padded else case.of(0))
 
 
 def _conv_transpose(case: Case) -> Interval:
@@ -479,17 +470,16 @@ def _conv_transpose(case: Case) -> Interval:
     if weights is None or weights.ndim < 3 or weights.shape[0] % groups:
         return ANYTHING
     split = weights.reshape(groups, weights.shape[0] // groups, *weights.shape[1:])
-    positive, negative = _signed_sums(split, (1, *range(3, split.ndim)))
-    return _with_bias(case, positive.ravel(), negative.ravel(), hull(case.of(0), ZERO))
+    return _with_bias(case, split, (1, *range(3, split.ndim)), hull(case.of(0), ZERO))
 
 
 def _gemm(case: Case) -> Interval:
     weights, alpha, beta = case.array(1), float(case.get("alpha", 1.0)), float(case.get("beta", 1.0))
     if weights is not None and weights.ndim == 2:
-        positive, negative = _signed_sums(weights.T if case.get("transB", 0) else weights, (0,))
+        axes = (1 if case.get("transB", 0) else 0,)
         if case.name(2) and alpha == beta == 1.0:
-            return _with_bias(case, positive, negative, case.of(0))
-        summed = _weighted(positive, negative, 0.0, case.of(0))
+            return _with_bias(case, weights, axes, case.of(0))
+        summed = _weighted(weights, axes, case.of(0))
     else:
         shape = case.shape(0)
         length = None if shape is None or len(shape) != 2 else shape[0 if case.get("transA", 0) else 1]
@@ -501,9 +491,9 @@ def _gemm(case: Case) -> Interval:
 def _matmul(case: Case) -> Interval:
     right, left = case.array(1), case.array(0)
     if right is not None and right.ndim >= 1:
-        return _weighted(*_signed_sums(right, (max(right.ndim - 2, 0),)), 0.0, case.of(0))
+        return _weighted(right, (max(right.ndim - 2, 0),), case.of(0))
     if left is not None and left.ndim >= 1:
-        return _weighted(*_signed_sums(left, (left.ndim - 1,)), 0.0, case.of(1))
+        return _weighted(left, (left.ndim - 1,), case.of(1))
     shape = case.shape(0)
     return _of_count(product(case.of(0), case.of(1)), shape[-1] if shape else None)
 
@@ -546,7 +536,7 @@ def _normalized(case: Case, count: int | None, *, bias: bool = True) -> Interval
     if scale is not None:
         shift = case.array(2) if shifts else np.zeros_like(scale)
         if shift is not None and scale.shape == shift.shape:
-            return _scaled(scale, shift, (-largest, largest))
+            return _weighted(scale, (), (-largest, largest), shift)
     scaled = product(case.of(1), (-largest, largest))
     return total(scaled, case.of(2)) if shifts else scaled
 
@@ -572,7 +562,8 @@ def _batch_norm(case: Case) -> Interval:
         return ANYTHING
     with np.errstate(invalid="ignore", divide="ignore"):
         factor = scale / np.sqrt(variance + float(case.get("epsilon", 1e-5)))
-    return _scaled(factor, shift - factor * mean, case.of(0)) if np.isfinite(factor).all() else ANYTHING
+    offset = shift - factor * mean
+    return _weighted(factor, (), case.of(0), offset) if np.isfinite(factor).all() else ANYTHING
 
 
 SUMS: Mapping[str, Rule] = {

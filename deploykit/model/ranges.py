@@ -111,8 +111,12 @@ class Arithmetic:
                         return both(found, (-most, most))
             case "MatMul":
                 # Rows of weights that are not negative and add up to 1 stay inside what they weigh.
-                if self._is_softmax(first):
-                    return both(found, case.of(1))
+                node = self._behind(first, _UNCHANGED)
+                if node is not None and node.op_type == "Softmax":
+                    shape = self.graph.shape(node.input[0])
+                    axis = int(attribute(node, "axis", -1 if self.graph.opset >= 13 else 1))
+                    if shape is not None and axis in (-1, len(shape) - 1):
+                        return both(found, case.of(1))
             case "Sub":
                 # Nothing is larger than the largest of its row: so begins a Softmax that is written out.
                 largest = self._maker(second, "ReduceMax")
@@ -128,15 +132,6 @@ class Arithmetic:
         """The node that makes a tensor as its first output, if it has inputs and is of one of the types; else None."""
         node = self.graph.maker(name, *op_types)
         return node if node is not None and node.output[0] == name and node.input else None
-
-    def _is_softmax(self, name: str) -> bool:
-        """True for what a Softmax along the last axis gives."""
-        node = self._behind(name, _UNCHANGED)
-        if node is None or node.op_type != "Softmax":
-            return False
-        shape = self.graph.shape(node.input[0])
-        axis = int(attribute(node, "axis", -1 if self.graph.opset >= 13 else 1))
-        return shape is not None and axis in (-1, len(shape) - 1)
 
     def _behind(self, name: str, passed: frozenset[str]) -> NodeProto | None:
         """The node that makes a tensor, seen through the operators in ``passed``.

@@ -74,9 +74,14 @@ def infer(proto: ModelProto) -> Inferred:
         if known is None:
             lean = _without_weights(proto)
             key = sha256(lean.SerializeToString(deterministic=True)).digest()
-            known = _SEEN.get(key) or _types(proto, *_inferred(proto, lean))
-    except Exception as error:  # a tensor that claims more than it can hold raises before onnx is called
-        return _types(proto, proto.graph, _reason(error))
+            known = _SEEN.get(key)
+            if known is None:
+                lean.opset_import.add(domain=_OPAQUE, version=1)
+                with _bounded(lean):
+                    graph, negative = _infer_in_stages(lean)
+                known = _types(proto, graph, negative=negative)
+    except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
+        known = _types(proto, proto.graph, _reason(error))
     for name in filter(None, (key, whole)):  # the one asked for last stands last, and the first goes first
         _SEEN.pop(name, None)
         _SEEN[name] = known
@@ -108,20 +113,6 @@ def _inconsistency(lean: ModelProto) -> str:
     except Exception as error:  # the binding raises whatever its C++ side threw
         return "(op_type:".join(_reason(error).split("(op_type:")[:2])  # the first error; the others follow from it
     return ""
-
-
-def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str, str]:
-    """The completed graph, why it could not be completed, and a tensor with a negative size, "" for none.
-
-    ``lean`` is changed.
-    """
-    try:
-        lean.opset_import.add(domain=_OPAQUE, version=1)
-        with _bounded(lean):
-            graph, negative = _infer_in_stages(lean)
-        return graph, "", negative
-    except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
-        return proto.graph, _reason(error), ""
 
 
 # Enough for 200,000 nodes on tensors of seven dimensions; a megabyte of nodes can ask for a thousand times as many.
@@ -164,7 +155,7 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _types(proto: ModelProto, graph: GraphProto, problem: str, negative: str = "") -> Inferred:
+def _types(proto: ModelProto, graph: GraphProto, problem: str = "", negative: str = "") -> Inferred:
     """Types and shapes in a graph, without the symbols that inference invented: those that the model does not have."""
     declared, found = ((*one.value_info, *one.input, *one.output) for one in (proto.graph, graph))
     said = (dim.dim_param for item in declared for dim in _dims(item.type))

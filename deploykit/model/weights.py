@@ -167,9 +167,9 @@ def mapped_bytes(model: ModelProto) -> int:
     return sum(byte_size(tensor, tensor.name) for tensor in model.graph.initializer if is_mapped(tensor))
 
 
-def load_weights(model: Model) -> ModelProto:
-    """The model as one proto with all its weights: a copy where weights lie in files beside it."""
-    return _taken_in(model, copy_of(model.proto)) if model.external else model.proto
+def load_weights(model: Model, *, limit: float = math.inf) -> ModelProto:
+    """The model as one proto, with its weights of at most ``limit`` elements: a copy where some lie in files."""
+    return _taken_in(model, copy_of(model.proto), limit) if model.external else model.proto
 
 
 def lean_weights(model: Model) -> ModelProto:
@@ -195,9 +195,8 @@ def load_small_weights(model: Model, *, limit: int = 1 << 20) -> ModelProto:
 
     Enough for matching rewrites, which look at constants and never at the weights of linear ops.
     """
-    if sum(file.size for file in model.external) >= LEAST:
-        return lean_weights(model)
-    return _taken_in(model, copy_of(model.proto), limit) if model.external else model.proto
+    is_large = sum(file.size for file in model.external) >= LEAST
+    return lean_weights(model) if is_large else load_weights(model, limit=limit)
 
 
 def _paths(model: Model) -> dict[str, Path]:

@@ -50,7 +50,7 @@ class _Setting(_Row):
     status: Status = Status.SUPPORTED
     default: str | None = None
     default_note: str = ""
-    values: tuple[str, ...] = ()
+    values: Names = ()
     lifecycle: Literal["normal", "hidden", "superseded", "deprecated"] = "normal"
     renamed_to: str = ""
 

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
-from deploykit.findings.records import Json, Record, replace
+from deploykit.findings.records import Json, Names, Record, replace
 from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [
@@ -56,7 +56,7 @@ class KnownError(Record):
     confidence: Confidence
     match: tuple[str, ...] = ()
     general: tuple[str, ...] = ()
-    follows: tuple[str, ...] = ()
+    follows: Names = ()
     mild: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class KnownError(Record):
     way_out: str = ""
     versions: str = ""
     read: str = ""
-    tools: tuple[str, ...] = ()
+    tools: Names = ()
     product: str = ""
     late: bool = False
     symptom: str = ""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deploykit.encodings.formats.aimet import LIMIT, parse_encodings, read_encodings, write_encodings
-from deploykit.encodings.place import fit
+from deploykit.encodings.place import checked_on_shape
 from deploykit.encodings.read import float_tensors_to_json, read_float_tensors
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
@@ -241,7 +241,7 @@ def test_what_is_just_allowed_is_read(base: dict[str, Any], changes: dict[str, A
 
 def test_one_scale_for_all_channels_fits_any_number_of_them() -> None:
     one = put(V200, encodings__2__y_scale=[[0.5]])
-    fit(parse_encodings(one, where="w.encodings").entries["b"].value, (3, 16), "w.encodings")  # type: ignore[arg-type]
+    checked_on_shape(parse_encodings(one, where="w.encodings").entries["b"].value, (3, 16), "w.encodings")  # type: ignore[arg-type]
 
 
 # Lists of the names of float tensors, beside an encodings file that cannot say so.

@@ -20,7 +20,7 @@ from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
 from deploykit.findings import Confidence
 from deploykit.flow.choose import BuiltWays, choose, explore, is_proven
-from deploykit.flow.ways import Ground, Way
+from deploykit.flow.ways import Way, WayInputs
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from tables import each_row
@@ -63,7 +63,7 @@ def test_someone_wins_everyone_hears_why_in_any_order(ways: list[Way], reference
 EVERY_KIND = MixedSupport(kinds=frozenset({"integer", "fallback", "segments"}))
 
 
-def _ground(variant: str, *, made_up: bool = False, **options: Any) -> Ground:
+def _ground(variant: str, *, made_up: bool = False, **options: Any) -> WayInputs:
     """On the recorded inputs, as somebody would give them; ``made_up``: as if nobody had."""
     with np.load(DETR / f"{variant.rsplit('.v', 1)[0]}.io.npz") as data:
         numbers = sorted({key.split(":")[0] for key in data.files if key.startswith("input.")})
@@ -72,7 +72,7 @@ def _ground(variant: str, *, made_up: bool = False, **options: Any) -> Ground:
     model = load_model(DETR / "model.onnx")
     facts = collect_facts(model)
     encodings = place(read_encodings(DETR / f"{variant}.encodings"), facts)
-    return Ground.of(model.proto, encodings, facts, Samples(feeds=tuple(feeds), of_inputs=given), **options)
+    return WayInputs.of(model.proto, encodings, facts, Samples(feeds=tuple(feeds), of_inputs=given), **options)
 
 
 @cache

@@ -20,7 +20,7 @@ from deploykit.findings.records import Feeds
 from deploykit.flow.choose import BuiltWays, explore
 from deploykit.flow.cure import rewrite
 from deploykit.flow.pipeline import make_plan
-from deploykit.flow.ways import WIDER_END, BuiltWay, Ground
+from deploykit.flow.ways import WIDER_END, BuiltWay, WayInputs
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.rewrites import SAFE_REWRITES
@@ -68,7 +68,7 @@ def test_the_end_gets_wider_grids_and_keeps_nearly_everything(name: str, folder:
     facts = facts_of(model)
     encodings = place(min_max_encodings(model, scenes(COUNT)), facts)
     samples = gather(model, facts, calibration=folder, encodings=encodings)
-    ground = Ground.of(model, encodings, facts, samples)
+    ground = WayInputs.of(model, encodings, facts, samples)
     made = explore(ground, INTEGERS, mixed="auto", tell=lambda line: None)
     ways = {way.way.id: way for way in made.built}
     assert made.winner is ways[WIDER_END]
@@ -112,11 +112,11 @@ SENSITIVE = ("anchors", "enc.boxes", "enc.chosen", *(f"l{n}.{part}" for n in (0,
 EVERY_KIND = MixedSupport(kinds=frozenset({"integer", "fallback", "segments"}))
 
 
-def detector_ground(detector: Any, *, mixed: bool) -> Ground:
+def detector_ground(detector: Any, *, mixed: bool) -> WayInputs:
     encodings = detector.without(*SENSITIVE) if mixed else detector.encodings
     given = {name: InputSource(label=Label.GIVEN, why="given") for name in detector.feeds[0]}
     samples = Samples(feeds=tuple(detector.feeds), of_inputs=given)
-    return Ground.of(detector.model, encodings, detector.facts, samples)
+    return WayInputs.of(detector.model, encodings, detector.facts, samples)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, OpinionState
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.findings import Finding
-from deploykit.findings.records import Tell
+from deploykit.findings.records import Names, Tell
 from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.bench.ask import TimedBench
@@ -171,7 +171,7 @@ class _Asking(Struct, kw_only=True):
         why = answer.message if answer.status in ("crashed", "timed-out") else "it is not taken for other reasons"
         return Opinion.on(finding, OpinionState.OPEN, f"{before.why}; the model: {why}", "the model")
 
-    def _operators(self, finding: Finding) -> tuple[tuple[str, ...], frozenset[str]]:
+    def _operators(self, finding: Finding) -> tuple[Names, frozenset[str]]:
         """(first outputs, operator types) of the operators that a finding is about, without Q/DQ pairs."""
         facts, listed = self.situation.facts, (finding.evidence.get(key, ()) for key in ("nodes", "tensors"))
         names = {finding.subject.name}.union(*listed)

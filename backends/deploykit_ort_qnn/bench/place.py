@@ -178,17 +178,15 @@ class OperatorPlace:
         return self.graph.store(f"{self.result}_{name}", value)
 
     def floats(self, name: str, values: Numbers, grid: PairGrid | None) -> str:
-        """Stores floats in the type that the operator reads, on a grid if one is given, and gives the tensor's name."""
+        """Stores floats in the type that the operator reads, on a grid if one is given, and gives the tensor's name.
+
+        Integers are stored as those of the grid.
+        """
         if grid is not None:
-            return self._half(PAIR[1], self.number(f"{name}_q", grid.integers(values)), f"{self.result}_{name}", grid)
+            steps = grid.integers(values) if np.issubdtype(values.dtype, np.floating) else values
+            return self._half(PAIR[1], self.number(f"{name}_q", steps), f"{self.result}_{name}", grid)
         half = self.graph.dtype(self.node.input[0]) == "float16"
         return self.number(name, values.astype(np.float16 if half else np.float32))
-
-    def weight(self, values: Numbers, grid: PairGrid | None) -> str:
-        """Stores weights, as integers with their grid or as floats, and gives the tensor's name."""
-        if grid is None:
-            return self.number("weight", values)
-        return self._half(PAIR[1], self.number("weight_q", values), f"{self.result}_weight", grid)
 
     def step(self, op: str, inputs: Sequence[str], grid: PairGrid | None, **settings: Any) -> str:
         """Adds an operator and gives its result's name; on the grid, if one is given."""
@@ -234,7 +232,7 @@ class OperatorPlace:
         self._made.append(helper.make_node(op, [source, scale, zero], [made], name=made, **settings))
         return made
 
-    def again(self, inputs: Sequence[str], **settings: Any) -> str:
+    def operator_on(self, inputs: Sequence[str], **settings: Any) -> str:
         """Adds the operator itself on other tensors and gives its result; a setting that is None is removed."""
         made = self.graph.fresh(f"{self.result}_again")
         node = NodeProto()

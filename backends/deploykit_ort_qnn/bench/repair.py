@@ -100,7 +100,7 @@ def repaired_kernels(
     *,
     named: Collection[str] = (),
     faults: Collection[KernelVerdict] = (KernelVerdict.WRONG,),
-) -> dict[tuple[str, ...], tuple[Repair, ...]]:
+) -> dict[Names, tuple[Repair, ...]]:
     """The ways that are right, by the nodes of each distinct kernel that has one of these faults or is ``named``.
 
     The preferred way comes first.

@@ -72,8 +72,8 @@ def _without_groups(place: OperatorPlace) -> None:
         whole[part, number * columns : (number + 1) * columns] = values[part]
     if grid is not None and grid.scale.size > 1 and place.node.op_type == "ConvTranspose":
         grid = replace(grid, scale=np.tile(grid.scale, group), zero=np.tile(grid.zero, group))
-    weight = place.weight(whole, grid)
-    place.finish(place.again([place.node.input[0], weight, *place.node.input[2:]], group=None))
+    weight = place.floats("weight", whole, grid)
+    place.finish(place.operator_on([place.node.input[0], weight, *place.node.input[2:]], group=None))
 
 
 # The most values of a weight for which the zeros of other groups are written out.
@@ -89,7 +89,7 @@ def _max_without_pads(place: OperatorPlace) -> None:
     taken = place.taken(name, inside, place.grid)
     if taken == name:
         raise NoMatchError("its windows lie inside")
-    place.finish(place.again([taken], **_NO_PADS))
+    place.finish(place.operator_on([taken], **_NO_PADS))
 
 
 @_way("mean-inside", "zeros are put around its map, and what of a window counts is a factor")
@@ -102,7 +102,7 @@ def _mean_without_pads(place: OperatorPlace) -> None:
     factors = place.function(np.ones(place.shape(source)))[:1, :1]
     for window in windows:
         factors = factors / on_axis(window.exists.mean(axis=1), window.axis, factors.ndim)
-    name = place.again([name], **_NO_PADS, count_include_pad=None)
+    name = place.operator_on([name], **_NO_PADS, count_include_pad=None)
     if not np.allclose(factors, 1):
         name = name if grid is None else place.converted(name, grid)
         spread = grid and PairGrid.over(0.0, float(factors.max()), grid.zero.dtype)
@@ -134,7 +134,7 @@ def _reached(window: PoolAxis) -> npt.NDArray[np.int64]:
 def _conv_without_pads(place: OperatorPlace) -> None:
     place.assert_is("Conv")
     name = _with_zeros(place, _windows(place))
-    place.finish(place.again([name, *place.node.input[1:]], pads=None, auto_pad=None))
+    place.finish(place.operator_on([name, *place.node.input[1:]], pads=None, auto_pad=None))
 
 
 def _with_zeros(place: OperatorPlace, windows: list[PoolAxis]) -> str:
@@ -276,12 +276,12 @@ def _in_16_bits(place: OperatorPlace) -> None:
     result = place.result_grid
     if result.bits != 8:
         raise NoMatchError("its result has no 8 bits")
-    again: dict[str, str] = {}
+    changed: dict[str, str] = {}
     for name in dict.fromkeys(filter(None, place.node.input)):
         grid = place.grid_of(name) if place.value(name) is None else None
         if grid is not None:
-            again[name] = place.converted(name, PairGrid.over(grid.low, grid.high, np.uint16))
-    name = place.again([again.get(name, name) for name in place.node.input])
+            changed[name] = place.converted(name, PairGrid.over(grid.low, grid.high, np.uint16))
+    name = place.operator_on([changed.get(name, name) for name in place.node.input])
     place.finish(place.converted(name, PairGrid.over(result.low, result.high, np.uint16)))
 
 
@@ -315,12 +315,12 @@ def _in_float16(place: OperatorPlace) -> None:
     if schema.outputs[0].type_str != kind or "tensor(float16)" not in types:
         raise NoMatchError("it has no form in float16")
     pairs = zip(place.node.input, formal, strict=False)
-    again: dict[str, str] = {}
+    changed: dict[str, str] = {}
     for name in dict.fromkeys(name for name, one in pairs if name and one.type_str == kind):
         value = place.value(name)
         if value is None:
-            again[name] = place.step("Cast", [name], None, to=TensorProto.FLOAT16)
+            changed[name] = place.step("Cast", [name], None, to=TensorProto.FLOAT16)
         else:
-            again[name] = place.number("half", value.astype(np.float16))
-    name = place.again([again.get(name, name) for name in place.node.input])
+            changed[name] = place.number("half", value.astype(np.float16))
+    name = place.operator_on([changed.get(name, name) for name in place.node.input])
     place.finish(place.step("Cast", [name], None, to=TensorProto.FLOAT))

@@ -16,7 +16,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, ops
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.parameters import stored_behind_pairs
-from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
+from deploykit_qualcomm.rules.views import EncodedGraph, grid_of, quantized
 
 __all__ = ["traits_of", "type_of"]
 
@@ -50,7 +50,7 @@ RANGES = frozenset(
 )
 
 
-def type_of(graph: Grids, node: NodeFact) -> str:
+def type_of(graph: EncodedGraph, node: NodeFact) -> str:
     """The type of a node: ``u8``, ``u16`` or ``float`` by its result, else by its inputs; "" for other integers only.
 
     Signed activations are written as unsigned ones of the same width.
@@ -62,7 +62,7 @@ def type_of(graph: Grids, node: NodeFact) -> str:
     return "float" if any(graph.facts.tensor(name).is_float for name in (*node.outputs, *node.inputs)) else ""
 
 
-def traits_of(graph: Grids, node: NodeFact, *, grids: bool = True) -> dict[str, Trait]:
+def traits_of(graph: EncodedGraph, node: NodeFact, *, grids: bool = True) -> dict[str, Trait]:
     """Every known trait by name; numbers are floats. Without ``grids``
     only those that do not depend on types or values.
     """
@@ -186,7 +186,7 @@ def _windows(node: NodeFact, shape: Shape) -> Iterator[tuple[str, Trait]]:
             yield "padded", "by half"
 
 
-def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
+def _ranges(graph: EncodedGraph, node: NodeFact) -> Iterator[tuple[str, Trait]]:
     """Yields traits of the grids of the first three inputs and of the result, and of their relations."""
     steps = {}
     for side, name in zip(("out", "in", "second", "third"), (*node.outputs[:1], *node.inputs[:3]), strict=False):
@@ -229,7 +229,7 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         yield "grid of the gate", "the same" if _ends(graph, gate.inputs[0]) == _ends(graph, x) else "another"
 
 
-def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float:
+def _bound(graph: EncodedGraph, node: NodeFact, position: int, attribute: str) -> float:
     """A bound of a Clip (or another stored input); infinite if it is absent or computed."""
     from deploykit.model.collect import constant_range
 
@@ -240,7 +240,7 @@ def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float
     return (-math.inf if attribute == "min" else math.inf) if stored is None else stored[0]
 
 
-def _ends(graph: Grids, name: str) -> tuple[float, float, int] | None:
+def _ends(graph: EncodedGraph, name: str) -> tuple[float, float, int] | None:
     """Both ends of a per-tensor grid, and its bits; None for any other."""
     grid = grid_of(graph, name)
     if grid is None or grid.scale.size != 1:
@@ -270,7 +270,7 @@ _TILE = 32
 
 
 def traits_of_values(
-    graph: Grids, node: NodeFact, settings: Mapping[str, float | str]
+    graph: EncodedGraph, node: NodeFact, settings: Mapping[str, float | str]
 ) -> Iterator[tuple[str, float | str]]:
     """Yields traits of certain operators by stored values and grids; ``settings`` are attributes with their
     defaults.
@@ -295,7 +295,7 @@ def traits_of_values(
 
 
 def _read_elsewhere(
-    graph: Grids, node: NodeFact, settings: Mapping[str, float | str], sides: Iterable[tuple[int, int]]
+    graph: EncodedGraph, node: NodeFact, settings: Mapping[str, float | str], sides: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[str, float]]:
     """Yields the share of a Resize's result that is read at another position than asked.
 
@@ -329,7 +329,7 @@ def _places(how: str, rounding: str, size: int, made: int, factor: float) -> Ite
         yield min(max(_ROUNDED.get(rounding, float)(round(place, 9)), 0), size - 1)
 
 
-def _largest_offset(graph: Grids, node: NodeFact, epsilon: float) -> Iterator[tuple[str, str]]:
+def _largest_offset(graph: EncodedGraph, node: NodeFact, epsilon: float) -> Iterator[tuple[str, str]]:
     """Yields whether the largest offset of a BatchNormalization with a 32-bit bias turns into its negative.
 
     The kernel counts it in steps of 2^-31 of its float32 value, in which the

@@ -21,7 +21,7 @@ from deploykit_qualcomm.atlas.rows import (
     where_it_holds,
 )
 from deploykit_qualcomm.atlas.traits import traits_of, type_of
-from deploykit_qualcomm.rules.views import Grids, SmallGraph, sdk_of
+from deploykit_qualcomm.rules.views import EncodedGraph, SmallGraph, sdk_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -120,7 +120,7 @@ def check_atlas(situation: Situation) -> Finds:
         )
 
 
-def predicted(graph: Grids, only: Collection[str] | None = None) -> Iterator[tuple[NodeFact, Row]]:
+def predicted(graph: EncodedGraph, only: Collection[str] | None = None) -> Iterator[tuple[NodeFact, Row]]:
     """Yields every node that a row holds for, with the row; ``only`` are labels to look at, None for all."""
     known = operators()
     for node in graph.facts.nodes:

@@ -21,7 +21,7 @@ from deploykit.tables.capabilities import SdkTable
 from deploykit_qualcomm.devices import arch_of
 
 __all__ = [
-    "Grids",
+    "EncodedGraph",
     "SmallGraph",
     "TensorGrid",
     "about_encodings",
@@ -71,7 +71,7 @@ class SmallGraph(Record):
     encodings: EncodingSet | None = None
 
 
-Grids: TypeAlias = Situation | SmallGraph
+EncodedGraph: TypeAlias = Situation | SmallGraph
 """A graph in which the grids of tensors are looked up."""
 
 
@@ -80,7 +80,7 @@ def nodes(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
     return (node for node in situation.facts.nodes if node.op_type in op_types)
 
 
-def quantized(situation: Grids, name: str) -> TensorGrid | None:
+def quantized(situation: EncodedGraph, name: str) -> TensorGrid | None:
     """How a tensor is quantized, None if it is not."""
     entry = None if situation.encodings is None else situation.encodings.get(name)
     if entry is not None:
@@ -97,7 +97,7 @@ def quantized(situation: Grids, name: str) -> TensorGrid | None:
     return TensorGrid(dtype=dtype, granularity=granularity, block=block)
 
 
-def grid_of(situation: Grids, name: str) -> Affine | None:
+def grid_of(situation: EncodedGraph, name: str) -> Affine | None:
     """The integer grid of a tensor, from its encoding or from the stored scale of its Q/DQ pair; None without one.
 
     Scales per block, computed scales, and those with more than 65,536 elements give None.

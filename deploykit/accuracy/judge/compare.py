@@ -161,7 +161,7 @@ class ComparedOutputs(Record):
     candidate: str
     outputs: Mapping[str, OutputComparison]
     missing: Names
-    extra: tuple[str, ...]
+    extra: Names
     mismatches: tuple[tuple[str, str], ...]
 
     @property

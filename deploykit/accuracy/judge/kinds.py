@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from deploykit.accuracy.judge.verdict import limits
 from deploykit.encodings.post_processing import concat_parts
-from deploykit.findings.records import Record, Shape, replace
+from deploykit.findings.records import Names, Record, Shape, replace
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, Trait, has, ops
 
@@ -92,7 +92,7 @@ class DetectionSet(Record):
     coarser: tuple[DetectionSet, ...] = ()
 
     @property
-    def outputs(self) -> tuple[str, ...]:
+    def outputs(self) -> Names:
         """The outputs that hold the pieces."""
         levels = (self, *self.coarser)
         pieces = [piece for one in levels for piece in (one.boxes, one.scores, one.labels, one.objectness)]

@@ -20,7 +20,7 @@ from onnx import ModelProto, ValueInfoProto, helper
 from deploykit.accuracy.samples.calibration import Calibration, places_in, read_places
 from deploykit.accuracy.samples.data_rules import DataFit, FirstLayer, Preparation, RangeGrowth, Survey
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
-from deploykit.accuracy.samples.inputs import InputSpec, spread
+from deploykit.accuracy.samples.inputs import InputSpec, evenly_chosen
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError
 from deploykit.findings.records import Doubles, Feeds, Names, Numbers, grouped, replace
@@ -192,7 +192,7 @@ def data_fit(model: ModelProto, facts: GraphFacts, feeds: Feeds, known: DataFit)
     name, colours = _first_float(facts)
     if not name:
         return known
-    some = [feeds[at] for at in spread(len(feeds), LOOKED_AT)]
+    some = [feeds[at] for at in evenly_chosen(len(feeds), LOOKED_AT)]
     values = [np.asarray(feed[name], np.float64) for feed in some]
     low, high = min(float(value.min()) for value in values), max(float(value.max()) for value in values)
     graph, chain, reached = view_of(model), list[NodeFact](), name

@@ -33,7 +33,7 @@ from deploykit.accuracy.samples.domains import (
     make_integers,
     make_mask,
 )
-from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, spread
+from deploykit.accuracy.samples.inputs import InputSpec, Label, evenly_chosen, input_specs
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, UsageError
 from deploykit.findings.records import Arrays, Json, Numbers, Published, Record, replace
@@ -212,7 +212,7 @@ def _stored(
             places = places_of(data, inputs, optional=declared.keys())
             if not places:
                 raise InputError(f"{calibration}: holds no sample")
-            feeds: tuple[Arrays, ...] = tuple(read_places(places[index] for index in spread(len(places), most)))
+            feeds: tuple[Arrays, ...] = tuple(read_places(places[index] for index in evenly_chosen(len(places), most)))
             names = frozenset.intersection(*(frozenset(feed) for feed in feeds))
             for name in sorted(names & declared.keys()):
                 if not all(_agrees(declared[name], feed[name]) for feed in feeds):
@@ -227,7 +227,7 @@ def _stored(
         feeds = read_recorded(recorded, inputs)
         names = frozenset(feeds[0]) if feeds else frozenset()
         source = InputSource(Label.RECORDED, "samples kept in the package")
-        chosen = tuple(feeds[index] for index in spread(len(feeds), most))
+        chosen = tuple(feeds[index] for index in evenly_chosen(len(feeds), most))
         return Samples(chosen, dict.fromkeys(names, source), available=len(feeds), note=note)
     return Samples((), {}, note=note)
 
@@ -300,7 +300,7 @@ def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -
 
             assert declaration.file is not None
             places = places_in(declaration.file, (spec,))
-            arrays = [feed[spec.name] for feed in read_places(places[i] for i in spread(len(places), most))]
+            arrays = [feed[spec.name] for feed in read_places(places[i] for i in evenly_chosen(len(places), most))]
             return _ValueSource(source=source, sets=len(arrays), make=lambda number: arrays[number % len(arrays)])
 
 
@@ -352,7 +352,7 @@ def record(samples: Samples, *, keep: bool = True) -> tuple[Json, bytes | None]:
     feeds = [{name: feed[name] for name in names} for feed in samples.feeds] if names else []
     size = max((sum(value.nbytes for value in feed.values()) for feed in feeds), default=0)
     room = min(_MOST_SAMPLES, _MOST_BYTES // size) if size else _MOST_SAMPLES
-    chosen = [feeds[index] for index in spread(len(feeds), room or _MOST_SAMPLES)]
+    chosen = [feeds[index] for index in evenly_chosen(len(feeds), room or _MOST_SAMPLES)]
     why_not = ""
     if not feeds:
         why_not = "nothing was given or declared; derived samples are made again when they are needed"

@@ -12,7 +12,7 @@ from deploykit.model.facts import GraphFacts
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["InputSpec", "Label", "input_specs", "spread"]
+__all__ = ["InputSpec", "Label", "evenly_chosen", "input_specs"]
 
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
@@ -74,7 +74,7 @@ def input_specs(facts: GraphFacts) -> tuple[InputSpec, ...]:
     return tuple(found)
 
 
-def spread(count: int, most: int) -> tuple[int, ...]:
+def evenly_chosen(count: int, most: int) -> tuple[int, ...]:
     """``most`` of ``count`` positions, evenly spaced, the first and the last among them; all where there are fewer."""
     if count <= most:
         return tuple(range(count))

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from onnx import ModelProto
 
-from deploykit.accuracy.samples.inputs import spread
+from deploykit.accuracy.samples.inputs import evenly_chosen
 from deploykit.accuracy.search.goals import WHOLE, Goal, Reached
 from deploykit.accuracy.search.layer_losses import Layer, LayerLoss, worst_first
 from deploykit.accuracy.search.output_losses import GoalMeter
@@ -233,7 +233,7 @@ def fewest_wider(
     if goal.is_met(before):
         return None
     tell(f"looking for the layers that need {wide}")
-    exact = PartialRuns(model, [feeds[at] for at in spread(len(feeds), 4)], wanted=reaching.shown)
+    exact = PartialRuns(model, [feeds[at] for at in evenly_chosen(len(feeds), 4)], wanted=reaching.shown)
     params, known = parameter_uses(facts), {entry.name: entry.value for entry in encodings}
     narrow = {name: value for name, value in known.items() if name not in params and getattr(value, "bits", 16) < 16}
     costs = CostModel(exact, facts)

@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from deploykit.findings.records import grouped
-from deploykit.model.nodes import bare, copy_of, names_read
+from deploykit.model.nodes import copy_of, empty_like, names_read
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.values import byte_size, constant_tensor
 
@@ -134,7 +134,7 @@ class GraphPieces:
         ``stored`` holds the values of stored tensors to use, ``declared`` the inputs whose shape must be kept.
         """
         made = set(self.made(places))
-        part = bare(self._model)
+        part = empty_like(self._model)
         part.graph.node.extend(self.nodes[place] for place in places)
         held = dict.fromkeys(name for place in places for name in self.holds[place])
         part.graph.initializer.extend(stored[name] for name in held)

@@ -10,7 +10,7 @@ from deploykit.answers.diagnosis.collecting import ErrorLine, Finish, Hit
 from deploykit.answers.diagnosis.events import Event
 from deploykit.answers.diagnosis.names import MappedName
 from deploykit.findings import Severity
-from deploykit.findings.records import Json, Record, field
+from deploykit.findings.records import Json, Names, Record, field
 from deploykit.tables.known_errors import CodeMeaning, KnownError
 
 __all__ = ["Cause", "CodeSeen", "Diagnosis"]
@@ -106,7 +106,7 @@ class Diagnosis(Record):
     overlooked: bool = False
     recognised: bool = True
     tail: tuple[str, ...] = ()
-    tools: tuple[str, ...] = ()
+    tools: Names = ()
     collect: tuple[str, ...] = ()
     lines: int = 0
     size: int = 0

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
-from deploykit.findings.records import Json, Published, replace
+from deploykit.findings.records import Json, Names, Published, replace
 
 __all__ = ["EntryDifference", "Signedness", "compare_values", "describe_encodings", "diff", "to_unsigned"]
 
@@ -67,7 +67,7 @@ def diff(
     return tuple(found)
 
 
-_ARRAYS: dict[type[Value], tuple[str, ...]] = {
+_ARRAYS: dict[type[Value], Names] = {
     Affine: ("scale", "zero_point"),
     Lpbq: ("channel_scale", "block_scale"),
     Float8: ("scale",),

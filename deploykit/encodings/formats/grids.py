@@ -30,8 +30,8 @@ __all__ = [
     "json_name",
     "json_numbers",
     "json_texts",
-    "nested",
     "normal_axis",
+    "number_array",
     "offset_of",
     "one_scale",
     "other_axis",
@@ -124,7 +124,7 @@ def json_numbers(numbers: Array) -> msgspec.Raw:
     return msgspec.Raw(f"[{','.join(json_texts(numbers))}]" if flat else json.dumps(numbers.tolist()))
 
 
-def nested(value: Any, where: str, key: str) -> Array:
+def number_array(value: Any, where: str, key: str) -> Array:
     """A number or an evenly nested list of numbers as float64; the array has one dimension per level of nesting."""
     try:
         if type(value) is float or type(value) is int:  # most numbers of a file

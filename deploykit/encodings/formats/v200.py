@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from deploykit.encodings.formats import grids
-from deploykit.encodings.formats.grids import nested
+from deploykit.encodings.formats.grids import number_array
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value, on_axis
 from deploykit.errors import InputError
 from deploykit.findings.records import Json
@@ -69,8 +69,8 @@ def _parse_value(row: LinearItem, where: str, version: str) -> Value:
         _refuse(where, row, "y_zero_point", *(("per_block_int_scale",) if nested_scale else ("y_scale", "input_dtype")))
         if nested_scale:
             return _parse_scale_of_scales(row, grid[0], where)
-        channels = nested(scales, where, "per_channel_float_scale")
-        return _lpbq(row, grid[0], channels, nested(blocks, where, "per_block_int_scale"), None, where)
+        channels = number_array(scales, where, "per_channel_float_scale")
+        return _lpbq(row, grid[0], channels, number_array(blocks, where, "per_block_int_scale"), None, where)
     _refuse(where, row, "input_dtype")
     if grid is None and dtype not in grids.FLOAT8_TYPES:
         types = f"int2 .. int{grids.WIDEST}, uint2 .. uint{grids.WIDEST}, {', '.join(grids.FLOAT8_TYPES)}"
@@ -79,8 +79,8 @@ def _parse_value(row: LinearItem, where: str, version: str) -> Value:
     plain = type(number) is float and type(zero) is int and abs(zero) < 1 << grids.WIDEST
     if grid is not None and plain and row.axis is row.block_size is UNSET:
         return grids.one_scale(where, grid[0], number, zero + 0.0, signed=grid[1], symmetric=None)
-    scale = nested(row.y_scale, where, "y_scale")
-    zero_point = nested(row.y_zero_point, where, "y_zero_point") if row.y_zero_point is not UNSET else None
+    scale = number_array(row.y_scale, where, "y_scale")
+    zero_point = number_array(row.y_zero_point, where, "y_zero_point") if row.y_zero_point is not UNSET else None
     axis, block_axis, size = _axes(row, scale, where)
     if grid is None:
         if zero_point is not None and zero_point.any():
@@ -130,8 +130,8 @@ def _block_axis(row: LinearItem, rank: int, where: str) -> int:
 
 def _parse_scale_of_scales(row: LinearItem, bits: int, where: str) -> Lpbq:
     (scale, _), *_ = grids.typed_rows(ScaleOfScales, [row.y_scale], [f"{where}: 'y_scale'"])
-    blocks, channels = nested(scale.x, where, "x"), nested(scale.x_scale, where, "x_scale").reshape(-1)
-    if nested(scale.x_zero_point, where, "x_zero_point").any():
+    blocks, channels = number_array(scale.x, where, "x"), number_array(scale.x_scale, where, "x_scale").reshape(-1)
+    if number_array(scale.x_zero_point, where, "x_zero_point").any():
         raise InputError(f"{where}: 'x_zero_point' must be left out or 0, since LPBQ is symmetric")
     if blocks.ndim < 2:
         raise InputError(f"{where}: 'x' must be nested as deep as the tensor has dimensions")

@@ -16,7 +16,7 @@ from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob
 from deploykit.backend.requests import bits_of
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import DefectError, UsageError
-from deploykit.findings.records import Record
+from deploykit.findings.records import Names, Record
 from deploykit.flow.ladder import Learning
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.specs import select
@@ -33,7 +33,7 @@ class _OrtStatic(Quantizer):
     summary = "ONNX Runtime's static quantization: needs no installation, knows no device"
     whole_ranges = ("method", "minmax")
 
-    def precisions(self, target: Target) -> tuple[str, ...]:
+    def precisions(self, target: Target) -> Names:
         """Integers of 8 and 16 bits, for any target."""
         del target
         return ("w8a16", "w8a8", "w16a16")

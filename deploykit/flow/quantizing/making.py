@@ -27,7 +27,7 @@ from deploykit.accuracy.samples.arrays import read_arrays, write_arrays
 from deploykit.accuracy.samples.calibration import Calibration, load_calibration, places_of, read_places
 from deploykit.accuracy.samples.data_quality import MOST
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
-from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, spread
+from deploykit.accuracy.samples.inputs import InputSpec, Label, evenly_chosen, input_specs
 from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, overall_sqnr_db
 from deploykit.backend.backend import AnyBackend, Same, SharedWork, Situation
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
@@ -76,13 +76,13 @@ class Division(Published):
     @property
     def judged(self) -> tuple[Any, ...]:
         """The samples to judge on: the held-out ones, else a few of the seen ones."""
-        return self.held_out or tuple(self.seen[i] for i in spread(len(self.seen), MOST_HELD_OUT))
+        return self.held_out or tuple(self.seen[i] for i in evenly_chosen(len(self.seen), MOST_HELD_OUT))
 
     @property
     def judged_at(self) -> tuple[tuple[int, ...], int]:
         """The positions in the data of the samples judged on, and the number of all, for labels in the same order."""
         count = len(self.seen) + len(self.held_out)
-        return tuple(sorted(_held_out(count)) if self.held_out else spread(count, MOST_HELD_OUT)), count
+        return tuple(sorted(_held_out(count)) if self.held_out else evenly_chosen(count, MOST_HELD_OUT)), count
 
     def as_published(self) -> Json:
         """The kind and the numbers of samples, and the hash of each file; without paths of this machine."""
@@ -169,7 +169,7 @@ def read_held_out(folder: Path) -> list[Arrays]:
 def read_decoded(folder: Path, most: int) -> list[Arrays]:
     """At most ``most`` of a job's samples, spread over those seen and those held out."""
     files = [*sorted((folder / "samples").glob("*.npz")), *sorted((folder / "held_out").glob("*.npz"))]
-    return [read_arrays(files[at]) for at in spread(len(files), most)]
+    return [read_arrays(files[at]) for at in evenly_chosen(len(files), most)]
 
 
 _QDQ, _MODEL, _ENCODINGS = "out/model.qdq.onnx", "out/model.onnx", "out/model.encodings"
