@@ -89,6 +89,20 @@ class Question(Asked, total=False):
     float_tensors: AnyPath | None
 
 
+class Aim(TypedDict, total=False):
+    """The device with its SDK, and the user's own measure with what it compares with."""
+
+    target: str | None
+    sdk: str | None
+    metric: str | None
+    references: AnyPath | None
+    lower_is_better: bool
+
+
+class RaisingQuestion(Question, Aim, total=False):
+    """Both."""
+
+
 class Bounds(TypedDict, total=False):
     """Limits for outputs: in dB except for the cosine, the errors of boxes (in pixels) and the agreement."""
 
@@ -559,13 +573,9 @@ def ladder(
     goal: str | None = None,
     data: AnyPath | None = None,
     samples: int | None = None,
-    target: str | None = None,
-    sdk: str | None = None,
-    metric: str | None = None,
-    references: AnyPath | None = None,
-    lower_is_better: bool = False,
     estimate: bool = False,
     progress: Tell | None = None,
+    **aim: Unpack[Aim],
 ) -> SimulatedLadder:
     """Measure a float model simulated at fp16, w16a16, w8a16, w4a16 and w8a8, draw a conclusion and take the next step.
 
@@ -575,22 +585,11 @@ def ladder(
     ``.npy`` or a folder. With ``estimate``, a compiler that runs here estimates the time of each candidate on the
     ``target``. Raises InputError for files that cannot be read or do not fit.
     """
-    from deploykit.accuracy.judge.metric import user_metric
     from deploykit.flow.candidates import simulated_ladder
 
+    asked = {"data": _path(data), "samples": samples, **_paths(aim)}
     with _blaming(model):
-        return simulated_ladder(
-            Path(model),
-            goal=goal,
-            lower_is_better=lower_is_better,
-            data=_path(data),
-            samples=samples,
-            target=target,
-            sdk=sdk,
-            metric=user_metric(metric, references=_path(references)),
-            estimate=estimate,
-            tell=progress or silent,
-        )
+        return simulated_ladder(Path(model), goal=goal, estimate=estimate, tell=progress or silent, **asked)
 
 
 def mix(
@@ -598,34 +597,18 @@ def mix(
     *,
     goal: str,
     to: str | None = None,
-    target: str | None = None,
-    sdk: str | None = None,
-    metric: str | None = None,
-    references: AnyPath | None = None,
-    lower_is_better: bool = False,
     progress: Tell | None = None,
-    **question: Unpack[Question],
+    **question: Unpack[RaisingQuestion],
 ) -> Mixed:
     """Make encodings with the fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal.
 
     With a ``target`` only types that it can mix with integers are used. ``metric`` is the user's own measure
     (docs/quantize.md). Raises InputError for files that cannot be read, UsageError for a goal that is not valid.
     """
-    from deploykit.accuracy.judge.metric import user_metric
-    from deploykit.accuracy.search.goals import parse_goal
     from deploykit.flow.candidates import mix_files
 
     with _blaming(model):
-        return mix_files(
-            Path(model),
-            goal=parse_goal(goal, lower_is_better=lower_is_better),
-            to=to,
-            target=target,
-            sdk=sdk,
-            metric=user_metric(metric, references=_path(references)),
-            tell=progress or silent,
-            **_paths(question),
-        )
+        return mix_files(Path(model), goal=goal, to=to, tell=progress or silent, **_paths(question))
 
 
 def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = False) -> LpbqReport:
@@ -664,11 +647,10 @@ def _path(given: AnyPath | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-def _paths(asked: Asked) -> Json:
+def _paths(asked: Mapping[str, Any]) -> Json:
     """Return the same arguments with files as paths."""
-    given: dict[str, Any] = {**asked}
-    files = ("encodings", "float_tensors", "data")
-    return {name: _path(value) if name in files else value for name, value in given.items()}
+    files = ("encodings", "float_tensors", "data", "references")
+    return {name: _path(value) if name in files else value for name, value in asked.items()}
 
 
 def _texts(given: str | Iterable[str]) -> tuple[str, ...]:

@@ -351,16 +351,14 @@ def check_machine(carried: Carried) -> Finds:
     wheel = carried.wheel
     if wheel.runs_on_linux or host_toolchain(wheel.sdk) is not None:
         return
-    place = "Windows x86-64" if compiles_for_any_chip(carried.wheel) else "Windows on ARM with a Snapdragon"
-    runner = (
-        ""
-        if compiles_for_any_chip(carried.wheel)
-        else "; whether a hosted ARM runner is enough is not known (inferred: it is not)"
-    )
+    place = "Windows x86-64 only"
+    if not compiles_for_any_chip(wheel):
+        unknown = "whether a hosted ARM runner is enough is not known (inferred: it is not)"
+        place = f"Windows on ARM with a Snapdragon only; {unknown}"
     yield Found(
         "environment",
         "onnxruntime-qnn",
-        f"onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk}) compiles on {place} only{runner}",
+        f"onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk}) compiles on {place}",
     )
 
 

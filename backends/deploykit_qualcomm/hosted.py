@@ -14,6 +14,7 @@ from pathlib import Path
 from deploykit.errors import InputError
 from deploykit.findings.records import Json, Record
 from deploykit.system.environments import environment_of
+from deploykit.system.files import unreadable
 from deploykit.system.processes import ProgramEnd, run
 from deploykit.system.specs import ToolchainSpec
 
@@ -64,7 +65,7 @@ def read_calls(folder: Path) -> Iterator[Json]:
                     raise InputError(f"{path}: not a record", why=f"a line that is no call: {line[:80]!r}")
                 yield value
     except OSError as error:
-        raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
+        raise unreadable(path, error) from None
 
 
 def read_verdicts(calls: Iterable[Json]) -> tuple[NodeVerdict, ...]:

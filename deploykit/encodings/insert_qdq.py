@@ -265,13 +265,17 @@ class _Insertion(Struct, kw_only=True):
     def _read(self, name: str, final: str, dtype: str) -> None:
         self.read_as[name], self.stands_for[final], self.placed[name] = final, name, dtype
 
-    def _pair(self, name: str, source: str, value: Affine, *, final: str = "") -> str:
+    def _pair(
+        self, name: str, source: str, value: Affine | Float8, *, final: str = "", **more: int | str | None
+    ) -> str:
         """Emit QuantizeLinear and DequantizeLinear behind a tensor; returns the name of the result."""
-        grid = self._grid(name, value.scale.reshape(()), value.zero_point.reshape(()), value.dtype)
+        zero = value.zero_point if isinstance(value, Affine) else np.zeros(value.scale.shape)
+        scale, zero = (one.reshape(()) if one.size == 1 else one for one in (value.scale, zero))
+        grid = self._grid(name, scale, zero, value.dtype)
         middle = self.graph.fresh(f"{name}_q")
         final = final or self.graph.fresh(f"{name}_dq")
-        self._node("QuantizeLinear", [source, *grid], middle, name)
-        return self._node("DequantizeLinear", [middle, *grid], final, name)
+        self._node("QuantizeLinear", [source, *grid], middle, name, **more)
+        return self._node("DequantizeLinear", [middle, *grid], final, name, **more)
 
     def _node(self, op_type: str, inputs: list[str], output: str, name: str, **attributes: int | str | None) -> str:
         given: dict[str, Any] = {
@@ -301,11 +305,7 @@ class _Insertion(Struct, kw_only=True):
             self.skipped.setdefault(name, "along which axes its scales lie is not known")
             return
         if isinstance(value, Float8):  # quantized at run time from the float weight: no integer grid exists to store
-            grid = self._grid(name, value.scale, np.zeros(value.scale.shape), value.dtype)
-            middle, final = self.graph.fresh(f"{name}_q"), self.graph.fresh(f"{name}_dq")
-            self._node("QuantizeLinear", [name, *grid], middle, name, axis=value.axis, domain="")
-            self._node("DequantizeLinear", [middle, *grid], final, name, axis=value.axis, domain="")
-            self._read(name, final, value.dtype)
+            self._read(name, self._pair(name, name, value, axis=value.axis, domain=""), value.dtype)
             return
         is_bias = isinstance(value, Affine) and value.bits == 32
         if is_bias and self.bias == "float":

@@ -126,14 +126,15 @@ def simulated_ladder(
     model: Path,
     *,
     goal: str | None,
-    lower_is_better: bool,
-    data: Path | None,
-    samples: int | None,
-    target: str | None,
-    sdk: str | None,
-    metric: UserMetric | None,
     estimate: bool,
     tell: Tell,
+    data: Path | None = None,
+    samples: int | None = None,
+    target: str | None = None,
+    sdk: str | None = None,
+    metric: str | None = None,
+    references: Path | None = None,
+    lower_is_better: bool = False,
 ) -> SimulatedLadder:
     """Simulates the candidates of a float model. Raises InputError for a model that is already quantized.
 
@@ -142,6 +143,7 @@ def simulated_ladder(
     """
     if estimate and target is None:
         raise UsageError("--estimate without --target", next="name the device whose compiler is asked: --target sm8650")
+    own = user_metric(metric, references=references)
     read = load_model(model)
     facts = collect_facts(read)
     if facts.is_qdq:
@@ -152,13 +154,13 @@ def simulated_ladder(
         facts = collect_facts(read)
     made = gather(proto, facts, calibration=data, most=samples or MOST)
     wides = wide_types(target, sdk, model)
-    wanted = goal_for(goal, has_metric=metric is not None, may_judge=made.may_judge, lower_is_better=lower_is_better)
+    wanted = goal_for(goal, has_metric=own is not None, may_judge=made.may_judge, lower_is_better=lower_is_better)
     feeds = made.varied
     # Every other sample gives the ranges, the others are measured on; a single sample serves for both.
     seen, measured = (feeds[::2], feeds[1::2]) if len(feeds) > 1 else (feeds, feeds)
-    if metric is not None and len(feeds) > 1:
-        metric = metric.of_some(range(1, len(feeds), 2), len(feeds))
-    reaching = GoalMeter(facts, label=made.label, metric=metric)
+    if own is not None and len(feeds) > 1:
+        own = own.of_some(range(1, len(feeds), 2), len(feeds))
+    reaching = GoalMeter(facts, label=made.label, metric=own)
 
     @cache
     def ranges() -> PartialRuns:
@@ -235,11 +237,13 @@ class Mixed(Published):
 def mix_files(
     model: Path,
     *,
-    goal: Goal,
+    goal: str,
     to: str | None = None,
     target: str | None = None,
     sdk: str | None = None,
-    metric: UserMetric | None = None,
+    metric: str | None = None,
+    references: Path | None = None,
+    lower_is_better: bool = False,
     tell: Tell = silent,
     **asked: Any,
 ) -> Mixed:
@@ -247,8 +251,8 @@ def mix_files(
 
     Raises UsageError for a type that the target does not mix.
     """
-    if goal.needs_metric and metric is None:
-        raise UsageError(f"--goal {goal}: asks about a measure", next="give --metric")
+    own = user_metric(metric, references=references)
+    wanted = goal_for(goal, has_metric=own is not None, lower_is_better=lower_is_better)
     wides = wide_types(target, sdk, model)
     if not wides:
         raise UsageError(f"{target}: mixes no precisions by encodings", next="its own --precision mixed may do it")
@@ -261,9 +265,9 @@ def mix_files(
         runs = PartialRuns(given.model, given.samples.varied, wanted=list(given.facts.outputs))
         encodings = min_max_encodings(runs, given.facts, precision_of(asked["precision"]))
     found = analyze(given.model, given.facts, given.samples, encodings=encodings, budget=Budget(), tell=tell)
-    reaching = GoalMeter(given.facts, label=given.samples.label, metric=metric)
+    reaching = GoalMeter(given.facts, label=given.samples.label, metric=own)
     judged = ModelOnSamples(given.model, given.facts, given.samples.varied[: found.used], reaching)
-    raised = judged.raiser(encodings, found, tell).smallest(wide, goal)
+    raised = judged.raiser(encodings, found, tell).smallest(wide, wanted)
     return Mixed(
         raised=raised,
         sensitivity=found,

@@ -162,9 +162,13 @@ class ModelLook(GraphView):
             raise NoMatchError(f"{name} is not stored")
         return value
 
+    def entry(self, name: str) -> Encoding | None:
+        """The entry of a tensor; None where it has none."""
+        return None if self.encodings is None else self.encodings.get(name)
+
     def grid(self, name: str) -> Affine | None:
         """The integer grid of a whole tensor; None for a float, and for a grid that differs by channel."""
-        entry = None if self.encodings is None else self.encodings.get(name)
+        entry = self.entry(name)
         value = None if entry is None else entry.value
         return value if isinstance(value, Affine) and value.scale.size == 1 else None
 

@@ -517,7 +517,7 @@ def conv_by_shifts(look: ModelLook, node: NodeProto) -> Match | None:
     if max(far, default=1) < _FAR:
         return None
     weight, length = look.values(node.input[1]), look.sizes(node.output[0])[2]
-    entry = None if look.encodings is None else look.encodings.get(node.input[1])
+    entry = look.entry(node.input[1])
     axes = len(far), attribute(node, "group", 1), *attribute(node, "strides", [1])
     if (
         axes != (1, 1, 1)
@@ -579,8 +579,7 @@ def transposed_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
     far, name = attribute(node, "dilations", [1]), node.input[1]
     if max(far) == 1:
         return None
-    weight, group = look.values(name), attribute(node, "group", 1)
-    entry = None if look.encodings is None else look.encodings.get(name)
+    weight, group, entry = look.values(name), attribute(node, "group", 1), look.entry(name)
     reach = np.tile(np.multiply(far, np.subtract(weight.shape[2:], 1)), 2)
     pads = reach - attribute(node, "pads", 0)
     if max(attribute(node, "strides", [1])) > 1 or min(pads) < 0 or (entry and look.grid(name) is None):

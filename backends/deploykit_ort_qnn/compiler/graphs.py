@@ -18,6 +18,7 @@ import msgspec
 
 from deploykit.errors import InputError
 from deploykit.findings.records import Json, Names, Record, Shape, grouped
+from deploykit.system.files import unreadable
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.qnn_types import type_name
 
@@ -160,7 +161,7 @@ def read_schematic(path: Path) -> Schematic:
         with path.open("r", encoding="utf-8", errors="replace") as lines:
             return parse_schematic(lines, where=path.name)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
+        raise unreadable(path, error) from None
 
 
 def parse_schematic(lines: Iterable[str], *, where: str) -> Schematic:

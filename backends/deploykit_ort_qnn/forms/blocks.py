@@ -37,7 +37,7 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
     Gemm, 1x1 Conv, and MatMul with a bias behind it; results change by float32 rounding only.
     """
     weight = operand(node, 1)
-    entry = look.encodings.get(weight) if look.encodings is not None else None
+    entry = look.entry(weight)
     value = entry.value if entry is not None else None
     if value is None or getattr(value, "block_size", None) is None or weight not in look.stored:
         return None

@@ -236,8 +236,7 @@ def _origin(look: ModelLook, name: str) -> str:
     grid = look.grid(name)
     while True:
         maker = look.maker(name)
-        entry = look.encodings.get(maker.input[0]) if maker is not None and look.encodings is not None else None
-        if maker is None or not has(maker, Trait.CARRIES_GRID) or not shares_grid(entry, grid):
+        if maker is None or not has(maker, Trait.CARRIES_GRID) or not shares_grid(look.entry(maker.input[0]), grid):
             return name
         name = maker.input[0]
 
@@ -288,9 +287,9 @@ def _on_other_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str
     wanted = look.grid(node.output[0])
     for position, name in enumerate(node.input):
         value = look.grid(name) if name and name not in look.stored else None
-        entry = look.encodings.get(name) if look.encodings is not None else None
-        if value is not None and wanted is not None and value.bits == wanted.bits and not shares_grid(entry, wanted):
-            yield position, name, wanted
+        if value is None or wanted is None or value.bits != wanted.bits or shares_grid(look.entry(name), wanted):
+            continue
+        yield position, name, wanted
 
 
 def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, int], Affine]:

@@ -144,17 +144,17 @@ def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
     than multiply and add.
     """
     layer = _biased_layer(look, node)
-    if layer is None or look.encodings is None:
+    if layer is None:
         return None
     bias, channel, last = layer
     (source, weight), output = node.input[:2], last.output[0]
-    dims, entry = list(look.stored[weight].dims), look.encodings.get(weight)
+    dims, entry = list(look.stored[weight].dims), look.entry(weight)
     value = entry.value if entry is not None else None
     if len(dims) != 2 or list(look.stored[bias].dims) != [dims[channel]]:
         return None
     if not isinstance(value, Affine) or value.block_size is not None or value.scale.size == 1 or value.axis != channel:
         return None
-    ends = [look.encodings.get(name) for name in (source, output)]
+    ends = [look.entry(name) for name in (source, output)]
     given, made_shape = look.sizes(source), look.sizes(output)
     if min(len(given), len(made_shape)) < 2 or not all(end and isinstance(end.value, Affine) for end in ends):
         return None
