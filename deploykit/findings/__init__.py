@@ -52,7 +52,7 @@ class Severity(_Ranked):
 
 
 class Confidence(_Ranked):
-    """How sure a claim is, the surest first; the weakest decisive part gives the word (docs/explain.md)."""
+    """How sure a claim is; the weakest decisive part gives the word (docs/explain.md)."""
 
     DOCUMENTED = "documented"
     OBSERVED = "observed"

@@ -432,28 +432,25 @@ SELECTIONS: Mapping[str, Rule] = {
 """Operators that move, select, join or count values and compute none."""
 
 
-def _weighted(
-    weights: Doubles, axes: tuple[int, ...], values: Interval, offsets: Doubles | None = None, bias: Interval = ZERO
-) -> Interval:
-    """The bounds of sums of weights times ``values`` along some axes, plus an offset for each sum.
-
-    ``bias`` is added instead where there are not as many offsets as sums.
-    """
+def _weighted(weights: Doubles, axes: tuple[int, ...], values: Interval, offsets: Doubles | None = None) -> Interval:
+    """The bounds of sums of weights times ``values`` along some axes, plus an offset for each sum."""
     sums = [side.sum(axis=axes) for side in (np.maximum(weights, 0), np.minimum(weights, 0))]
-    added: Doubles | float = 0.0
-    if offsets is not None and offsets.size == sums[0].size:
-        added, bias = offsets.reshape(sums[0].shape), ZERO
+    added = 0.0 if offsets is None else offsets.reshape(sums[0].shape)
     ends = []
     with np.errstate(invalid="ignore", over="ignore"):
         for sides in (values, values[::-1]):  # the end for positive weights, and that for negative ones
             parts = [np.where(side == 0, 0.0, side * end) for side, end in zip(sums, sides, strict=True)]
             ends.append(parts[0] + parts[1] + added)
-    return total((float(ends[0].min()), float(ends[1].max())), bias)
+    return total((float(ends[0].min()), float(ends[1].max())), ZERO)  # a sum of both infinities is open
 
 
 def _with_bias(case: Case, weights: Doubles, axes: tuple[int, ...], values: Interval) -> Interval:
     """The bounds of weighted sums plus operand 2, per channel where it is stored and fits, else by its bounds."""
-    return _weighted(weights, axes, values, case.array(2), case.of(2) if case.name(2) else ZERO)
+    bias = case.array(2)
+    if bias is not None and bias.size == math.prod(np.delete(weights.shape, axes)):
+        return _weighted(weights, axes, values, bias)
+    summed = _weighted(weights, axes, values)
+    return total(summed, case.of(2)) if case.name(2) else summed
 
 
 def _conv(case: Case) -> Interval:
