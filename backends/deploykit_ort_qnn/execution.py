@@ -112,7 +112,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         record["dlc"] = {"metadata": dlc.metadata, "compared": len(dlc.compared), "wrong": list(dlc.wrong)}
     # Chips of one architecture with the same compiled operations compute the same values; the lab tests check this.
     made = tuple(schematic.after for schematic in outcome.schematics)
-    kernels = (draft.situation.target.device.fact("arch"), str(wheel), made) if made else None
+    kernels = ((draft.situation.target.device.fact("arch"), made), str(wheel)) if made else ()
     numeric = _judge_numbers(package, draft, plan, aids, host, kernels)
     ran = numeric.device is not None
     if ran:
@@ -120,7 +120,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         (package / NUMBERS).write_text(json_text(numbers), "utf-8")
         record["numbers"] = {"outputs": numbers["agreement_db"], "first_node": numeric.first}
         if numeric.shared:
-            record["numbers"]["emulated_for"] = "another chip of this run, for which the same operations were compiled"
+            record["numbers"]["emulated_for"] = f"another chip of this run, {numeric.shared}"
     right = correctness(numeric)
     audit = _audited(package, draft, right, progress, doubted=bool(numeric.doubtful))
     if audit is not None:
@@ -225,14 +225,14 @@ def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome)
 
 
 def _judge_numbers(
-    package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids, host: Host | None, kernels: Hashable
+    package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids, host: Host | None, kernels: tuple[Hashable, ...]
 ) -> NumericScope:
     """The emulator's outputs judged against the file on the CPU and against float; ``not_run`` says why not."""
     if installed_wheel() is None and (host is None or host.emulator is None):
         return NumericScope(not_run="no emulator is installed here: pip install 'deploykit[ort-qnn]' (Linux x86-64)")
     prepared, samples, original = draft.prepared, aids.samples(), aids.original()
     limit = _MADE_UP_SECONDS if samples.label is Label.ARBITRARY else math.inf
-    same = (kernels, Same(prepared or draft.situation.model.proto), Same(original and original.judge), samples)
+    same = Same(prepared or draft.situation.model.proto), Same(original and original.judge), samples
     job = EmulationJob(
         root=package,
         qdq=MODEL,
@@ -249,7 +249,7 @@ def _judge_numbers(
         host=host,
         keep=draft.situation.request.keep_samples,
         shared=aids.shared,
-        kernels=kernels and same,
+        kernels=kernels and (*kernels, *same),
     )
     try:
         return compare(job, aids.progress)

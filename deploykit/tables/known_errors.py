@@ -52,14 +52,14 @@ class KnownError(Record):
     id: str
     cause: str
     workaround: str
-    source: tuple[str, ...]
+    source: Names
     confidence: Confidence
-    match: tuple[str, ...] = ()
-    general: tuple[str, ...] = ()
+    match: Names = ()
+    general: Names = ()
     follows: Names = ()
-    mild: tuple[str, ...] = ()
-    weak: tuple[str, ...] = ()
-    unless: tuple[str, ...] = ()
+    mild: Names = ()
+    weak: Names = ()
+    unless: Names = ()
     root: Root = "cause"
     stage: str = ""
     severity: Severity = Severity.ERROR
@@ -82,7 +82,7 @@ class KnownError(Record):
             raise ValueError("weak fragments need tools whose marks corroborate them")
 
     @property
-    def patterns(self) -> tuple[str, ...]:
+    def patterns(self) -> Names:
         """All patterns, the most specific ones first."""
         return (*self.match, *self.general, *self.follows, *self.mild, *self.weak)
 
@@ -147,16 +147,16 @@ class Tool(Record):
 
     id: str
     name: str = ""
-    marks: tuple[str, ...] = ()
-    done: tuple[str, ...] = ()
-    speaks: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
+    marks: Names = ()
+    done: Names = ()
+    speaks: Names = ()
+    lines: Names = ()
     advice: str = ""
     stage: str = ""
-    collect: tuple[str, ...] = ()
+    collect: Names = ()
     foreign: bool = False
     drives_others: bool = False
-    source: tuple[str, ...] = ()
+    source: Names = ()
     confidence: Confidence = Confidence.REPORTED
 
 
@@ -165,7 +165,7 @@ class LineForm(Record):
 
     id: str
     pattern: str
-    source: tuple[str, ...] = ()
+    source: Names = ()
 
 
 class Observation(SourcedRow):
@@ -192,12 +192,12 @@ class FailureKind(SourcedRow):
     """
 
     id: str
-    patterns: tuple[str, ...]
+    patterns: Names
     cause: str
     workaround: str
     unnamed: str = ""
     root: Root = "cause"
-    speakers: tuple[str, ...] = ()
+    speakers: Names = ()
     alone: bool = False
     late: bool = False
     chain: bool = False
@@ -219,7 +219,7 @@ class CatalogFile(Record):
     form: tuple[LineForm, ...] = ()
     observation: tuple[Observation, ...] = ()
     kind: tuple[FailureKind, ...] = ()
-    witness: Mapping[str, tuple[str, ...]] = {}
+    witness: Mapping[str, Names] = {}
 
 
 # Compared by identity: derived patterns are cached by it, and hashing thousands of rows takes longer than a log.
@@ -235,7 +235,7 @@ class Catalog(Record, eq=False):
     forms: tuple[LineForm, ...] = ()
     observations: tuple[Observation, ...] = ()
     kinds: tuple[FailureKind, ...] = ()
-    witnesses: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    witnesses: tuple[tuple[str, Names], ...] = ()
     explain: tuple[Callable[[str], Iterable[tuple[str, str]]], ...] = ()
 
     def code(self, number: int) -> CodeMeaning | None:

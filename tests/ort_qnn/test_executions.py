@@ -81,12 +81,12 @@ def answer(folder: Path, asked: str, how: dict[str, Any], outcome: CompileOutcom
         return replace(outcome, estimate=TIME) if how.get("estimate") and len(lines) > 1 else outcome
 
     def compared(job: Any, tell: Any) -> NumericScope:
-        kinds = ("options", "bits", "tail", "allow_cpu", "timeout", "keep", "kernels", "context", "qdq")
+        kinds = ("options", "bits", "tail", "allow_cpu", "timeout", "keep", "context", "qdq")
         lines.append(f"emulate {len(job.inputs)} {job.label}, original {job.original is not None}: {told(job, *kinds)}")
         if ends:
             raise ToolError("m: cannot be run", why=ends)
         device = job.original and job.original.judge.compare(job.original.judge.reference)
-        return NumericScope(device=device, agreement={"y": 50.0}, shared=True)
+        return NumericScope(device=device, agreement={"y": 50.0}, shared="for which the same operations were compiled")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "compile_model", compiled)

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from deploykit.model.collect import facts_of
 from deploykit.packages.building import build_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_ort_qnn import backend
-from deploykit_ort_qnn.compiler.emulation import EmulationJob, compare
+from deploykit_ort_qnn.compiler.emulation import EmulationJob, _both_sides, compare
 from deploykit_ort_qnn.compiler.jobs import CompileOutcome
 from deploykit_ort_qnn.provider_model import provider_model
 from sample_models.cell_detectors import cell_detector, cell_pictures
@@ -152,7 +153,11 @@ def script(package: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.heavy
 def test_chips_for_which_the_same_is_compiled_are_emulated_once(tmp_path: Path) -> None:
+    """Of another architecture two of four samples are run, and what is said of all four is what they give there."""
+    values = np.random.default_rng(0).normal(size=(4, 1, 3, 16, 16)).astype("f4")
+    np.savez(tmp_path / "data.npz", input=values)
     entries = {"encodings": AIMET / "cnn/w8a16.v1.0.0.encodings", "adapter_options": ALONE}
+    entries["calibration"] = tmp_path / "data.npz"
     asked = [request("cnn/model.onnx", target, **entries) for target in ("sm8650", "sa8620", "sm8550")]
     make_packages(asked, tmp_path / "all")
     told = []
@@ -163,7 +168,9 @@ def test_chips_for_which_the_same_is_compiled_are_emulated_once(tmp_path: Path) 
         told.append(["emulated_for" in manifest["record"]["numbers"] for manifest in manifests])
         numbers = [(folder / "artifacts/numbers.json").read_bytes() for folder in folders]
         assert numbers[0] == numbers[1]
-    assert told == [[False, False], [True, False], [False, False]]
+    assert told == [[False, False], [True, False], [True, False]]
+    reason = json.loads((tmp_path / "all/sm8550/manifest.json").read_text())["record"]["numbers"]["emulated_for"]
+    assert reason.endswith("which gave the same bits for 2 samples")
 
 
 @pytest.mark.heavy
@@ -204,7 +211,26 @@ def test_as_many_samples_are_emulated_as_there_is_time_for(tmp_path: Path, monke
 
 
 OF_JOB: dict[str, Any] = {"options": {}, "tail": "", "allow_cpu": False, "timeout": 60.0, "host": None, "keep": False}
-OF_JOB |= {"shared": SharedWork(), "kernels": None}
+OF_JOB |= {"shared": SharedWork(), "kernels": ()}
+
+
+@pytest.mark.parametrize(("gives", "asked"), [(1.0, [4, 2]), (-1.0, [4, 2, 2])])
+def test_another_architecture_is_emulated_for_all_samples_where_two_differ(gives: float, asked: list[int]) -> None:
+    counts, shared, signs = list[int](), SharedWork(), iter((1.0, gives, gives))
+
+    def run(feeds: Any) -> tuple[list[Any], list[Any]]:
+        counts.append(len(feeds))
+        sign = next(signs)
+        return [{"y": one["x"]} for one in feeds], [{"y": sign * one["x"]} for one in feeds]
+
+    feeds, made = [{"x": np.full(2, value)} for value in (1.0, 2.0, 3.0, 4.0)], list[Any]()
+    for arch in ("v75", "v79", "v79", "v75"):
+        job: Any = SimpleNamespace(shared=shared, kernels=(arch, "model"))
+        made.append(_both_sides(job, feeds, run))
+    assert counts == asked and [bool(why) for _, why in made] == [False, gives > 0, True, True]
+    assert [[one["y"][0] for one in sides[1]] for sides, _ in made] == [
+        [sign * value for value in (1, 2, 3, 4)] for sign in (1, gives, gives, 1)
+    ]
 
 
 def test_what_only_the_device_loses_names_a_wider_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

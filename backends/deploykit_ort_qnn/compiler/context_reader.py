@@ -12,9 +12,12 @@ import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["ContextReadError", "read_context_binary"]
+__all__ = ["ContextReadError", "Json", "read_context_binary"]
+
+Json: TypeAlias = dict[str, Any]
+"""An object that is written as JSON, or what belongs to arrays by their names."""
 
 TYPES = {
     0x008: "int8",
@@ -60,7 +63,7 @@ class _Interface(ctypes.Structure):
     )
 
 
-def read_context_binary(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def read_context_binary(path: Path, say: Callable[[str], None]) -> Json:
     """The build id, API versions, SoC and graphs of a binary. Raises ContextReadError.
 
     ``say`` is called with each step, so that the parent knows in which one the process died. The library's handle is
@@ -104,7 +107,7 @@ def _functions() -> tuple[Any, Any]:
     return create, ctypes.CFUNCTYPE(size, handle, handle, size, pointer, ctypes.POINTER(size))(table[1])
 
 
-def _info(address: int) -> dict[str, Any]:
+def _info(address: int) -> Json:
     """The binary's metadata. Version 3 names the chip, its architecture and what every graph needs.
 
     Version 1 names no chip, and states only the spill buffer of one graph.
@@ -139,11 +142,11 @@ def _info(address: int) -> dict[str, Any]:
     }
 
 
-def _graph(address: int, expected: int) -> dict[str, Any]:
+def _graph(address: int, expected: int) -> Json:
     version, _, name, n_in, _, ins, n_out, _, outs = _read(address, "IIQIIQIIQ")
     if version != expected or n_in > _MOST or n_out > _MOST:
         raise ContextReadError(f"unknown layout: graph version {version}, known is {expected}")
-    needs: dict[str, Any] = {"vtcm_bytes": None, "optimization": None, "hvx_threads": None, "memory": {}}
+    needs: Json = {"vtcm_bytes": None, "optimization": None, "hvx_threads": None, "memory": {}}
     size, _, blob = _read(address + 64, "IIQ") if version == 3 else (0, 0, 0)
     # The graph's needs in bytes: VTCM (0 if the compiler recorded none) and memory by its use. The first 40 bytes are
     # in every binary of version 3, the rest came with blob version 3.3.
@@ -166,7 +169,7 @@ def _graph(address: int, expected: int) -> dict[str, Any]:
     }
 
 
-def _tensor(address: int) -> dict[str, Any]:
+def _tensor(address: int) -> Json:
     base = address + 8
     _, _, name, _, _, dtype, _, defined, encoding = _read(base, "IIQIIIIII")
     scale, offset = _read(base + 40, "fi")

@@ -10,7 +10,9 @@ import math
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import add
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,7 +29,7 @@ from deploykit.accuracy.simulate.simulation import Original, settled
 from deploykit.backend.backend import Seen, SharedWork
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
-from deploykit.findings.records import Arrays, Json, Record, Tell, finite, plain, replace, silent
+from deploykit.findings.records import Arrays, Feeds, Json, Record, Tell, finite, plain, replace, silent
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS
@@ -88,6 +90,7 @@ def correctness(scope: NumericScope) -> Correctness:
 
 
 _SHOWN = 64  # intermediate results per run: this many more outputs hardly slow a model down
+_TRIED = 2  # samples that show whether another architecture gives the same bits: tests/lab/evidence/benchmarks.md
 _SEEN = 3  # samples whose outputs are kept for the page
 _LEAST_DB = 20.0  # below this a tensor on the emulator counts as different from the CPU's
 
@@ -99,8 +102,8 @@ class EmulationJob(Record):
     outputs by the model as given, on the same inputs; without it the file is its own reference. ``tail`` is a model
     that the host runs afterwards. Inputs that the file does not have are left out. ``host`` compiled the context and
     runs it if it can; else the provider installed beside this Python does. ``keep`` writes the emulator's and the
-    original's outputs into the package, to compare a device's with. ``shared`` keeps the outputs under ``kernels`` for
-    later targets with the same kernels; with None they are not reused.
+    original's outputs into the package, to compare a device's with. ``shared`` keeps the outputs for
+    later targets under ``kernels``, of which all but the first part is that of any other chip; with () it keeps none.
     """
 
     root: Path
@@ -118,7 +121,7 @@ class EmulationJob(Record):
     host: Host | None
     keep: bool
     shared: SharedWork
-    kernels: Hashable
+    kernels: tuple[Hashable, ...]
 
 
 def narrowest(types: Iterable[str]) -> int:
@@ -137,10 +140,7 @@ def compare(job: EmulationJob, progress: Tell = silent) -> NumericScope:
             Session(onnx.load(job.root / job.qdq)).run(feeds[0])
         except InputError as error:
             raise ToolError(f"{job.qdq}: does not run on the CPU", why=error.why or error.what) from None
-    work = partial(run, job.root, job.qdq, job.context, feeds)
-    key = ("emulated", job.kernels)
-    shared = job.kernels is not None and job.shared.known(key) is not None
-    sides = work() if job.kernels is None else job.shared.once(key, work)
+    sides, shared = _both_sides(job, feeds, partial(run, job.root, job.qdq, job.context))
     job = replace(job, inputs=job.inputs[: len(sides[1])])
     ends = [Session(onnx.load(job.root / job.tail))] if job.tail else []
     given = ([{**fed, **made} for fed, made in zip(job.inputs, side, strict=True)] for side in sides)
@@ -168,6 +168,25 @@ def compare(job: EmulationJob, progress: Tell = silent) -> NumericScope:
         seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(npu[:_SEEN])),
         **located,
     )
+
+
+def _both_sides(job: EmulationJob, feeds: Feeds, run: Callable[[Feeds], Any]) -> tuple[Any, str]:
+    """The outputs on the CPU and the emulator, and why those of another target are taken, "" if they are not."""
+    keys = job.kernels, job.kernels[1:]
+    same, near = map(job.shared.known, keys)
+    if same:
+        return same, "for which the same operations were compiled"
+    tried = _TRIED if near and len(feeds) > _TRIED else len(feeds)
+    sides, why = run(feeds[:tried]), ""
+    if tried == len(sides[1]) < len(feeds):
+        pairs = zip(sides[1], near[1], strict=False)
+        if all(one[name].tobytes() == two[name].tobytes() for one, two in pairs for name in one):
+            sides, why = near, f"which gave the same bits for {tried} samples"
+        else:
+            sides = [*map(add, sides, run(feeds[tried:]))]
+    for key in filter(None, keys):
+        job.shared.keep(key, sides)
+    return sides, why
 
 
 def _judged(

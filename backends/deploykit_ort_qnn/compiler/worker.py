@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from deploykit_ort_qnn.compiler.context_reader import ContextReadError, read_context_binary
+from deploykit_ort_qnn.compiler.context_reader import ContextReadError, Json, read_context_binary
 
 __all__ = ["main"]
 
@@ -67,7 +67,7 @@ NOTHING_TAKEN = "the provider took no node"
 """The same text as in ``hosts``, which cannot be imported here: this module also runs without deploykit."""
 
 
-def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
+def compile_context(request: Json) -> Json:
     """Compiles a model: opens it with context generation on, which writes the files."""
     context = Path(request["context"])
     entries = {
@@ -85,7 +85,7 @@ def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def write_dlc(request: Mapping[str, Any]) -> dict[str, Any]:
+def write_dlc(request: Json) -> Json:
     """Writes a model as DLC: opens it with the IR backend, which writes a file into the folder during compilation."""
     import onnxruntime_qnn as qnn
 
@@ -108,7 +108,7 @@ class _Helper:
     It is forked before there are any threads, and it ends when this process ends.
     """
 
-    def __init__(self, run: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
+    def __init__(self, run: Json, feeds: Json) -> None:
         self.inputs, self._made = list[str](), f"{run['outputs']}.more.npz"
         waits, self._sends = os.pipe()
         self.number = os.fork()
@@ -139,7 +139,7 @@ class _Helper:
             del inputs[::2]
             os.write(self._sends, json.dumps([seconds, self.inputs]).encode())
 
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Json:
         """Waits for its end and returns what it made, nothing if it failed."""
         import numpy as np
 
@@ -151,7 +151,7 @@ class _Helper:
             return dict(data)
 
 
-def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
+def run_both(request: Json) -> Json:
     """Several runs on the same inputs, one after the other; the first failure is the answer.
 
     Each run takes the input sets of an npz file and writes the outputs to another: as many as end within ``seconds``,
@@ -160,7 +160,7 @@ def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     import numpy as np
 
-    runs, feeds = request["runs"], dict[str, dict[str, Any]]()
+    runs, feeds = request["runs"], dict[str, Json]()
     with np.load(runs[0]["inputs"]) as data:
         for key in data.files:
             index, name = key.split(":", 1)
@@ -176,9 +176,7 @@ def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _outputs(
-    run: Mapping[str, Any], feeds: Mapping[str, Any], inputs: list[str], helper: _Helper | None = None
-) -> dict[str, Any]:
+def _outputs(run: Json, feeds: Json, inputs: list[str], helper: _Helper | None = None) -> Json:
     if run["provider"] == "npu":
         session = npu_session(run["model"], options=run["options"], entries={})
     else:
@@ -187,7 +185,7 @@ def _outputs(
         settings = _settings()
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = ort.InferenceSession(run["model"], sess_options=settings, providers=["CPUExecutionProvider"])
-    names, started, results = [output.name for output in session.get_outputs()], time.monotonic(), dict[str, Any]()
+    names, started, results = [output.name for output in session.get_outputs()], time.monotonic(), Json()
 
     def run_all(inputs: list[str]) -> None:
         while inputs:
@@ -211,13 +209,13 @@ def _outputs(
     return results
 
 
-def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
+def read_context(request: Json) -> Json:
     """Reads the metadata of a context binary with the vendor's library."""
     return {"context": read_context_binary(Path(request["path"]), _say)}
 
 
 # Each action with the errors that count as an answer: the native library raises each error as a class of its own.
-_ACTIONS: Mapping[str, tuple[Callable[[Mapping[str, Any]], dict[str, Any]], type[Exception]]] = {
+_ACTIONS: Mapping[str, tuple[Callable[[Json], Json], type[Exception]]] = {
     "compile": (compile_context, Exception),
     "dlc": (write_dlc, Exception),
     "run-both": (run_both, NotOnProviderError),

@@ -163,8 +163,8 @@ class NumericScope(Record):
     model has none. ``agreement`` is the emulator's signal-to-noise ratio against the file on the CPU, in dB by output
     of the file. ``first`` is the first node after which both differ ("" if it was not looked for or not found).
     ``not_run`` says why there are no numbers; ``is_spared`` is True if only the time limit of made-up inputs, which
-    judge nothing, was the reason. ``seen`` are the outputs for the first samples; ``shared`` is True if they were
-    emulated for another target of the run.
+    judge nothing, was the reason. ``seen`` are the outputs for the first samples; ``shared`` says why those of
+    another target of the run are taken, "" if they are not.
     """
 
     device: Verdict | None = None
@@ -176,7 +176,7 @@ class NumericScope(Record):
     not_run: str = ""
     is_spared: bool = False
     seen: Seen | None = None
-    shared: bool = False
+    shared: str = ""
 
     @property
     def doubtful(self) -> Mapping[str, float]:

@@ -100,14 +100,14 @@ class Diagnosis(Record):
     numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
     finished: tuple[Finish, ...] = ()
-    unfinished: tuple[str, ...] = ()
+    unfinished: Names = ()
     unknown: tuple[ErrorLine, ...] = ()
     doubts: tuple[ErrorLine, ...] = ()
     overlooked: bool = False
     recognised: bool = True
-    tail: tuple[str, ...] = ()
+    tail: Names = ()
     tools: Names = ()
-    collect: tuple[str, ...] = ()
+    collect: Names = ()
     lines: int = 0
     size: int = 0
 
