@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +20,7 @@ from deploykit.system.processes import ProgramEnd
 from deploykit_ort_qnn.compiler import jobs as module
 from deploykit_ort_qnn.compiler import worker as child
 from deploykit_ort_qnn.compiler.graphs import QnnTensor, parse_graph, parse_schematic
-from deploykit_ort_qnn.compiler.hosts import Work
-from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both, known_work, write_dlc
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both, write_dlc
 from emulator import execute_model
 from tables import each_row
 from told import check_told
@@ -115,25 +113,37 @@ def test_what_a_compilation_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyP
     check_told(Path(__file__).with_name("outcomes.told"), told)
 
 
-def test_all_that_a_compilation_depends_on_is_part_of_what_is_kept(
+def test_what_is_compiled_otherwise_is_compiled_again_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is compiled otherwise is compiled again; a time limit changes no answer."""
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "is_off", lambda: False)
-    worker, again = Worker(monkeypatch), dict[str, int]()
-    changes: tuple[dict[str, Any], ...] = (
-        *({}, {"timeout": 9.0}, {"embed": True}, {"allow_cpu": True}, {"trace": False}),
-        *({"options": {"soc_model": "43"}}, {"entries": {"a.b": "1"}}, {"context": "out/other.onnx"}),
-    )
-    compile_model(job_for(tmp_path, "mlp/w8a8"))
-    for change in changes:
-        shutil.rmtree(tmp_path / "out")
+    (root := tmp_path / "root").mkdir()
+    worker, told = Worker(monkeypatch), list[str]()
+    worker.gives = END, {"ok": True}, SAID
+
+    def asked(**change: Any) -> tuple[int, str]:
+        shutil.rmtree(root / "out", ignore_errors=True)
         before = len(worker.asked)
-        assert compile_model(job_for(tmp_path, "mlp/w8a8", **change)).ok
-        again[" ".join(change)] = len(worker.asked) - before
-    shutil.rmtree(tmp_path / "out")
-    assert again == {"": 0, "timeout": 0, **{name: 1 for change in changes[2:] for name in change}}
+        outcome = compile_model(job_for(root, "mlp/w8a8", **change), told.append)
+        assert outcome.log == worker.gives[2] and (root / "out").exists() is outcome.ok
+        return len(worker.asked) - before, outcome.status
+
+    assert (asked(), asked(), asked(timeout=9.0)) == ((1, "compiled"), (0, "compiled"), (0, "compiled"))
+    assert "done before" in told[-1]
+    changes: dict[str, Any] = {"embed": True, "allow_cpu": True, "trace": False, "context": "out/other.onnx"}
+    for name, value in {**changes, "options": {"soc_model": "43"}, "entries": {"a.b": "1"}}.items():
+        assert asked(**{name: value})[0] == 1, name
+    for file in ("weights", "more"):
+        (root / file).write_bytes(b"other")
+        assert asked()[0] == 1, file
+    other = {"wheel": "2.7.1", "qairt": "2.51", "onnxruntime": "1.32.0"}
+    for what, value in (("who_compiles", lambda _: other), ("code_digest", lambda _: "another")):
+        monkeypatch.setattr(module, what, value)
+        assert asked()[0] == 1, what
+    failed: Any = (replace(END, returncode=-11), None, ("l",)), (END, {"ok": False, "error": "n"}, ())
+    for worker.gives, status in zip(failed, ("crashed", "failed"), strict=True):
+        assert [asked(options={"soc_model": "69"}) for _ in range(2)] == [(1, status)] * 2, "a failure is not kept"
 
 
 def test_what_fails_names_no_node_and_leaves_no_dlc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,74 +281,3 @@ def test_a_graph_is_read_with_the_real_grids_of_its_tensors() -> None:
         "i": QnnTensor("int32", "other", ()),
     }
     assert [(one.name, graph.producers[made].name) for made, (one,) in (("v", graph.consumers["x"]),)] == [("n", "n")]
-
-
-ASKED: dict[str, Any] = {"options": {"soc_model": "57"}, "entries": {}}
-
-
-class Desk:
-    """A worker that leaves one file and counts how often it was asked."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.asked = root, 0
-        self.model = root / "model"
-        self.model.mkdir()
-        (self.model / "model.onnx").write_bytes(b"nodes")
-        (self.model / "weights").write_bytes(b"weights")
-        self.ends: tuple[dict[str, Any] | None, int] = ({"ok": True}, 0)
-
-    def work(self, asked: dict[str, Any] = ASKED, tell: Callable[[str], None] = print) -> tuple[Work, Path]:
-        scratch = self.root / f"scratch{len(list(self.root.iterdir()))}"
-        (scratch / "out").mkdir(parents=True)
-
-        def run() -> Work:
-            self.asked += 1
-            for name in ("request.json", "result.json", "out/context.bin"):
-                (scratch / name).write_bytes(f"{name} {self.asked}".encode())
-            answer, status = self.ends
-            return ProgramEnd(argv=("x",), returncode=status, tail=(), seconds=1.0), answer, ("a line",)
-
-        return known_work("compiled", asked, [self.model], scratch, run, tell=tell), scratch
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "is_off", lambda: False)
-    root = tmp_path / "root"
-    root.mkdir()
-    return Desk(root)
-
-
-def test_the_same_work_is_not_done_twice(desk: Desk) -> None:
-    told: list[str] = []
-    (first, first_at), (second, second_at) = desk.work(tell=told.append), desk.work(tell=told.append)
-    assert desk.asked == 1
-    assert first[1:] == second[1:] and second[0].ok
-    assert (first_at / "out/context.bin").read_bytes() == (second_at / "out/context.bin").read_bytes()
-    assert not (second_at / "request.json").exists()
-    assert len(told) == 1 and "done before" in told[0]
-
-
-def test_another_file_option_or_tool_is_other_work(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.work()
-    for asked, file in enumerate(("model.onnx", "weights", "more"), 2):
-        (desk.model / file).write_bytes(b"other")
-        desk.work()
-        assert desk.asked == asked
-    desk.work({**ASKED, "options": {"soc_model": "69"}})
-    assert desk.asked == 5
-    other = {"wheel": "2.7.1", "qairt": "2.51", "onnxruntime": "1.32.0"}
-    for asked, (what, value) in enumerate((("who_compiles", lambda _: other), ("code_digest", lambda _: "another")), 6):
-        monkeypatch.setattr(module, what, value)
-        desk.work()
-        assert desk.asked == asked
-
-
-@pytest.mark.parametrize("ends", [(None, -11), ({"ok": False, "error": "refused"}, 0)])
-def test_a_failure_is_asked_for_again(desk: Desk, ends: tuple[dict[str, Any] | None, int]) -> None:
-    desk.ends = ends
-    for _ in range(2):
-        (done, answer, log), _ = desk.work()
-        assert (answer, done.returncode, log) == (*ends, ("a line",))
-    assert desk.asked == 2
