@@ -123,7 +123,7 @@ def actual_types(facts: GraphFacts, grids: tuple[Grid, ...]) -> Mapping[str, str
     by_node = {grid.node: grid.dtype for grid in grids}
     types: dict[str, str] = {}
     for node in facts.nodes:
-        if node.op_type in ("QuantizeLinear", "Constant"):
+        if node.op_type == "QuantizeLinear":
             continue
         for name in node.outputs:
             fact = facts.tensor(name)

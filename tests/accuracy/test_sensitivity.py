@@ -28,7 +28,7 @@ from deploykit.accuracy.search.layer_losses import (
     analyze,
     layers_of,
 )
-from deploykit.accuracy.search.output_losses import OutputLoss
+from deploykit.accuracy.search.output_losses import OutputLoss, OutputLosses
 from deploykit.accuracy.search.raising import Raiser, WideType
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import (
@@ -248,6 +248,15 @@ def _raiser(reached: Sequence[float] = ()) -> Raiser:
     made = EncodingSet(version="1.0.0", entries=entries)
     costs = CostModel(PartialRuns(model, feeds, wanted=["y"]), facts)
     return Raiser(model, facts, made, layers_of(facts, entries), feeds, reaching, costs)
+
+
+def test_an_output_of_another_shape_or_without_numbers_is_lost() -> None:
+    losses = OutputLosses(facts_of(parser.parse_model(GRAPH)))
+    losses.hold([{"y": np.ones((1, 4, 8), np.float32)}] * 2)
+    kept, fewer = ({"y": np.ones((1, rows, 8), np.float32)} for rows in (4, 3))
+    without = {"y": np.where(np.arange(8) < 7, kept["y"], np.inf)}
+    assert losses.loss([kept, kept]).db == math.inf
+    assert losses.loss([kept, fewer]).db == losses.loss([without, kept]).db == -math.inf
 
 
 def test_what_cannot_stay_behind_is_raised_too() -> None:

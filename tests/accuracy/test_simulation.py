@@ -367,6 +367,18 @@ def test_bodies_read_weights_of_the_graph_around_them(tmp_path: Path, room: int)
     assert groups.streams and _same(Session(model).runs(feeds), groups.runs(feeds))
 
 
+def test_weights_out_of_files_are_quantized_in_every_part_of_a_run(tmp_path: Path) -> None:
+    model = _tower([1, 2, 1, 3], 4)
+    values = {entry.name: entry.value for entry in _tower_encodings(model)}
+    feeds: list[Arrays] = [{"x": np.full((2, 8), n + 0.5, "f4")} for n in range(2)]
+    inside, outside = (
+        PartialRuns(one, feeds, wanted=["r3"], values=values, size=2) for one in (model, _lean(model, tmp_path))
+    )
+    assert _same(inside.reference, outside.reference)
+    for change in ({"w1": None}, {"m2": None}, {"w0": values["w0"], "r1": None}):
+        assert _same(inside.run(change), outside.run(change)), change
+
+
 def test_a_wrong_sample_is_refused_as_by_the_whole(tmp_path: Path) -> None:
     groups = Session(_lean(_tower([1, 1, 1], 0), tmp_path), room=300)
     with pytest.raises(InputError, match="does not run on this sample"):

@@ -450,6 +450,7 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
         ("one score that is cut off", 0, lambda y: min(y, 0.2)),
         ("one score, a fifth", 0, lambda y: y / 5),
         ("scores, halved", 0.3, lambda y: y / 2),
+        ("one score beside weaker ones, a third", 0.15, lambda y: y / 3 if y > 0.5 else y),
     ):
         scores = [np.full((1, 1), base + (0.7 if at == 3 else 0.01 + at / 500)) for at in range(8)]
         yield name, _one("Sigmoid", (1, 1)), scores, [np.vectorize(change)(one) for one in scores], {}
