@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import AnyBackend, Instead, Request, SharedWork, Situation
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plans import Plan
-from deploykit.findings import Findings
+from deploykit.findings import Finding, Findings
 from deploykit.findings.records import Record, Tell, replace, silent
 from deploykit.flow.plan import Decision, decide
 from deploykit.flow.quantizing.step import quantized_situation, quantizes
@@ -19,6 +19,7 @@ from deploykit.flow.read import read_situation, read_situations, resolve_target,
 from deploykit.flow.run import auditor, execute, with_kernels
 from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
+from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
 from deploykit.system.folders import scratch
@@ -71,7 +72,9 @@ class PackageJob(Record):
         given = self.given
         with _guarded(given.request.model, given=given), ExitStack() as folders:
             steps.begin(QUANTIZING)
-            given = quantized_situation(self.backend, given, self.shared, self.tell)
+            hopeless = _hopeless(self.backend, given, self.shared)
+            if hopeless is None:
+                given = quantized_situation(self.backend, given, self.shared, self.tell)
             given = with_turned_borders(given, self.shared)
             ran: RanPackage | None = None
             asked_by: Instead | None = None
@@ -79,7 +82,7 @@ class PackageJob(Record):
             # First a tool's crash is worked around, then wrong results are.
             for _ in range(3):
                 steps.begin(DECIDING)
-                decision = decide(self.backend, given, self.shared, self.tell)
+                decision = hopeless or decide(self.backend, given, self.shared, self.tell)
                 if not decision.plan.feasible:
                     break
                 writer = PackageWriter(self.out, force=self.how.force, link=self.how.link, tell=self.tell)
@@ -183,13 +186,30 @@ def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Deci
         steps = Steps(names=[*quantizing, DECIDING, *more], tell=tell)
         steps.begin(QUANTIZING)
         shared = SharedWork()
-        given = quantized_situation(backend, given, shared, tell)
-        given = with_turned_borders(given, shared)
-        steps.begin(DECIDING)
-        decision = decide(backend, given, shared, tell)
+        decision = _hopeless(backend, given, shared)
+        if decision is None:
+            given = with_turned_borders(quantized_situation(backend, given, shared, tell), shared)
+            steps.begin(DECIDING)
+            decision = decide(backend, given, shared, tell)
     for name in more:
         steps.begin(name)
     return backend, decision
+
+
+def _hopeless(backend: AnyBackend, given: Situation, shared: SharedWork) -> Decision[Any, Any] | None:
+    """The decision on a model whose loops or sizes refuse it whatever its numbers are, before it is quantized."""
+    if not quantizes(backend, given):
+        return None
+    if not _refused(map(backend.rated, GRAPH_RULES.run(given.facts))):
+        return None
+    asked = replace(given, request=replace(given.request, precision=None, options=()))
+    decision = decide(backend, with_turned_borders(asked, shared), shared, silent)
+    return decision if _refused(decision.plan.findings) else None
+
+
+def _refused(findings: Iterable[Finding]) -> bool:
+    """True if sizes or loops, which no quantizer changes, refuse the model."""
+    return any(finding.blocks and finding.code in ("DK002", "DK003") for finding in findings)
 
 
 @contextmanager

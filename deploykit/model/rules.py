@@ -99,6 +99,9 @@ def check_dynamic_result(facts: GraphFacts) -> Finds:
             names[0],
             f"{len(names)} tensors have no fixed size, first {names[0]} ({shape_text(facts.tensors[names[0]])})"
             + (f" made by {maker.label}" if maker else ""),
+            hint=f"unroll {maker.label} when exporting, so that its outputs have fixed sizes"
+            if maker and has(maker, Trait.CONTROL_FLOW)
+            else "",
             evidence={"tensors": names},
         )
 

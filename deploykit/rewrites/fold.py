@@ -29,7 +29,7 @@ _LARGEST_BYTES = 16 << 20
 """Bytes. A larger result stays computed, unless it is at most four times the size of what it is computed from."""
 
 _LARGEST_GROWTH = 4
-# An Identity of a stored value is folded below this: above, a weight that is shared would be stored twice.
+# Bytes. Above, an Identity of a stored value is not folded, for a shared weight would be stored twice.
 _LARGEST_COPY = 1 << 12
 
 _ASKING = ("Shape", "Size")
@@ -71,7 +71,7 @@ def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = 
     bound = _bound(graph, kept)
     # Bytes of the stored values that each settled tensor is computed from.
     settled = {name: byte_size(tensor, name) for name, tensor in graph.stored.items() if not is_unreadable(tensor)}
-    found = []
+    found, old = [], graph.opset < 11
     for node in graph.nodes:
         outputs = [name for name in node.output if name]
         if not is_standard(node) or node.op_type in _STAYING or not outputs or node.output[0] in hopeless:
@@ -89,6 +89,9 @@ def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = 
         most = max(_LARGEST_BYTES, _LARGEST_GROWTH * source)
         sizes = [(graph.static_shape(name), BITS.get(graph.dtype(name))) for name in outputs]
         fit = all(shape is not None and bits and math.prod(shape) * bits // 8 <= most for shape, bits in sizes)
+        # Below operator set 11 a negative axis gives no size: a Concat of stored values is as large as these.
+        joins = old and node.op_type == "Concat" and source <= _LARGEST_COPY
+        fit |= joins and all(name in graph.stored for name in sources)
         if fit and not copies_much:
             settled.update(dict.fromkeys(outputs, source))
             found.append(node)

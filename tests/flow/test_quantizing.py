@@ -22,6 +22,7 @@ from deploykit.backend.requests import make_request
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.flow import pipeline
 from deploykit.flow.pipeline import make_packages
 from deploykit.flow.quantizing import choosing, command, making
 from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, pick
@@ -375,6 +376,9 @@ def test_a_loop_that_no_quantizer_reaches_into_is_named(tmp_path: Path, monkeypa
     asked = make_request(
         tmp_path / "m.onnx", "sm8650", backend="qnn-htp", precision="w8a16", calibration=tmp_path / "d.npz"
     )
+    (refused,) = make_packages([asked], tmp_path / "p")  # before the quantizer is asked
+    assert {finding.code for finding in refused.findings if finding.blocks} == {"DK003"}
+    monkeypatch.setattr(pipeline, "_hopeless", lambda *_: None)
     with pytest.raises(ToolError, match=r"Loop .*runs another graph") as raised:
         make_packages([asked], tmp_path / "p")
     assert "shared parameters" in raised.value.why and "--precision fp16" in raised.value.next
