@@ -132,7 +132,7 @@ def _wider(draft: QuarkDraft) -> Names:
 def _right(draft: QuarkDraft, measured: Measured) -> Correctness | None:
     """The judge's verdict; for a yes that loses more than needed, with the next wider precision."""
     right, wider, quality = measured.right, _wider(draft), measured.quality
-    if right is None or quality is None or not (quality.verdict.right and quality.verdict.is_short and wider):
+    if right is None or quality is None or not (quality.verdict.right and quality.verdict.loses and wider):
         return right
     return replace(right, why=f"{right.why}; --precision {wider[0]} is wider, and is judged in the same way")
 

@@ -339,7 +339,7 @@ def explore(common: WayInputs, support: MixedSupport, *, mixed: str, tell: Tell)
     reference = common.reference
     wider = partial(common.wider, has_float16=support.has_float16)
     # Simulated only if the winner also loses too much.
-    if reference is not None and won is not None and won.verdict is not None and won.verdict.is_short:
+    if reference is not None and won is not None and won.verdict is not None and won.verdict.loses:
         reference = replace(reference, wider=wider())
     return BuiltWays(
         built=tuple(built),

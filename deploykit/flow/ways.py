@@ -170,9 +170,9 @@ class WayInputs(Record, eq=False):
         for what, encodings in tried:
             outputs = Simulator(self.model, encodings).runs(self.judge.feeds)
             verdict = self.judge.compare(outputs)
-            if not verdict.is_short:
+            if not verdict.loses:
                 return f"{what} it, simulated: {verdict.words}"
-        lost = tried and self.reference.failures
+        lost = tried and self.reference.loses
         return "no wider type of the device keeps it, simulated: look at the model and at the samples" if lost else ""
 
     def judged(self, made: BuiltWay) -> BuiltWay:

@@ -558,10 +558,12 @@ def test_tasks_and_what_cannot_be_judged() -> None:
 
 @each_row(("kept", "of", "said"), (97, 100, True), (98, 100, False), (19, 20, False), (1, 2, True))
 def test_what_is_short_of_98_in_100_asks_for_a_wider_type_and_passes_it_on(kept: int, of: int, said: bool) -> None:
-    """One of twenty may be chance; a miss of what is asked is told in any case."""
+    """One of twenty may be chance, and changes no layer; a wider type is looked for in any case."""
     number = GIVEN.number("y", "boxes", Measure.KEPT, kept / of, items=of, words=f"{kept} of {of} kept")
     assert Verdict(right=number.passes, numbers=(number,)).is_short is said
+    noted = replace(number, note="one of few differs: decibels decide")
+    assert {Verdict(right=True, numbers=(one,)).loses for one in (number, noted)} == {kept / of < 0.98}
     silent = Context(label="arbitrary").number("y", "boxes", Measure.KEPT, kept / of, items=of)
-    assert not Verdict(right=None, numbers=(silent,)).is_short
+    assert not Verdict(right=None, numbers=(silent,)).loses
     quantization = Verdict(right=True, numbers=(number,), wider="float16 keeps it")
     assert Verdict(right=True, numbers=(number,)).beside(quantization).cost.endswith("; float16 keeps it")

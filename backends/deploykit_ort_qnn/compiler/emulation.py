@@ -215,7 +215,7 @@ def _judged(
         beside, quantization = device.beside(of_file), of_file
     beside = replace(beside, cost=f"{beside.cost}; {said}") if few else beside
     # If the encodings lose too, a wider type has already been advised.
-    if beside.right and beside.is_short and original.quantization is not None and not original.quantization.wider:
+    if beside.right and beside.loses and original.quantization is not None and not original.quantization.wider:
         wider = original.wider()
         beside = replace(beside, cost=f"{beside.cost}; {wider}") if wider else beside
     return settled(beside, job.label), settled(quantization, job.label)

@@ -408,6 +408,12 @@ class Verdict(Published):
         return bool(self.failures) or min(kept, default=1.0) < _MOST
 
     @property
+    def loses(self) -> bool:
+        """True where ``is_short``, or less than ``_MOST`` of what a task counts is kept, be it by chance."""
+        counted = (n.value for n in self.numbers if n.items and n.limit.at_least and n.label != "arbitrary")
+        return self.is_short or min(counted, default=1.0) < _MOST
+
+    @property
     def failures(self) -> tuple[JudgedNumber, ...]:
         """The numbers that miss what is asked."""
         return tuple(number for number in self.numbers if number.passes is False)
