@@ -21,7 +21,8 @@ from deploykit.system.processes import run
 run([sys.executable, "-c", sys.argv[1], sys.argv[2]], on_line=lambda line: print(line, flush=True))
 """
 CHILD = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a program may take no polite word; its children inherit that
 grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(os.getpid(), grandchild.pid, flush=True)
 time.sleep(600)

@@ -82,12 +82,12 @@ def test_what_a_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     known = deploykit.diagnose(io.BytesIO(b"DspTransport.openSession qnn_open failed, 0x0000000e"))
     reports = [RunReport(record=record, path="here"), RunReport(record=None, status=14, said=("no",), diagnosis=known)]
     monkeypatch.setattr("deploykit.api.run", lambda *_, **__: reports.pop(0))
-    asked = ["run", "p", "--on", "adb", "--keep", "--draft", str(tmp_path / "drafts")]
+    asked = ["run", "p", "--on", "adb", "--keep", "--draft", str(tmp_path / "my" / "drafts")]
     assert run_command(cli, asked) == 0
     said = capsys.readouterr().out
     assert "y: 20.0 dB here, 40.0 dB on the emulator" in said and "/data/here, on the device" in said
     assert "n99: 99 us\ndearest    n98: 98 us" in said and "n1: " not in said
-    assert (tmp_path / "drafts" / "sm9999.toml").is_file()
+    assert (tmp_path / "my" / "drafts" / "sm9999.toml").is_file()
     assert run_command(cli, [*asked, "--junit", str(tmp_path / "j.xml")]) == 5
     assert "the program on the device failed (status 14)" in capsys.readouterr().out
     assert [suite.get("errors") for suite in ElementTree.parse(tmp_path / "j.xml").getroot()] == ["1"]
