@@ -191,10 +191,6 @@ class ConversionDraft(Record, dict=True):
         """The tensors without an entry after completion that are not intended as float, sorted by name."""
         return () if self.after is None else tuple(sorted(self.after.predicted - self.float_set))
 
-    def status(self, feature: str, *, tool: str = "") -> Status:
-        """The status of a feature for this architecture in the SDK table."""
-        return self.sdk.status(feature, tool=tool, arch=self.arch)
-
 
 class RouteCandidate(Record):
     """One route under consideration for one draft: the input of the route rules."""
@@ -209,10 +205,11 @@ class RouteCandidate(Record):
         If none is known, it is the first of unknown status; None if the route takes no encodings or can read none.
         """
         found: dict[Status, str] = {}
-        completed, once = self.draft.completed, self.draft.situation.facts.once
+        draft, completed, once = self.draft, self.draft.completed, self.draft.situation.facts.once
         for version in self.route.encodings:
             if completed is None or version in once(("writable", completed), partial(writable_versions, completed)):
-                found.setdefault(self.draft.status(f"encodings-{version}", tool=self.route.tool), version)
+                status = draft.sdk.status(f"encodings-{version}", tool=self.route.tool, arch=draft.arch)
+                found.setdefault(status, version)
         return found.get(Status.SUPPORTED, found.get(Status.UNKNOWN))
 
 

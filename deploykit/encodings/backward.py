@@ -50,11 +50,6 @@ class Origin(StrEnum):
     SAMPLES = "from_samples"
     """Values seen on data that the user gave or declared."""
 
-    @property
-    def described(self) -> str:
-        """The origin in words, for a sentence."""
-        return str(self).replace("_", " ")
-
 
 class InferredRange(Published):
     """The range of one tensor, where it comes from, and why in words.

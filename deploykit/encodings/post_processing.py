@@ -184,16 +184,11 @@ def _is_of_network(facts: GraphFacts, node: NodeFact) -> bool:
     """True for the network's operators, and for a bias or clamp that fuses with one; False for the mean over bins."""
     if node.op_type in NETWORK_OPS:
         return not _is_expectation(facts, node)
-    if has(node, Trait.CLAMPS, Trait.RECTIFIES):
-        first = facts.producer_of(node.inputs[0])
-        return first is not None and (first.op_type in NETWORK_OPS or _is_bias(facts, first))
-    return _is_bias(facts, node)
-
-
-def _is_bias(facts: GraphFacts, node: NodeFact) -> bool:
-    if node.op_type != "Add" or not any(facts.is_stored(name) for name in node.inputs):
-        return False
-    return any(facts.producer_of(name, "MatMul") for name in node.inputs)
+    layer = facts.producer_of(node.inputs[0]) if has(node, Trait.CLAMPS, Trait.RECTIFIES) else node
+    if layer is None or layer.op_type in NETWORK_OPS:
+        return layer is not None
+    adds_stored = layer.op_type == "Add" and any(map(facts.is_stored, layer.inputs))
+    return adds_stored and any(facts.producer_of(name, "MatMul") for name in layer.inputs)
 
 
 def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:

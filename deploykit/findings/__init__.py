@@ -205,11 +205,6 @@ class FindingGroup(Record):
         return self.findings[0]
 
     @property
-    def blocks(self) -> bool:
-        """True when one of the findings is an error that nothing handles."""
-        return any(finding.blocks for finding in self.findings)
-
-    @property
     def count(self) -> int:
         """The number of findings in the group."""
         return len(self.findings)

@@ -239,11 +239,11 @@ def check_inferred(chosen: ChosenWay) -> Finds:
     concluded = {name: one for made in inferences if made is not None for name, one in made.concluded.items()}
     if not concluded:
         return
-    counts = Counter(conclusion.origin for conclusion in concluded.values())
-    origins = ", ".join(f"{counts[origin]} {origin.described}" for origin in type(next(iter(counts))) if counts[origin])
-    told = [f"{c.tensor}: {c.why}" for c in concluded.values() if c.why.startswith("inferred")]
     from deploykit.encodings.backward import Origin
 
+    counts = Counter(conclusion.origin for conclusion in concluded.values())
+    origins = ", ".join(f"{counts[origin]} {origin}" for origin in Origin if counts[origin]).replace("_", " ")
+    told = [f"{c.tensor}: {c.why}" for c in concluded.values() if c.why.startswith("inferred")]
     yield _of_model(
         chosen,
         f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),

@@ -221,7 +221,7 @@ def what_is_wrong(path: Path) -> str:
         onnx.checker.check_model(str(path))
         files = [path, *(external.path for external in model.external)]
         session = CpuSession(str(path), options, size=sum(file.stat().st_size for file in files))
-        for item in session.inputs():
+        for item in session.inputs:
             shape = [dim if isinstance(dim, int) else 1 for dim in item.shape]
             kind = item.type.removeprefix("tensor(").removesuffix(")")
             if math.prod(shape) > _MOST_FED:

@@ -57,14 +57,8 @@ class CpuSession:
             seconds=_OPENING * _SECONDS_PER_BYTE * self.size,
             end=lambda: options.set_load_cancellation_flag(True),
         )
-
-    def inputs(self) -> list[Any]:
-        """Name, type and shape of each input, as the runtime has them."""
-        return list(self._session.get_inputs())
-
-    def outputs(self) -> list[Any]:
-        """Name, type and shape of each output, as the runtime has them."""
-        return list(self._session.get_outputs())
+        # Name, type and shape of each, as the runtime has them.
+        self.inputs, self.outputs = self._session.get_inputs(), self._session.get_outputs()
 
     def run(self, names: Sequence[str] | None, feed: Arrays) -> list[Any]:
         """The values of the named outputs, or of all outputs for None."""

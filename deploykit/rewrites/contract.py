@@ -15,7 +15,6 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-import numpy.typing as npt
 from msgspec import Struct
 from onnx import ModelProto, NodeProto, helper
 
@@ -189,14 +188,15 @@ LIST_IS_AN_INPUT = {"Split": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13
 class NodeSteps:
     """The copy that is edited, its encodings, and the new nodes that replace one matched node.
 
-    ``node`` makes the tensor that the match names; ``source`` is its first input, ``made`` its first output. ``gone``
-    are the nodes that vanish: ``node`` unless the rewrite says otherwise. Tensors in ``needed`` need an entry unless
-    they have one by the end; those in ``touched`` need a new entry in any case, those in ``bounded`` one within bounds
-    that follow from the graph once all is written; for tensors in ``ranges`` the range is known without samples.
+    ``node`` makes the tensor that the match names; ``source`` is its first input, ``made`` its first output. ``store``
+    adds a stored tensor (``GraphCopy.store``). ``gone`` are the nodes that vanish: ``node`` unless the rewrite says
+    otherwise. Tensors in ``needed`` need an entry unless they have one by the end; those in ``touched`` need a new
+    entry in any case, those in ``bounded`` one within bounds that follow from the graph once all is written; for
+    tensors in ``ranges`` the range is known without samples.
     """
 
     def __init__(self, graph: GraphCopy, encodings: EncodingSet | None) -> None:
-        self.graph, self.encodings = graph, encodings
+        self.graph, self.encodings, self.store = graph, encodings, graph.store
         self.needed, self.touched, self.bounded = set[str](), set[str](), set[str]()
         self.ranges: dict[str, Interval] = {}
         self.notes: list[str] = []
@@ -244,10 +244,6 @@ class NodeSteps:
             inputs.append(self.store(f"{results[0]}_{word}", values))
         self.nodes.append(helper.make_node(op_type, inputs, results, name=results[0], **attributes))
         return results[0]
-
-    def store(self, name: str, value: npt.ArrayLike) -> str:
-        """Add a stored tensor and return its name; see ``GraphCopy.store``."""
-        return self.graph.store(name, value)
 
     def share(self, source: str, *made: str) -> None:
         """Give new tensors the per-tensor entry of ``source``: they hold nothing but its values."""

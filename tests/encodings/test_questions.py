@@ -71,7 +71,7 @@ def inferred(asked: Asked) -> Iterator[str]:
         more = [*(["copies " + made.copies] if made.copies else []), *(["wide"] if made.wide else [])]
         more += ["partial"] if made.partial else []
         told = f" ({', '.join(more)})" if more else ""
-        yield f"{made.tensor}: {made.low:.4g} .. {made.high:.4g} {made.origin.described}: {made.why}{told}"
+        yield f"{made.tensor}: {made.low:.4g} .. {made.high:.4g} {str(made.origin).replace('_', ' ')}: {made.why}{told}"
         yield f"    {shown(found.encodings.entries[made.tensor])}"
     for one in found.open:
         why = one.why.removeprefix("no entry, ").removesuffix(", and no neighbour tells")

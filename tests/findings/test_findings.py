@@ -57,7 +57,7 @@ def test_findings_are_grouped_counted_and_said() -> None:
     for title, groups in zip(("open", "handled"), group_findings(MANY), strict=True):
         shown[title] = [
             f"{one.first.code} {one.first.severity} {one.first.message}, {one.count}, {one.others or 'alone'}; "
-            f"{', '.join({found.subject.name: 0 for found in one.findings})}; {'blocks' if one.blocks else 'lets pass'}"
+            f"{', '.join({found.subject.name: 0 for found in one.findings})}; status {exit_status(one.findings)}"
             for one in groups
         ]
     for title, findings in {"none": (), "all": MANY, "one": MANY[:1], "handled ones": MANY[6:9]}.items():

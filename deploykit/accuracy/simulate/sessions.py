@@ -156,8 +156,8 @@ class _OpenModel:
 
     def __init__(self, session: CpuSession) -> None:
         self._session = session
-        self._wanted = [o.name for o in session.outputs()]
-        self.inputs = frozenset(i.name for i in session.inputs())
+        self._wanted = [o.name for o in session.outputs]
+        self.inputs = frozenset(i.name for i in session.inputs)
 
     def runs(self, feeds: Feeds) -> list[dict[str, Numbers]]:
         made = []
