@@ -328,14 +328,14 @@ def _upwards(facts: GraphFacts, output: str, *also: str) -> Iterator[tuple[NodeF
     """
     tensor, axes = output, list[int | None](range(len(facts.tensors[output].shape or ())))
     while (node := facts.producer_of(tensor)) is not None and node.inputs:
-        made, read = facts.tensors[tensor].shape, facts.tensor(node.inputs[0]).shape
-        if made is None or read is None:
+        if (made := facts.tensors[tensor].shape) is None:
             return
         yield node, axes
         if node.op_type == "Transpose":
             order = [int(axis) for axis in node.attributes.get("perm", range(len(made))[::-1])]
             axes = [axes[order.index(axis)] for axis in range(len(order))]
         elif has(node, Trait.RESHAPES):
+            read = facts.tensor(node.inputs[0]).shape or ()
             axes = [None if axis is None else axes[axis] for axis in _same_axes(read, made)]
         elif node.op_type not in _SAME | {"Clip", "Concat", *also}:
             return
