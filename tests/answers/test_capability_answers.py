@@ -48,7 +48,8 @@ DEVICE = Device(
     name="Chip",
     vendor="V",
     backends=("one",),
-    aliases=("chippy",),
+    marketing="Great One",
+    aliases=("chippy", "crisp"),
     facts={
         "units": replace(FACT, value=("a", "b"), note="as sold", alternatives=(1, "c"), contradicts="the shop"),
         "big": replace(FACT, value=False),
@@ -75,6 +76,8 @@ def said(question: str) -> list[str]:
     try:
         if kind == "device":
             return [line(row) for row in device_rows(replace(DEVICE, facts={} if words else DEVICE.facts))]
+        if kind == "known":
+            return [line(row) for row in search([*device_rows(DEVICE)], words)]
         if kind == "search":
             return [line(row) for row in search(ROWS, words)] if words else [f"{len(search(ROWS, words))} rows"]
         if kind == "between":

@@ -72,6 +72,16 @@ def test_only_what_is_about_some_nodes_is_taken_apart() -> None:
     assert found == [(("Tanh -> r2",), ("Tanh",)), (("Tanh -> r2",), ("Relu", "Tanh"))]
 
 
+@each_row(
+    ("body", "kernels"),
+    ("[a] b = Relu (a0) [b] r = Tanh (b)", ["a b"]),
+    ("[a] b = Relu (a0) [b] c = Neg (b) [c] d = Abs (c) [d] r = Tanh (d)", ["a", "b", "c", "d"]),  # too many are none
+)
+def test_what_no_pair_separates_is_one_kernel_of_a_few_operators(body: str, kernels: list[str]) -> None:
+    model = paired(f"{pair('a0', 'x')} {body} {pair('y', 'r')}")
+    assert [" ".join(one.nodes) for one in kernels_of(model) if one.place == "alone"] == kernels
+
+
 def test_boxes_are_given_with_their_lesser_corner_first_and_inside_the_map() -> None:
     text = (
         "g (float[1,2,8,8] x, float[3,4] boxes) => (float[3,2,2,2] y) <int64[3] which = {0, 0, 0}>"

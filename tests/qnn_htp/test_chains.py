@@ -334,10 +334,11 @@ def test_what_of_the_sdk_is_not_here_is_named(
     assert refused()[0] == f"{sdk / 'bin/own/qnn-net-run'}: is missing"
     (one_graph / "artifacts/m_ctx.bin").unlink()
     assert refused() == (f"{one_graph}: the context binary artifacts/m_ctx.bin is not built", "deploykit build")
-    newer = make_sdk("2.37.0.250724", "2.37.0")
-    monkeypatch.setenv("QAIRT_SDK_ROOT", str(newer))
-    told = f"{newer}: is version 2.37.0.250724, the package is for 2.33"
-    assert refused() == (told, "point QAIRT_SDK_ROOT to 2.33")
+    for version in ("2.37.0.250724", "2.331.0.250724"):
+        newer = make_sdk(version, "2.33.0")
+        monkeypatch.setenv("QAIRT_SDK_ROOT", str(newer))
+        told = f"{newer}: is version {version}, the package is for 2.33"
+        assert refused() == (told, "point QAIRT_SDK_ROOT to 2.33")
     for name in ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT"):
         monkeypatch.delenv(name, raising=False)
     told = "the SDK's program and libraries are not here"
