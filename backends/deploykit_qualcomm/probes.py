@@ -224,11 +224,11 @@ def probe_adb(around: Surroundings) -> Iterator[CheckLine]:
     ended = start(around, adb, "devices", timeout=30.0)
     rows = [line.split("\t") for line in ended.tail if "\t" in line]
     ready = [row[0] for row in rows if row[1].strip() == "device"]
-    other = [f"{row[0]} is {row[1].strip()}" for row in rows if row[1].strip() != "device"]
+    states = [f"{row[0]} is {row[1].strip()}" for row in rows]
     if not ended.ok:
         yield CheckLine("adb", state="problem", detail=f"{adb} ends with {ended.returncode}", next="run it by hand")
-    elif other and not ready:
-        detail, advice = "; ".join(other), "unlock the device and allow debugging"
+    elif states and not ready:
+        detail, advice = "; ".join(states), "unlock the device and allow debugging"
         yield CheckLine("adb", state="problem", detail=detail, next=advice, facts={"devices": []})
     else:
         detail, cure = (
