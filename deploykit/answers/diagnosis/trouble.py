@@ -64,7 +64,7 @@ TOLD = re.compile(
     r"""(?:^|[\s,.;(])(?:I'(?:m|ve)|(?:I|[Ww]e)\ (?:also|alway|am|are|believe|built|can|could|did|do|don't|follow|g[eo]t
     |guess|ha[dv]e?|install|know|ran|run|saw|see|set|still|think|tr[iy]|us|wan|was|were)|[Mm]y\ [a-z])
     |\*\*\*\ .*\ Error\ \d+$|(?:completed\ with|failed:)\ exit\ code\ 1\b|did\ not\ complete\ successfully
-    |\bELIFECYCLE|^FATAL\ EXC|\ start\ activity""",
+    |\bELIFECYCLE|\bFATAL\ EXC|\ start\ activity""",
     re.VERBOSE,
 )
 """A sentence in the reporter's own words, or a message passed on by a program that started
