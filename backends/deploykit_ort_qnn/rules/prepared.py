@@ -39,7 +39,7 @@ _LIKELY = Claim(Answerer.TOOLS, Confidence.INFERRED, seen_with="2.51")
 
 _NEAR = 1e-3
 _LEAST_OPSET = 7
-_COMPARES_SINCE = 16
+_COMPARES_SINCE, _CLIPS_SINCE = 16, 11
 
 
 RULES: Registry[ProviderDraft] = Registry("ort-qnn plan")
@@ -317,10 +317,11 @@ def check_rms_samples(draft: ProviderDraft) -> Finds:
     cure="raise-opset",
 )
 def check_opset(draft: ProviderDraft) -> Finds:
-    """A standard operator set below 7, or a comparison of a set below 16.
+    """A standard operator set below 7, a Clip of a float model below 11, or a comparison of a set below 16.
 
     The provider takes no node of a model below 7, however ordinary: a Sigmoid of set 6 is left to the CPU. Below 16 it
-    learns no shape of what GreaterOrEqual and LessOrEqual make, and leaves them and their readers to the CPU.
+    learns no shape of what GreaterOrEqual and LessOrEqual make, and leaves them and their readers to the CPU. A Clip
+    below 11 has its bounds in attributes: in float16 it hands its input on as it is.
 
     Fix: Export it again with a newer operator set.
     """
@@ -332,6 +333,9 @@ def check_opset(draft: ProviderDraft) -> Finds:
         for node in facts.nodes:
             if node.op_type in ("GreaterOrEqual", "LessOrEqual"):
                 message = f"{node.label}: {node.op_type} of operator set {facts.opset} is not taken"
+                yield Found("node", node.label, message)
+            elif node.op_type == "Clip" and facts.opset < _CLIPS_SINCE and draft.source == "float":
+                message = f"{node.label}: bounds in attributes, as operator set {facts.opset} has them, are not read"
                 yield Found("node", node.label, message)
 
 
