@@ -32,6 +32,8 @@ T = TypeVar("T")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _PLAIN = {"`object`": "a table", "`array`": "a list", "`str`": "a text", "`null`": "nothing"}
 _SPACED_COLON = re.compile(rb'"\s+:')
+# A key of a hundred parts: tomllib takes a time that grows with the square of their number.
+_LONG_KEY = re.compile(rb"(?:\.[ \t]*+[\w\"'-]++[ \t]*+){100}")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
@@ -49,6 +51,8 @@ def read_toml(path: Path, *, shipped: bool = False) -> Json:
     if known is not None:
         return known
     try:
+        if _LONG_KEY.search(data):
+            raise RecursionError
         found = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8", why=str(error)) from None

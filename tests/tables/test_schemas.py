@@ -119,6 +119,8 @@ TOML: Mapping[str, bytes] = {
     "no text": b'a = "\xff"',
     "long": b"a = " + b"9" * 5000,
     "deep": b"a = " + b"[" * 100_000,
+    "a long key": b"a." * 100_000 + b"b = 1",
+    "dots in a text": b"a = 'x" + b". 1" * 10 + b"'",
 }
 
 
