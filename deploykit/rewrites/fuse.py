@@ -256,20 +256,24 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
 
 @rewrite("BatchNormalization", none="the graph has no BatchNormalization", ulps=64.0)
 def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
-    """Fold BatchNormalization into the layer in front of it, weight encodings included.
+    """Fold BatchNormalization, and an Add of a value per channel before it, into the layer in front of them.
 
     A symmetric weight grid is carried exactly: a channel's scale is multiplied by the channel's factor.
 
     One grid for all channels that is not symmetric becomes a symmetric one for each: compilers take no other.
     """
-    layer = look.maker(node.input[0])
+    layer, added = look.maker(node.input[0]), ""
+    if layer is not None and layer.op_type == "Add":  # PaddlePaddle adds the bias of a transposed convolution so
+        added = next((name for name in layer.input if name in look.stored), "")
+        layer = look.maker(next(name for name in (*layer.input, "") if name != added))
     if attribute(node, "training_mode", 0) or len([name for name in node.output if name]) > 1:
         raise NoMatchError("it is in training mode")
     if layer is None or not has(layer, Trait.TAKES_BATCHNORM):
         raise NoMatchError("no Conv, ConvTranspose or Gemm feeds it")
     made, weight = layer.output[0], layer.input[1]
-    if look.only_reader(made) is None:
-        raise NoMatchError(f"{made} is read elsewhere too")
+    for name in (made, node.input[0]):
+        if look.only_reader(name) is None:
+            raise NoMatchError(f"{name} is read elsewhere too")
     if layer.op_type == "ConvTranspose" and int(attribute(layer, "group", 1)) != 1:
         raise NoMatchError("the transposed convolution has groups")
     if layer.op_type == "Gemm" and (attribute(layer, "alpha", 1.0) != 1.0 or attribute(layer, "beta", 1.0) != 1.0):
@@ -284,6 +288,11 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
     gamma, beta, mean, variance = (stored_values(look.stored[n]).astype(np.float64) for n in node.input[1:5])
     factor, old = gamma / np.sqrt(variance + float(attribute(node, "epsilon", 1e-5))), operand(layer, 2)
     shift = stored_values(look.stored[old]).astype(np.float64) if old else 0.0
+    if added:
+        more, channels = stored_values(look.stored[added]), on_axis(factor, 1, len(look.stored[weight].dims))
+        if np.broadcast(more, channels).shape != channels.shape:
+            raise NoMatchError(f"{added} is not a value per channel")
+        shift = shift + np.broadcast_to(more, channels.shape).ravel()
     new = (shift * factor + (beta - mean * factor)).astype(np.float32)
     moving, fixed = look.grid(layer.input[0]), look.grid(weight)
     if moving is not None and fixed is not None:
@@ -295,6 +304,7 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
 
     def write(to: NodeSteps) -> None:
         norm, layer = to.node, to.graph.makers[made]
+        to.gone = [norm, to.graph.makers[norm.input[0]]] if added else [norm]
         values = stored_values(to.graph.stored[weight]).astype(np.float64)
         scaled = values * on_axis(factor, axis, values.ndim)
         to.graph.restore(weight, scaled.astype(np.float32))
@@ -308,7 +318,7 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
 
     why = f"{label(node)} scales the channels of {label(layer)}"
     why += "; its weights get a symmetric grid per channel" if _is_lopsided(look.grid(weight)) else ""
-    return Match(why, write, nodes=(label(layer), label(node)), tensors=(made,))
+    return Match(why, write, nodes=(label(layer), label(node)), tensors=(made, node.input[0]))
 
 
 def _is_lopsided(grid: Affine | None) -> bool:

@@ -37,27 +37,37 @@ def set_of(entries: dict[str, Affine | Float], **more: Any) -> EncodingSet:
     return EncodingSet(version="2", entries={n: Encoding(name=n, value=v) for n, v in entries.items()}, **more)
 
 
-def conv_bn(gamma: Any, *, bias: bool = False, made: str = "y", groups: int = 0) -> onnx.ModelProto:
-    """``groups`` are those of a ConvTranspose, 0 makes a Conv."""
+def conv_bn(gamma: Any, *, bias: bool = False, made: str = "y", groups: int = 0, added: Any = None) -> onnx.ModelProto:
+    """``groups`` are those of a ConvTranspose, 0 makes a Conv. ``added`` is what an Add behind it adds."""
     rng = np.random.default_rng(1)
     stored: dict[str, Any] = {"w": rng.normal(0, 0.3, (4, 3, 3, 3)), "gamma": np.asarray(gamma)}
     stored |= {name: rng.normal(size=4) for name in ("beta", "mean", "b")} | {"var": rng.uniform(0.5, 2, 4)}
     stored["w"] = stored["w"] if not groups else rng.normal(0, 0.3, (4, 4 // groups, 3, 3))
     layer = f"ConvTranspose <group = {groups}>" if groups else "Conv <kernel_shape = [3, 3]>"
     body = f"c = {layer} (x, w{', b' if bias else ''})"
-    body += "  y = BatchNormalization (c, gamma, beta, mean, var)"
+    stored |= {} if added is None else {"added": np.asarray(added)}
+    body += "" if added is None else "  a = Add (added, c)"
+    body += f"  y = BatchNormalization ({'c' if added is None else 'a'}, gamma, beta, mean, var)"
     arrays: dict[str, Any] = {name: value.astype(np.float32) for name, value in stored.items()}
     return text_model(f"float[1,{4 if groups else 3},6,6] x", body, made, **arrays)
 
 
-@each_row(("groups", "bias"), (0, False), (0, True), (1, False), (1, True))
-def test_a_folded_layer_computes_the_same(groups: int, bias: bool) -> None:
-    model, fold = conv_bn([0.5, 2, -1, 3], bias=bias, groups=groups), load_transform("fold-batchnorm")
+PER_CHANNEL = [[[1]], [[-2]], [[3]], [[0.5]]]
+
+
+@each_row(
+    ("groups", "bias", "added"),
+    *((0, False, None), (0, True, None), (1, False, None), (1, True, None), (1, False, PER_CHANNEL), (0, True, [2.0])),
+)
+def test_a_folded_layer_computes_the_same(groups: int, bias: bool, added: Any) -> None:
+    model, fold = conv_bn([0.5, 2, -1, 3], bias=bias, groups=groups, added=added), load_transform("fold-batchnorm")
     folded = fold.apply(model, None, fold.match(model)).model
     assert "BatchNormalization" not in {node.op_type for node in folded.graph.node}
     feed = {"x": np.random.default_rng(0).normal(size=(1, 4 if groups else 3, 6, 6)).astype(np.float32)}
     close(outputs(model, feed), outputs(folded, feed), 64.0)
     assert not fold.match(conv_bn([1, 2, 3, 4], groups=2)), "its channels lie in other places"
+    assert not fold.match(conv_bn([1, 2, 3, 4], added=[1.0, 2, 3, 4])), "these four lie along the width"
+    assert not fold.match(conv_bn([1, 2, 3, 4], made="a", added=PER_CHANNEL)), "the sum is an output"
 
 
 @settings(max_examples=30, deadline=None)
