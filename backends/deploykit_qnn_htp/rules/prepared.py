@@ -84,7 +84,7 @@ def check_matmul_16(draft: ConversionDraft) -> Finds:
     Fix: encode the second operand with 8 bits, or choose a device with v73 or newer
     """
     row = draft.sdk.feature("matmul-16bit", arch=draft.arch)
-    if row is None or row.status is not Status.UNSUPPORTED or draft.completed is None:
+    if row is None or row.status not in (Status.UNSUPPORTED, Status.BROKEN) or draft.completed is None:
         return
     for node in dynamic_matmuls(draft.situation):
         entry = draft.completed.get(node.inputs[1])
