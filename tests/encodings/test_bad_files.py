@@ -13,7 +13,7 @@ from deploykit.encodings.read import float_tensors_to_json, read_float_tensors
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from tables import each_row
-from whole_answers import check_whole
+from told import check_file
 
 ENTRY = {"name": "act", "output_dtype": "uint8", "y_scale": 0.1, "y_zero_point": 100}
 TRUNCATED = json.dumps({"version": "2.0.0", "encodings": [ENTRY]}).encode()[:-40]
@@ -104,143 +104,51 @@ V200: dict[str, Any] = {
         {"name": "l", "output_dtype": "int4", **BLOCKS, "axis": 1, "block_size": 16},
     ],
 }
-REMOVE = object()
+DOCUMENTS = {"0.6.1": V061, "1.0.0": V100, "2.0.0": V200}
 
 
-def put(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A copy of ``base`` with the values at paths (``encodings__0__axis``) replaced; REMOVE takes the key away."""
-    document: dict[str, Any] = json.loads(json.dumps(base))  # unlike a deep copy, shares no item between two places
-    for path, value in changes.items():
-        *parents, last = [int(step) if step.isdigit() else step for step in path.split("__")]
+def put(question: str) -> tuple[str, dict[str, Any]]:
+    """``VERSION WHAT JSON``: the document of that version with the values at these paths; ``null`` is a value too."""
+    version, what, text = question.split(" ", 2)
+    document: dict[str, Any] = json.loads(json.dumps(DOCUMENTS[version]))  # shares no item between two places
+    for path, value in json.loads(text).items():
+        *parents, last = [int(step) if step.isdigit() else step for step in path.split("/")]
         target: Any = document
         for step in parents:
             target = target[step]
-        if value is REMOVE:
+        if value == "NOTHING":
             del target[last]
         else:
             target[last] = value
-    return document
+    return what, document
 
 
-LISTS = {"per_block_int_scale": [4, 5, 256, 257], "scale": [1.0]}
-ACT, WEIGHTS = "activation_encodings__act__0", "param_encodings__w"
-A, P, E = "activation_encodings__0", "param_encodings__0", "encodings"
-FLOAT16, FLOAT = (
-    {"bitwidth": 16, "dtype": "float"},
-    {"bw": 8, "dtype": "FLOAT", "enc_type": "PER_TENSOR", "name": "act"},
-)
-
-WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
-    (V061, f"{WEIGHTS}__1__scale", 0, "scale is 0 at item 1"),
-    (V061, f"{ACT}__is_symmetric", True, "'act'[0].is_symmetric: Expected a string, got true or false"),
-    (V061, f"{ACT}__bitwidth", 4096, "'act'[0].bitwidth: Expected a whole number <= 32"),
-    (V061, f"{ACT}__scale", REMOVE, "'act'[0]: missing is `scale`"),
-    (V061, f"{ACT}__offset", 5.0, "does not lie on the grid of uint8"),
-    (V061, ACT, None, "'act'[0]: Expected an object, got `null`"),
-    (V061, "activation_encodings__act", [], "'act': Expected a list of length >= 1"),
-    (V061, f"{WEIGHTS}__1__bitwidth", 4, "differs between the items"),
-    (V061, f"{ACT}__zero", 1, "'act'[0]: not a key of such an entry: `zero`"),
-    (V061, f"{ACT}__min", -20.0, "'min' is -20"),
-    (V061, ACT, {**FLOAT16, "bitwidth": 32}, "'act'[0].bitwidth: Invalid enum value 32"),
-    (V061, ACT, {**FLOAT16, "scale": 1.0}, "'act'[0]: not a key of such an entry: `scale`"),
-    (V061, "activation_encodings__act", [FLOAT16] * 2, "one item"),
-    (V061, "param_encodings__act", [WEIGHT], "'act' has two entries"),
-    (V061, "param_encodings", {"": [WEIGHT]}, "without a tensor name"),
-    (V061, "param_encodings", {"\ud800": [WEIGHT]}, "half a character"),
-    (V061, "version", "1.0.0", "says version 1.0.0, but is laid out as version 0.6.1"),
-    (V061, "encodings", {}, "'encodings' is a section of another version"),
-    (V100, f"{A}__offset", [-100, -100], "'offset' has 2 items, but 'scale' has 1"),
-    (V100, f"{A}__scale", [None], "'act'.scale[0]: Expected a number, got `null`"),
-    (V100, f"{A}__offset", [-100.5], "holds a fraction"),
-    (V100, f"{A}__zero_point_shift", [1.0], "'zero_point_shift'"),
-    (V100, A, FLOAT, "must be 16"),
-    (V100, f"{P}__is_sym", False, "always symmetric"),
-    (V100, f"{P}__offset", [-128, -127], "'offset' must be 2 times -128"),
-    (V100, f"{P}__per_block_int_scale", [1, 1.5, 2, 3], "1.5 is not a whole number"),
-    (V100, f"{P}__per_block_int_scale", [1, 2, 3], "not a multiple of the 2 channels"),
-    (V100, f"{P}__compressed_bw", 8, "cannot be decompressed"),
-    (V100, P, {**LPBQ, "bw": 6, **LISTS, "offset": [-32]}, "integer block scale 5 is not a whole number in 1 .. 4"),
-    (V100, P, {**LPBQ, "bw": 12, **LISTS, "offset": [-2048]}, "block scale 257 is not a whole number in 1 .. 256"),
-    (V100, f"{P}__scale", [1e300, 1.0], "beyond what a double can hold"),
-    (V100, f"{A}__name", REMOVE, "activation_encodings[0]: missing is `name`"),
-    (V200, f"{E}__1__y_scale", [0.5, float("inf")], "'w': the scale is inf at item 1"),
-    (V200, f"{E}__0__y_zero_point", 256, "zero point 256 does not lie on"),
-    (V200, f"{E}__1__y_zero_point", [0], "but zero points of"),
-    (V200, f"{E}__1__axis", REMOVE, "no 'axis' says"),
-    (V200, f"{E}__2__axis", 2, "axis 2 is out of range for 2 dimensions"),
-    (V200, f"{E}__2__y_scale", [0.5, 0.5], "must be nested"),
-    (V200, f"{E}__2__y_scale", [[0.5], [0.5, 0.25]], "nested unevenly"),
-    (V200, f"{E}__2__y_scale", [[], []], "is empty"),
-    (V200, f"{E}__2__y_scale", [[[[[[[[[0.5]]]]]]]]], "deeper than"),
-    (V200, f"{E}__0__axis", 0, "must be a flat list"),
-    (V200, f"{E}__0__output_dtype", "int08", "'output_dtype'"),
-    (V200, f"{E}__0__output_dtype", "float16", "'output_dtype' is 'float16'"),
-    (V200, f"{E}__0__output_dtype", "float8e5m2", "must be left out or 0"),
-    (V200, f"{E}__3__output_dtype", "uint4", "LPBQ weights are"),
-    (V200, f"{E}__3__per_channel_float_scale", REMOVE, "'per_channel_float_scale' is missing"),
-    (V200, f"{E}__3__per_channel_float_scale", [[0.5]], "the shape [2, 1] would fit"),
-    (V200, f"{E}__0__y_scale", {"x": 1}, "as from version 2.1.0 on"),
-    (V200, f"{E}__0__bw", 8, "'act': not a key of such an entry: `bw`"),
-    (V200, f"{E}__1__name", "act", "'act' has two entries"),
-    (V200, E, None, "'encodings' must be a list"),
-    (V200, "version", "3.0.0", "the version '3.0.0'"),
-    (V200, "producer", "me", "'producer' must be an object"),
-]
-
-
-@each_row(("base", "path", "value", "words"), *WRONG)
-def test_wrong_content_is_refused(base: dict[str, Any], path: str, value: Any, words: str, tmp_path: Path) -> None:
+def test_wrong_content_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "w.encodings"
-    file.write_text(json.dumps(put(base, **{path: value})), encoding="utf-8")
-    with pytest.raises(InputError) as caught:
-        read_encodings(file)
-    assert words in str(caught.value)
-    check_whole(__file__, f"{path}: {words}", caught.value, tmp_path)
+
+    def refusal(question: str) -> list[str]:
+        """``VERSION wrong {PATH: VALUE}``."""
+        file.write_text(json.dumps(put(question)[1]), encoding="utf-8")
+        with pytest.raises(InputError) as caught:
+            read_encodings(file)
+        return str(caught.value).replace(str(tmp_path), "$PWD").splitlines()
+
+    check_file(Path(__file__).with_name("wrong.told"), refusal)
 
 
-LEAST = {**WEIGHT, "bitwidth": 2, "offset": -2}
-GREATEST = {**WEIGHT, "bitwidth": 32, "offset": -(2**31), "scale": 1e-9}
-ALONG_FIRST = {"encodings__3__axis": 0, "encodings__3__per_channel_float_scale": [[0.5, 0.5]]}
-# What lies just inside of what is allowed, and what becomes of it: document, changes, entry and property, value.
-EDGES: list[tuple[dict[str, Any], dict[str, Any], str, Any]] = [
-    (V061, {ACT: LEAST}, "act.bits", 2),
-    (V061, {ACT: GREATEST}, "act.bits", 32),
-    (V061, {ACT: {**GRID, "offset": -255}}, "act.zero_point", 255),
-    (V061, {ACT: {**GRID, "offset": 0}}, "act.zero_point", 0),
-    (V061, {}, "w.zero_point", [0, 0]),
-    (V061, {f"{ACT}__min": -10.1}, "act.zero_point", 100),
-    (V061, {f"{ACT}__max": 15.6}, "act.zero_point", 100),
-    (V100, {f"{A}__zero_point_shift": [0.0]}, "act.zero_point", 100),
-    (V100, {f"{A}__zero_point_shift": [0.75]}, "act.zero_point", 99.25),
-    (V100, {f"{A}__bw": 2, f"{A}__offset": [-3]}, "act.bits", 2),
-    (V100, {f"{A}__bw": 32, f"{A}__scale": [1e-9]}, "act.bits", 32),
-    (V100, {f"{P}__block_size": 1}, "w.block_size", 1),
-    (V100, {f"{P}__per_block_int_scale": [1, 1, 1, 1]}, "w.block_size", 16),
-    (V100, {A: {**FLOAT, "bw": 16}}, "act.dtype", "float16"),
-    (V100, {f"{A}__enc_type": "PER_BLOCK", f"{A}__block_size": 1}, "act.block_size", 1),
-    (V200, {f"{E}__0__y_zero_point": 255}, "act.zero_point", 255),
-    (V200, {f"{E}__0__y_zero_point": 0}, "act.zero_point", 0),
-    (V200, {f"{E}__2__block_size": 1}, "b.block_size", 1),
-    (V200, {f"{E}__2__axis": -2}, "b.block_axis", 0),
-    (V200, {}, "b.block_axis", 1),
-    (V200, {}, "b.axis", 0),
-    (V200, {f"{E}__1__axis": -64}, "w.axis", -64),
-    (V200, {f"{E}__1__axis": 64}, "w.axis", 64),
-    (V200, {f"{E}__3__block_size": 1}, "l.block_size", 1),
-    (V200, {f"{E}__3__output_dtype": "int16"}, "l.decompressed_bits", 32),
-    (V200, ALONG_FIRST, "l.axis", 1),
-]
-
-
-@each_row(("base", "changes", "what", "expected"), *EDGES)
-def test_what_is_just_allowed_is_read(base: dict[str, Any], changes: dict[str, Any], what: str, expected: Any) -> None:
+def edge(question: str) -> list[str]:
+    """``VERSION ENTRY.PROPERTY {PATH: VALUE}``, just inside of what is allowed, and what becomes of it."""
+    what, document = put(question)
     name, key = what.split(".")
-    found = np.asarray(getattr(parse_encodings(put(base, **changes), where="w").entries[name].value, key))
-    assert found.tolist() == expected
+    return [str(np.asarray(getattr(parse_encodings(document, where="w").entries[name].value, key)).tolist())]
+
+
+def test_what_is_just_allowed_is_read() -> None:
+    check_file(Path(__file__).with_name("edges.told"), edge)
 
 
 def test_one_scale_for_all_channels_fits_any_number_of_them() -> None:
-    one = put(V200, encodings__2__y_scale=[[0.5]])
+    _, one = put('2.0.0 b {"encodings/2/y_scale": [[0.5]]}')
     checked_on_shape(parse_encodings(one, where="w.encodings").entries["b"].value, (3, 16), "w.encodings")  # type: ignore[arg-type]
 
 
