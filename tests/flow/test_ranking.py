@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec import convert
 
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
@@ -126,119 +125,29 @@ def test_what_is_tried_in_which_order_and_said_of_each_way() -> None:
     check_file(Path(__file__).with_name("explored.told"), tried)
 
 
-AS_IS, REWRITE, CUT = at(10.0, "as-is"), at(77.0, intrusion=1), at(78.5, "cut", intrusion=3)
-FALLBACK = at(76.0, "fallback", "fallback", float16_tensors=5, borders=6, confidence=Confidence.REPORTED)
-SEGMENTS = at(74.0, "segments", "segments", segments=3, borders=5, confidence=Confidence.OBSERVED)
+def way(row: str) -> Way:
+    """``DB ID KIND FIELD=VALUE ...``."""
+    quality, identity, kind, *words = row.split()
+    fields: dict[str, Any] = dict(word.split("=") for word in words)
+    fields |= {name: fields[name] == "yes" for name in {"right"} & fields.keys()}
+    fields |= {name: fields[name].split(",") for name in {"rewrites"} & fields.keys()}
+    return convert({"overall_db": float(quality), "id": identity, "kind": kind, **fields}, Way, strict=False)
 
 
-@each_row(
-    ("ways", "reference", "safe", "winner"),
-    # Reaching the reference beats a safe SDK; five hundredths of a decibel are no difference.
-    ((at(69.96), FALLBACK), 70, True, "rewrite"),
-    ((at(69.94), FALLBACK), 70, True, "fallback"),
-    # Beyond 80 dB nobody asks for more.
-    ((at(79.96), FALLBACK), 95, True, "rewrite"),
-    ((at(79.94), FALLBACK), 95, True, "fallback"),
-    # Three decibels are a small loss.
-    ((at(66.96), FALLBACK), 70, False, "rewrite"),
-    ((at(66.94), FALLBACK), 70, False, "fallback"),
-    # A decibel decides against the less intrusive, and above eighty more is not better.
-    ((at(77.0, intrusion=1), at(77.99, "cut", intrusion=3)), 60, False, "rewrite"),
-    ((at(77.0, intrusion=1), at(78.01, "cut", intrusion=3)), 60, False, "cut"),
-    ((at(77.0, intrusion=1), at(75.0, "cut", intrusion=3)), 60, False, "rewrite"),
-    ((at(80.01, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "rewrite"),
-    ((at(79.99, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "cut"),
-    # What is right goes before what is not; a hundredth of the detections is no difference between wrong ones.
-    ((at(79.0, right=False), at(70.0, "cut", intrusion=3, right=True)), 60, False, "cut"),
-    ((at(70.0, kept=0.791), at(71.0, "cut", kept=0.8, intrusion=3)), 60, False, "rewrite"),
-    ((at(70.0, kept=0.789), at(71.0, "cut", kept=0.8, intrusion=3)), 60, False, "cut"),
-    # The energy of boxes says nothing about scores that are all zero.
-    ((at(43.0, right=False, kept=0.1), at(40.0, "cut", right=False, kept=0.8, intrusion=3)), 40, False, "cut"),
-    # What is safe comes before a small loss, and only the SDK's own mix is.
-    ((at(67.0), FALLBACK, SEGMENTS), 70, True, "fallback"),
-    ((at(67.0), SEGMENTS), 70, True, "rewrite"),
-    ((at(60.0), FALLBACK, replace(SEGMENTS, unavailable="no")), 70, False, "fallback"),
-    ((at(75.0, "b"), at(75.5, "a")), 60, False, "a"),
-)
-def test_which_way_wins(ways: tuple[Way, ...], reference: float, safe: bool, winner: str) -> None:
-    choice = choose(ways, reference_db=reference, sdk_mixes_safely=safe)
-    assert choice.winner is not None and choice.winner.id == winner
+def ranked(question: str) -> Iterator[str]:
+    """``DB dB, which is wrong | WAY | WAY``, or of ``nothing judged, safe, no floats meant``: what is said of each."""
+    said, *rows = question.split(" | ")
+    judged, ways = said.partition(" dB")[0] if " dB" in said else "", [way(row) for row in rows]
+    asked: dict[str, Any] = {"sdk_mixes_safely": ", safe" in said, "means_floats": ", no floats meant" not in said}
+    asked["reference_db"] = float(judged) if judged else None
+    choice = choose(ways, **asked)
+    assert choose(ways[::-1], **asked).winner == choice.winner
+    for one in ways:
+        is_enough = judged and is_proven(one, float(judged), reference_right="which is wrong" not in said)
+        yield f"{'* ' * (one is choice.winner)}{one.id}: {choice.verdicts[one.id]}{', proven' * bool(is_enough)}"
 
 
-@each_row(
-    ("one", "other", "winner"),
-    ({"borders": 3}, {"borders": 2}, "b"),
-    ({"borders": 2, "segments": 3}, {"borders": 3, "segments": 1}, "b"),
-    ({}, {}, "a"),
-)
-def test_of_two_equals_fewer_borders_and_segments_win(one: dict[str, int], other: dict[str, int], winner: str) -> None:
-    ways = (at(75.0, "a", "segments", **one), at(75.0, "b", "segments", **other))
-    for choice in (choose(ways, reference_db=60), choose(ways), choose(ways[::-1])):
-        assert choice.winner is not None and choice.winner.id == winner
-
-
-@each_row(
-    ("changes", "reference", "proven"),
-    ({"overall_db": 60.0}, 60.0, True),
-    ({"overall_db": 59.96}, 60.0, True),
-    ({"overall_db": 59.94}, 60.0, False),
-    ({"overall_db": 79.96}, 95.0, True),
-    ({"overall_db": 79.94}, 95.0, False),
-    *(({"right": right}, 60.0, False) for right in (False, None)),
-    *((changes, 60.0, False) for changes in ({"overall_db": math.nan}, {"unavailable": "no"}, {"kind": "segments"})),
-)
-def test_what_is_proven(changes: dict[str, Any], reference: float, proven: bool) -> None:
-    assert is_proven(replace(at(60.0, right=True), **changes), reference, reference_right=True) is proven
-
-
-@pytest.mark.parametrize(("db", "proven"), [(69.9, False), (69.96, True), (75.0, True)])
-def test_a_reference_that_is_wrong_is_no_measure(db: float, proven: bool) -> None:
-    assert is_proven(at(db, right=True), 8.0, reference_right=False) is proven
-
-
-def test_where_nobody_meant_float16_unjudged_ways_stay_integer() -> None:
-    rewritten = at(1.0, rewrites=("fold",), intrusion=1)
-    for ways in ((AS_IS, FALLBACK, SEGMENTS), (AS_IS, rewritten, FALLBACK)):
-        choice = choose(ways, sdk_mixes_safely=True, means_floats=False)
-        assert choice.winner is ways[rewritten in ways] and choice.verdicts[choice.winner.id] == (
-            "not judged; the file means no float16, and every range follows from what it says"
-        )
-
-
-@each_row(
-    ("loser", "winner", "why"),
-    (FALLBACK, REWRITE, "5 float16 tensors and 6 borders that rewrite does without"),
-    (at(74.0, "cut", intrusion=3), REWRITE, "74.0 dB against 77.0 dB of rewrite"),
-    (at(math.nan, "cut", "integer", unavailable="broken"), REWRITE, "broken"),
-    (at(76.5, "cut", intrusion=3), REWRITE, "rewrite is as good and changes less"),
-    (at(74.0, "fallback", "fallback"), SEGMENTS, "segments is surer to work"),
-    (at(-math.inf, "cut"), REWRITE, "no signal against 77.0 dB of rewrite"),
-    (
-        at(76.4, intrusion=1),
-        at(77.3, "cut", intrusion=3),
-        "76.4 dB is less than the encodings' own simulation has (76.5 dB)",
-    ),
-)
-def test_the_loser_hears_why(loser: Way, winner: Way, why: str) -> None:
-    choice = choose((loser, winner), reference_db=76.5)
-    assert choice.winner is winner and choice.verdicts[loser.id] == why
-
-
-@each_row(
-    ("ways", "safe", "winner", "why"),
-    ((AS_IS, FALLBACK, SEGMENTS), True, "fallback", "this SDK mixes float16 and integers safely"),
-    ((AS_IS, FALLBACK, SEGMENTS), False, "segments", "float16 was meant, and this is the surest way to it"),
-    (
-        (AS_IS, at(1.0, rewrites=("fold",), intrusion=1)),
-        True,
-        "rewrite",
-        "its rewrites are proven equal, and each answers a trouble in the graph",
-    ),
-    ((AS_IS, CUT), False, "as-is", "no other way is available"),
-)
-def test_unjudged_ways_go_by_structure(ways: tuple[Way, ...], safe: bool, winner: str, why: str) -> None:
-    choice = choose(ways, sdk_mixes_safely=safe)
-    assert choice.winner is not None and choice.winner.id == winner
-    assert choice.verdicts[winner] == f"not judged; {why}"
-    others = {way.id for way in ways} - {winner}
-    assert {choice.verdicts[other] for other in others} == {f"not judged; {winner} was chosen on structure"}
+def test_which_way_wins_and_why() -> None:
+    """Beyond 80 dB nobody asks for more, three are a small loss, one decides against what is less intrusive."""
+    check_file(Path(__file__).with_name("ranked.told"), ranked)
+    assert not is_proven(at(math.nan, right=True), 60.0, reference_right=True)

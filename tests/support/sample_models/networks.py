@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from sample_models.tiny_graphs import TinyGraph
 
@@ -78,33 +78,6 @@ def attention_net() -> ModelProto:
     return graph.model(_linear(graph, weights, merged, "output", 16, 16))
 
 
-def huge_constant_net() -> ModelProto:
-    """A constant of 1e30 added before a Sigmoid: beyond float16, and it swallows any 8-bit grid; [1, 4] both ends."""
-    weights, graph = _Weights(4), TinyGraph()
-    x = graph.op("MatMul", [graph.input("input", (1, 4)), graph.stored("weight", weights(4, 4))], "product")
-    x = graph.op("Add", [x, graph.stored("anchors", [[0.5, -0.5, 1e30, 0.25]])], "anchored")
-    return graph.model(graph.op("Sigmoid", [x], "output"))
-
-
-def dynamic_net() -> ModelProto:
-    """A linear layer whose input is [batch, ?, 4]: one named and one unknown dimension."""
-    weight = numpy_helper.from_array(_Weights(5)(4, 2), "weight")
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["input", "weight"], ["output"], name="product")],
-        "dynamic",
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", None, 4])],
-        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", None, 2])],
-        [weight],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def save_model(model: ModelProto, path: Path) -> Path:
-    """Write one file; the path given."""
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
 def save_with_external_data(model: ModelProto, path: Path, *, location: str = "weights.bin") -> Path:
     """Write the model and, in one file beside it, the data of its float initializers; the model given is not changed.
 
@@ -124,4 +97,5 @@ def save_with_external_data(model: ModelProto, path: Path, *, location: str = "w
             tensor.external_data.add(key=key, value=str(value))
         data += raw
     (path.parent / location).write_bytes(bytes(data))
-    return save_model(copy, path)
+    path.write_bytes(copy.SerializeToString())
+    return path
