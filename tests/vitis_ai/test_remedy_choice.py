@@ -20,6 +20,7 @@ from deploykit.backend.status import Right
 from deploykit.backend.targets import find_device
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import ToolError, UsageError
+from deploykit.findings import Finding
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit_vitis_ai import backend, configs, execution, search
@@ -30,6 +31,7 @@ from deploykit_vitis_ai.search import Measured, QuantizedQuality, SearchResult, 
 from deploykit_vitis_ai.targets import resolve
 from tables import each_row
 from text_models import text_model
+from told import check_file
 
 MODEL = Path(__file__).parents[1] / "data" / "quark" / "fp32.onnx"
 Seen: TypeAlias = QuantizedQuality | None
@@ -95,70 +97,36 @@ def instead_of(made: SearchResult) -> Instead:
     return made.instead
 
 
-@each_row(
-    ("seen", "options", "outcomes", "precision"),
-    # A format that was asked for: the first part that is right, else the best; what is no better is undone.
-    ([WRONG, RIGHT], {"precision": "vint8"}, ["wrong", "RIGHT"], "vint8"),
-    ([WRONG, lost(0.4), lost(0.3), WRONG], {"precision": "vint8"}, ["wrong", "wrong", "WRONG", "wrong"], "vint8"),
-    ([WRONG, WRONG, lost(0.895), WRONG], {"precision": "vint8"}, ["WRONG", "wrong", "wrong", "wrong"], None),
-    # Ranges that cut nothing off, where that does not help.
-    ([WRONG, WRONG, lost(0.7), lost(0.4)], {"precision": "vint8"}, ["wrong", "wrong", "wrong", "WRONG"], "vint8"),
-    ([WRONG, None, RIGHT], {"precision": "vint8"}, ["wrong", "RIGHT"], "vint8"),
-    ([lost(0.3), RIGHT], {"precision": "mixed"}, ["wrong", "RIGHT"], "mixed"),
-    # What is right, was not judged, or is the user's own business, is left alone.
-    ([RIGHT], {"precision": "vint8"}, ["RIGHT"], None),
-    ([lost(0.0, 500)], {"precision": "vint8"}, ["RIGHT"], None),
-    ([None], {"precision": "vint8"}, ["NOT JUDGED"], None),
-    ([OPEN], {"precision": "vint8"}, ["NOT JUDGED"], None),
-    ([WRONG, WRONG], {"precision": "vint8", "exclude_node": ("/post/Sub",)}, ["WRONG", "wrong"], None),
-    ([WRONG, RIGHT], {"precision": "vint8", "exclude_nothing": True}, ["wrong", "RIGHT"], "vint8"),
-    # ``auto``: a part before a wider format, every format that the device has, cheapest first.
-    ([RIGHT], {}, ["RIGHT"], None),
-    ([WRONG, RIGHT], {}, ["wrong", "RIGHT"], "vint8"),
-    ([WRONG, lost(0.4), WRONG, lost(0.01)], {}, ["wrong", "wrong", "wrong", "RIGHT"], "bf16"),
-    ([WRONG, lost(0.3), lost(0.4), lost(0.5)], {}, ["wrong", "WRONG", "wrong", "wrong"], "vint8"),
-    ([WRONG, None, None, RIGHT], {}, ["wrong", "RIGHT"], "bf16"),
-    ([None], {}, ["NOT JUDGED"], None),
-    ([WRONG], {"exclude_node": ("/post/Sub",)}, ["WRONG", "not possible (VAI110)"], None),
-    ([WRONG] * 4 + [RIGHT], {"target": "strix"}, [*["wrong"] * 4, "RIGHT"], "a16w8"),
-    # A goal is more than right: decibels, all detections, those on samples that the quantizer did not see.
-    ([*[lost(0, db=2.0)] * 3, lost(0.0, db=31.0)], {"goal": "sqnr>=30"}, ["right", "right", "right", "RIGHT"], "bf16"),
-    ([OPEN], {}, ["NOT JUDGED"], None),
-    ([OPEN, OPEN, OPEN, lost(0.0, db=31.0)], {"goal": "sqnr>=30"}, [*["not judged"] * 3, "RIGHT"], "bf16"),
-    ([lost(0.0, kept) for kept in (800, 960, 900, 970)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
-    ([lost(0.0, 980, kept) for kept in (94, 93, 93, 96)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
-    ([lost(0.0, kept) for kept in (700, 800, 900, 850)], {}, ["right", "right", "RIGHT", "right"], "vint8"),
-)
-def test_what_is_tried_and_what_is_taken(
-    choose: Choose, seen: list[Seen], options: dict[str, Any], outcomes: list[str], precision: str | None
-) -> None:
-    """Outcomes in order, the chosen one in capitals."""
-    made, recipes = choose(tuple(seen), **options)
-    told = [(trial.outcome.split(",")[0], trial.chosen) for trial in made.outcome.trials]
-    assert [outcome.upper() if chosen else outcome for outcome, chosen in told] == outcomes
-    assert len(recipes) == len(seen) - 1, "every measurement that was given is asked for"
-    assert (None if made.instead is None else made.instead.request.precision) == precision
-    ranged = made.instead is not None and "calibrate_method" in dict(made.instead.request.options)
-    assert bool(made.outcome.asked) is (ranged or options.get("precision", "auto") == "auto")
+def measured(word: str) -> Seen:
+    """``SHARE/KEPT/KEPT@DB`` of what is `lost`; a verdict that is ``open``; ``none`` where the quantizer gave up."""
+    if word in ("none", "open"):
+        return None if word == "none" else OPEN
+    counts, _, decibels = word.partition("@")
+    share, *kept = counts.split("/")
+    return lost(float(share), *map(int, kept), db=float(decibels or 40))
 
 
-@each_row(
-    ("seen", "precision", "codes", "reached"),
-    ((WRONG, RIGHT), "vint8", ["VAI280"], None),
-    ((WRONG, lost(0.4), lost(0.3), WRONG), "vint8", ["VAI280", "VAI281"], None),
-    ((WRONG, RIGHT), "auto", ["VAI280", "VAI283"], True),
-    ((WRONG, lost(0.4), WRONG, lost(0.01)), "auto", ["VAI283"], True),
-    ((WRONG, lost(0.3), lost(0.4), lost(0.5)), "auto", ["VAI280", "VAI281", "VAI283"], False),
-)
-def test_what_is_said_of_it(
-    choose: Choose, seen: tuple[Seen, ...], precision: str, codes: list[str], reached: bool | None
-) -> None:
-    made, _ = choose(seen, precision)
-    assert sorted(finding.code for finding in instead_of(made).findings) == codes
-    assert made.outcome.reached is reached
-    said = [finding.message for finding in instead_of(made).findings if finding.code == "VAI283"]
-    missed = "none of them are right: the judge's limits, and 95% of the detections kept"
-    assert [missed in message for message in said] == [reached is False] * (precision == "auto")
+def test_what_is_tried_and_what_is_taken_and_said_of_it(choose: Choose) -> None:
+    """A part before a wider format; the first that is right, else the best; what is no better is undone."""
+
+    def tried(question: str) -> Iterator[str]:
+        """``PRECISION OPTION=VALUE: MEASURED MEASURED``; every measurement that is given is asked for."""
+        asked, seen = question.split(": ")
+        precision, *words = asked.split()
+        options: dict[str, Any] = dict(word.split("=", 1) for word in words)
+        options |= {name: {"yes": True}.get(value, (value,)) for name, value in options.items() if "exclude" in name}
+        made, recipes = choose(tuple(map(measured, seen.split())), precision, **options)
+        assert len(recipes) == len(seen.split()) - 1
+        yield from (f"{'* ' * trial.chosen}{trial.outcome}" for trial in made.outcome.trials)
+        findings: tuple[Finding, ...] = ()
+        taken = "nothing instead"
+        if made.instead is not None:
+            given, findings = made.instead.request, made.instead.findings
+            taken = f"{given.precision} instead, with {', '.join(sorted(dict(given.options))) or 'nothing'}"
+        yield f"{taken}; asked: {bool(made.outcome.asked)}, reached: {made.outcome.reached}"
+        yield from (f"{one.code}: {one.message}" for one in findings)
+
+    check_file(Path(__file__).with_name("remedies.told"), tried)
 
 
 def test_a_part_is_asked_for_by_its_nodes_and_the_next_part_holds_it(choose: Choose) -> None:

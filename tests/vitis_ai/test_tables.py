@@ -1,5 +1,6 @@
 """Tables of Vitis AI, what is left out of quantization, and keys of Quark."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from deploykit_vitis_ai import backend, tables
 from deploykit_vitis_ai.configs import config_problems
 from deploykit_vitis_ai.exclusions import activation_types, resolve_exclusions
 from deploykit_vitis_ai.inspection import actual_types, inspect_quantized
-from tables import each_row
 from text_models import text_model
+from told import check_file
 
 
 def test_every_row_says_who_says_it() -> None:
@@ -37,29 +38,16 @@ def test_a_release_that_is_no_more_than_a_name_is_for_those_who_ask_for_it(monke
 PARTITION: dict[str, object] = {"name": "vaiml_partition", "plugin": "vaip-pass_vaiml_partition"}
 
 
-@each_row(
-    ("change", "keys", "told"),
-    ({}, {"device": "ve2-xc2ve3858"}, []),
-    ({"passes": []}, {"device": "x"}, ["targets.VAIML.pass"]),
-    ({"target": "OTHER"}, {"device": "x"}, ["target:"]),
-    ({"extra": 1}, {"device": "x"}, ["extra: unknown key"]),
-    ({"targets": None}, {"device": "x"}, ["targets: missing"]),
-    ({}, {}, ["device: missing"]),
-    (
-        {},
-        {"device": "x", "optimise": 2, "dp_size": "2"},
-        ["vaiml_config.optimise: unknown key", "vaiml_config.dp_size: int is expected"],
-    ),
-)
-def test_bad_configurations_have_paths(change: dict[str, object], keys: dict[str, object], told: list[str]) -> None:
+def problems(question: str) -> list[str]:
+    """Those of a configuration, by the changes to it and the keys of its pass; what is ``null`` is left out."""
+    change, keys = json.loads(question)
     config: dict[str, object] = {
         "passes": [{"name": "init", "plugin": "vaip-pass_init"}, {**PARTITION, "vaiml_config": keys}],
         "target": "VAIML",
         "targets": [{"name": "VAIML", "pass": ["init", "vaiml_partition"]}],
     }
     given = {key: value for key, value in {**config, **change}.items() if value is not None}
-    problems = list(config_problems(given, product="versal_ai_edge_gen2"))
-    assert bool(problems) is bool(told) and all(words in " ".join(problems) for words in told)
+    return list(config_problems(given, product="versal_ai_edge_gen2"))
 
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
@@ -85,21 +73,13 @@ def of_body(body: str) -> GraphFacts:
     return collect_facts(wrap_proto(model, path=Path("g.onnx")))
 
 
-@each_row(
-    ("region", "nodes", "leaks"),
-    ("Relu_a:Add_e", {0, 1, 2, 4}, False),
-    ("Conv_b,Sigmoid_c:Add_e", {1, 2, 4}, False),
-    ("Conv_b:Add_e", {1, 2, 4}, True),  # past c
-    ("Conv_b:Neg_d", {1, 3}, False),
-    ("Sigmoid_c:Neg_d", {1, 3}, True),  # nothing leads from c to d
-    ("Relu_a:Mul_g", {0, 6}, False),  # what is computed of constants alone is no way in
-)
-def test_a_region_is_closed_where_every_way_in_passes_a_start(region: str, nodes: set[int], leaks: bool) -> None:
+def region(question: str) -> list[str]:
+    """The nodes in a region of one graph; it is closed where every way in passes a start."""
     facts = of_body(
         "a = Relu (x) b = Conv (a, w) c = Sigmoid (a) d = Neg (b) e = Add (b, c) f = Abs (s) g = Mul (a, f)"
     )
-    (found,) = resolve_exclusions(facts, (), (region,)).regions
-    assert bool(found.leaks) is leaks and (leaks or found.nodes == nodes)
+    (found,) = resolve_exclusions(facts, (), (question,)).regions
+    return [f"leaks: {found.leaks}" if found.leaks else f"closed: {sorted(found.nodes)}"]
 
 
 def test_a_concat_that_takes_another_in_is_named_after_what_it_makes_too() -> None:
@@ -116,22 +96,13 @@ def test_a_normalization_goes_with_the_convolution_that_it_is_folded_into_and_wi
         assert resolve_exclusions(facts, ("Conv_a",), ()).indices == together
 
 
-@each_row(
-    ("body", "excluded", "types"),
-    # What passes values on follows what it reads; what quantizes takes a float value in.
-    (
-        "a = Conv (x, w) b = Relu (a) c = Identity (b) d = Conv (c, w)",
-        {0},
-        {"a": "float32", "b": "float32", "c": "int8", "d": "int8"},
-    ),
-    ("a = Conv (x, w) b = Relu (a)", (), {"a": "int8", "b": "int8"}),
-    ("a = Conv (x, w) b = Sigmoid (a)", {0}, {"a": "int8", "b": "int8"}),
-    # Of an input one reader that quantizes is enough.
-    ("a = Relu (x) b = Conv (x, w)", (), {"a": "int8", "b": "int8"}),
-    ("a = Relu (x) b = Conv (x, w)", {1}, {"a": "float32", "b": "float32"}),
-    # A value that is read in both forms is not spoken about.
-    ("a = Conv (x, w) b = Sigmoid (a) c = Relu (a)", {0}, {"a": None}),
-)
-def test_which_activations_stay_in_float(body: str, excluded: Any, types: dict[str, str | None]) -> None:
-    found = activation_types(of_body(body), excluded, "int8")
-    assert {name: found.get(name) for name in types} == types
+def types(question: str) -> list[str]:
+    """``EXCLUDED | BODY``: what passes values on follows what it reads, what quantizes takes a float value in."""
+    excluded, body = question.split(" | ")
+    made = activation_types(of_body(body), {int(index) for index in excluded.split(",") if index != "none"}, "int8")
+    return [f"{name} {kind}" for name, kind in sorted(made.items())]
+
+
+def test_what_the_rules_of_configurations_regions_and_types_say() -> None:
+    kinds = {"configuration": problems, "region": region, "types": types}
+    check_file(Path(__file__).with_name("rules.told"), lambda asked: kinds[asked.split()[0]](asked.split(" ", 1)[1]))
