@@ -66,13 +66,14 @@ def test_a_flood_of_one_failure_is_counted_to_the_last_line() -> None:
     "log",
     [
         b"\x1b[31m[ ERROR ]\x1b[0m Bitwidth \x1b[1mmust be\x1b[0m present\n",
+        "←[0;31m[ ERROR ]←[m Bitwidth [1mmust be[0m present\n".encode(),
         b" 1%\r 50%\r100%\rERROR - Bitwidth must be present\r\n",
         b"\xff\xfe\x80 broken bytes\nERROR - Bitwidth must be present \xc3\x28\n"[3:],
         "ERROR - Bitwidth must be present ✗\n".encode("utf-16"),
         b"ERROR - Bitwidth \x00must be present\n",
         b"x" * 3_000_000 + b" Bitwidth must be present " + b"y" * 3_000_000,
     ],
-    ids=["colours", "progress", "bad-utf8", "utf16", "nul", "one-line"],
+    ids=["colours", "pasted-colours", "progress", "bad-utf8", "utf16", "nul", "one-line"],
 )
 def test_dirty_logs(log: bytes) -> None:
     (cause,) = diagnose(io.BytesIO(log), known_errors()).causes

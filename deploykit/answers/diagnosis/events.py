@@ -81,6 +81,8 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
     above = next((text for text in reversed(line.before) if text.strip(" ^~")), "")
     if text.endswith("AssertionError"):  # the failed condition is in the line above
         text += above.partition("assert")[2]
+    if text[1:14] == "ield required":  # whose name is in the line above
+        text = f"{above} {text}"
     if text[:1].islower() and above.endswith(":") and level_of(above, catalog.forms)[0] == "warning":
         level = "warning"  # it continues a warning's sentence
     tool = speaker((text, *reversed(line.before)), catalog.tools) or Tool(id="")

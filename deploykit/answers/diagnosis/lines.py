@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 18  # a longer line is a dump; it is cut, so that memory stays bounded
 _LINES_OF_SCREEN = 600  # the most characters of a line that are shown
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_CURLY = re.compile(rb"\xe2\x80([\x98\x99\x9c\x9d])")
+_PASTED = re.compile(rb"\[\d\d?(?:;\d{1,3})*m")  # colours that lost their escape
 _SYSTEM = """\
 段错误=Segmentation fault
 核心已转储=core dumped
@@ -67,7 +67,19 @@ Aucun fichier ou dossier de ce type=No such file or directory
 Falha de segmentação=Segmentation fault
 Arquivo ou diretório inexistente=No such file or directory
 Violación de segmento=Segmentation fault
-No existe el archivo o el directorio=No such file or directory"""
+No existe el archivo o el directorio=No such file or directory
+←[m=
+←=
+‘='
+’='
+“="
+”="
+&lt;=<
+&gt;=>
+&quot;="
+&apos;='
+&#39;='
+&amp;=&"""
 _ENGLISH = dict(line.split("=") for line in _SYSTEM.splitlines())
 _LOCAL = re.compile("|".join(map(re.escape, _ENGLISH)))
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -107,9 +119,9 @@ def text_around(line: bytes, position: int, *, limit: int = _LINES_OF_SCREEN) ->
 def blocks(stream: IO[bytes]) -> Iterator[Block]:
     """Reads a stream to its end, in blocks whose new lines follow each other without a gap.
 
-    Colours and NUL bytes are dropped, curly quotation marks become plain ones, system messages in other languages
-    become English, UTF-16 with a byte order mark is transcoded. The last lines of a block are held back for the next
-    one, so that the lines after each line are known.
+    Colours and NUL bytes are dropped, curly quotation marks and entities of web pages become plain, system messages in
+    other languages become English, UTF-16 with a byte order mark is transcoded. The last lines of a block are held back
+    for the next one, so that the lines after each line are known.
     """
     held: list[bytes] = []  # lines kept as context, then lines that are held back
     start, first, size = 0, 1, 0
@@ -155,9 +167,9 @@ def _bytes(stream: IO[bytes]) -> Iterator[bytes]:
 def _clean(data: bytes) -> bytes:
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)
-    if b"\xe2\x80" in data:
-        data = _CURLY.sub(lambda curly: b"'" if curly[1] in b"\x98\x99" else b'"', data)
-    if not data.isascii():  # as text: an expression over bytes takes ten times as long if many bytes are not ASCII
+    data = _PASTED.sub(b"", data)
+    # As text: an expression over bytes takes ten times as long if many bytes are not ASCII.
+    if b"&" in data or not data.isascii():
         text = _LOCAL.sub(lambda said: _ENGLISH[said[0]], data.decode("utf-8", "surrogateescape"))
         data = text.encode("utf-8", "surrogateescape")
     return data.replace(b"\x00", b"")

@@ -23,7 +23,7 @@ FAILURES = (
     *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible"),
     *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned "),
     *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
-    *("sigbus", "o implementation found", "ssr ", "oops:", "bug: ", "rip: 0010:", "pc : ", "null pointer"),
+    *("sigbus", "o implementation found", "what():", "ssr ", "oops:", "bug: ", "rip: 0010:", "pc : ", "null pointer"),
 )
 """Parts of lines about a failure, in small letters; other such lines have a level at their start (``LEVELS``)."""
 
@@ -106,7 +106,7 @@ _FAILURE = re.compile(
     |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ (?:module|method)\ named\b|\bwas\ not\ true\b
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
     |\bcrash(?:ed|es|ing)?\b|make(?:\[\d+\])?:\ \*\*\*|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
-    |^lib\S+\.so!\w+::|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found
+    |^lib\S+\.so!\w+::|\bwhat\(\):|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found
     |\bOops:|\bBUG:\ |\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[
     |\bRIP:\ 0010:\w|\bpc\ :\ [a-z_.\w]+\+0x|\bnull\ pointer\ dereference|\bprotection\ fault""",
     re.IGNORECASE | re.VERBOSE,
