@@ -256,7 +256,9 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
 
 @rewrite("BatchNormalization", none="the graph has no BatchNormalization", ulps=64.0)
 def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
-    """Fold BatchNormalization, and an Add of a value per channel before it, into the layer in front of them.
+    """Fold BatchNormalization into the layer in front of it, weight encodings included.
+
+    An Add of a stored value per channel between them is folded too.
 
     A symmetric weight grid is carried exactly: a channel's scale is multiplied by the channel's factor.
 

@@ -110,7 +110,7 @@ def check_encodings_version(candidate: RouteCandidate) -> Finds:
         return
     given = "2.0.0" if draft.source.version.startswith("2.") else draft.source.version
     row = draft.sdk.feature(f"encodings-{given}", tool=route.tool)
-    if row is None or row.status not in (Status.UNSUPPORTED, Status.BROKEN):
+    if row is None or row.status is not Status.UNSUPPORTED:
         return
     written = candidate.version
     yield about_encodings(
