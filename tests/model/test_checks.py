@@ -144,6 +144,11 @@ def test_a_graph_of_too_many_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 load_model(tmp_path / "m.onnx")
     assert caught is not None
     check_whole(__file__, "too large", caught.value, tmp_path)
+    onnx.save(inside, tmp_path / "m.onnx")
+    for most, refused in ((2, False), (1, True)):
+        monkeypatch.setattr("deploykit.model.load.GRAPH_LIMIT", most)
+        with pytest.raises(InputError, match="more than 1 graphs inside of nodes") if refused else nullcontext():
+            load_model(tmp_path / "m.onnx")
 
 
 ENDED = (
