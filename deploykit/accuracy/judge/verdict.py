@@ -398,14 +398,14 @@ class Verdict(Published):
 
     @property
     def is_short(self) -> bool:
-        """True where a number misses its limit, or less than ``_MOST`` is kept and chance is not to blame.
+        """True where a limit is missed, values are not finite, or less than ``_MOST`` is kept and not by chance.
 
         Of values, one less their relative error counts as the kept share.
         """
         told = [n for n in self.numbers if n.passes and not n.limit.unit and not n.is_open]
         kept = [n.value for n in told if n.limit.at_least]
         kept += [1 - n.value for n in told if n.limit.measure is Measure.ERROR]
-        return bool(self.failures) or min(kept, default=1.0) < _MOST
+        return bool(self.failures or self.oddities) or min(kept, default=1.0) < _MOST
 
     @property
     def loses(self) -> bool:
