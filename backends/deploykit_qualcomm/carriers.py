@@ -275,6 +275,7 @@ def compiles_for_any_chip(wheel: Wheel) -> bool:
     return any(host.machine == "x86-64" for host in wheel.host)
 
 
+@cache
 def carrier_for(runtime: str) -> Wheel | None:
     """The newest wheel whose binaries that release loads, None if every wheel is newer.
 

@@ -172,8 +172,9 @@ def free_memory(root: Path = Path("/")) -> int:
     for path in re.findall(r"^0::(.*)", _text(root / "proc/self/cgroup"), re.MULTILINE):
         here = top / path.lstrip("/")
         for group in (here, *here.parents):
-            most, taken = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
-            if group.is_relative_to(top) and most.isdigit() and taken.isdigit():
+            most = _text(group / "memory.max").strip()  # most groups have no limit: then nothing more is read
+            taken = _text(group / "memory.current").strip() if most.isdigit() else ""
+            if group.is_relative_to(top) and taken.isdigit():
                 # File caches count as free, since the kernel releases them first.
                 cached = re.findall(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.MULTILINE)
                 known.append(int(most) - int(taken) + sum(map(int, cached)))

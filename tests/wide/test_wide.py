@@ -20,7 +20,6 @@ import shlex
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
-from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -121,7 +120,7 @@ def of_model(header: str, known: Set[str], ways: Mapping[str, str]) -> Iterator[
     for name, question in questions().items():
         if name in known or name not in transform_names():
             try:
-                told = "; ".join(question(deepcopy(asked)))
+                told = "; ".join(question(asked))
             except Exception as error:
                 told = type(error).__name__
             sums += [] if told.startswith("no") or not told else [name + cut(told)]
