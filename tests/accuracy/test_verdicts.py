@@ -556,6 +556,16 @@ def test_tasks_and_what_cannot_be_judged() -> None:
     check_told(HERE / "tasks.told", told)
 
 
+def test_a_letter_that_the_encodings_lose_is_lost_once_with_its_text() -> None:
+    """What varies of it is gone from its slice besides, in a text that is counted already."""
+    rows = [[0, letter, 0, letter + 1, 0, 0] for letter in range(1, 25)]
+    facts, read = _one("Softmax", (1, 6, 30), axis=-1), [[0, 28, 0, 29, 0, 0] if row[1] < 4 else row for row in rows]
+    lost = _judged(facts, _texts(rows), _texts(read))
+    assert lost.right is False and lost.beside(lost).right is True
+    dead = _judged(facts, _texts([[0] * 6] * 12 + rows), _texts([[0] * 6] * 12 + [[0] * 6] * 24))
+    assert dead.beside(dead).right is False
+
+
 @each_row(("kept", "of", "said"), (97, 100, True), (98, 100, False), (19, 20, False), (1, 2, True))
 def test_what_is_short_of_98_in_100_asks_for_a_wider_type_and_passes_it_on(kept: int, of: int, said: bool) -> None:
     """One of twenty may be chance, and changes no layer; a wider type is looked for in any case."""

@@ -2,12 +2,14 @@
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from deploykit.accuracy.judge.verdict import Context, Measure, Verdict
 from deploykit.accuracy.samples.gathering import InputSource, Samples, gather
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate import sessions
@@ -26,6 +28,8 @@ from deploykit.model.load import wrap_proto
 from deploykit.rewrites import SAFE_REWRITES
 from sample_models.finished_detectors import DETECTORS, count_kept, scenes
 from sample_models.min_max import min_max_encodings
+from tables import each_row
+from text_models import text_model
 
 INTEGERS = MixedSupport(kinds=frozenset({"integer"}))
 COUNT = 12
@@ -154,3 +158,22 @@ def test_no_float16_is_needed(mixed: bool, found_ways: Any) -> None:
 pytest.importorskip("onnxruntime_qnn")
 
 SEEN, FRESH = 32, 24
+
+
+@each_row(
+    ("kept", "noted", "says"), (8, False, "keep it"), (7, True, "keep more, simulated: 7 of 8"), (7, False, "no wider")
+)
+def test_what_keeps_more_is_named_where_the_last_may_be_lost_by_chance(kept: int, noted: bool, says: str) -> None:
+    def read(of: int, note: str = "") -> Verdict:
+        words = f"{of} of 8 texts equal"
+        number = Context(label="given", count=8).number(
+            "y", "scores", Measure.TEXT, of / 8, items=8, words=words, note=note
+        )
+        return Verdict(right=number.passes is not False, numbers=(number,), overall_db=float(of))
+
+    model = text_model("float[1,2] x", "y = Relu(x)")
+    encodings = min_max_encodings(model, [{"x": np.ones((1, 2), np.float32)}])
+    judge = SimpleNamespace(feeds=[], compare=lambda outputs: read(kept, "decibels decide" * noted))
+    samples = SimpleNamespace(label=Label.GIVEN)
+    given: Any = SimpleNamespace(samples=samples, judge=judge, reference=read(6), encodings=encodings, model=model)
+    assert says in WayInputs.wider(given, has_float16=True)

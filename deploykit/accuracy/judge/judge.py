@@ -41,6 +41,7 @@ __all__ = ["Judge", "judge_outputs", "outputs_of"]
 
 # dB. Noise is a tenth of the signal here: a single decision that differs is then no sign of a fault.
 _CLEAN_DB = 20.0
+_DECIDES = "the task's own measure decides"
 _UNVARIED = "not judged: no signal, the reference hardly varies"
 # How far a sum of shares may be from 1: each share is rounded to 8 bits.
 _NEARLY = 0.02
@@ -231,10 +232,10 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     # Without a Softmax nobody says that the values are classes: then decibels decide as well.
     told = bool(measured) and not too_few and not context.same_graph and piece.kind is not OutputKind.LOGITS
     asked = context.thresholds is not None and context.thresholds.min_sqnr is not None
-    yield number(Measure.SQNR, db, note="the task's own measure decides" if told and not asked else "")
+    yield number(Measure.SQNR, db, note=_DECIDES if told and not asked else "")
     # With one decision per sample, a sample in which it falls otherwise is counted already, and so is its class.
     counted = told and piece.task in (Task.CLASSES, Task.DECISIONS) and measured[0].items == len(pairs)
-    note = "the task's own measure decides" if counted else ""
+    note = _DECIDES if counted else ""
     # One score of 0.7 among scores of 0.01 is nearly all of the signal: losing it does not show that all are scaled.
     power = np.square(values, dtype=np.float64)  # float32 holds none of what is beyond 1e19
     yield number(Measure.GAIN, measures.gain_error(pairs), note=note if power.max() > 0.9 * power.sum() else "")
@@ -247,6 +248,8 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     axes = 1 if areas else None
     worst = None if piece.task is Task.EMBEDDING else measures.worst_slice(pairs, tolerance=tolerance, axes=axes)
     if worst is not None:
+        # A letter that is misread once is half of what varies in its slice: texts that differ are counted already.
+        note = _DECIDES if told and piece.task is Task.TEXT and measured[0].lost else note
         lost = number(Measure.SLICE, worst[0], where=worst[1], note=note)
         # Values that hardly differ between samples, such as scores of much the same sounds, cannot show a loss.
         amounts = any(n.limit.measure is Measure.ERROR for n in measured)
