@@ -228,7 +228,7 @@ class _Collector:
         self._take_lines(block, keys)
         if self.seen.overlooked and self._suspect[:-1].any():
             self._seek(trouble=False)  # they are not needed any more, and a flood of them takes the most time
-        self.seen.lines = block.number(block.stop) - 1
+        self.seen.lines = block.last
         self.seen.size += block.size
         self._last = [line[-_REACH:] for line in block.lines[-_TAIL_LINES:]]
 
@@ -335,7 +335,7 @@ class _Collector:
         form.sightings = tuple(self._take_errors(block, index, form, hits))
 
     def _take_marks(self, block: Block, index: int, form: _Form) -> None:
-        number, line = block.number(index), block.lines[index]
+        number, line = block.numbers[index], block.lines[index]
         for anchor, position in self._places(line, form):
             targets = self._targets[anchor]
             for tool in targets.began:
@@ -381,7 +381,7 @@ class _Collector:
             self.seen.overlooked |= trouble == "failure"
             return None
         known = self.seen.error_lines[key] = ErrorLine(
-            line=block.number(index), text=text, before=block.before(index), trouble=trouble, count=0
+            line=block.numbers[index], text=text, before=block.before(index), trouble=trouble, count=0
         )
         return known
 
@@ -404,7 +404,7 @@ class _Collector:
                 sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))
                 sighting.strengths.add(strength)
                 sighting.fields = kept | sighting.fields
-                number = block.number(index)
+                number = block.numbers[index]
                 known = sighting.hits.get(number)
                 if len(sighting.hits) < _MOST_HITS and (known is None or known.words < len(text)):
                     after = _until_next(block, index, hits) if self._reads < _MANY_READS else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
+from itertools import chain, pairwise
 from typing import IO
 
 from msgspec import Struct
@@ -14,8 +15,7 @@ __all__ = ["CONTEXT_LINES", "Block", "blocks", "text_around"]
 CONTEXT_LINES = 16
 """How many lines around a line are looked at together."""
 
-_CHUNK = 1 << 20
-_LONGEST_LINE = 1 << 18  # a longer line is a dump; it is cut, so that memory stays bounded
+_CHUNK = 1 << 20  # a longer line is a dump; it is cut, so that memory stays bounded
 _LINES_OF_SCREEN = 600  # the most characters of a line that are shown
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _PASTED = re.compile(rb"\[\d\d?(?:;\d{1,3})*m")  # colours that lost their escape
@@ -79,24 +79,46 @@ No existe el archivo o el directorio=No such file or directory
 &quot;="
 &apos;='
 &#39;='
+&#x27;='
+&#x2F;=/
 &amp;=&"""
 _ENGLISH = dict(line.split("=") for line in _SYSTEM.splitlines())
 _LOCAL = re.compile("|".join(map(re.escape, _ENGLISH)))
+# Not the begin of a folder's name in a path of Windows; a literal comes first, as the search is fast then.
+_ESCAPED = re.compile(rb"\\(?<!\\\\)(?:[rnt](?![a-z])|t(?=at ))")
+_CARRIER = re.compile(
+    rb'\{(?:"\w+": ?"[^"\\]*", ?)*"(?:msg|message|log|text)": ?"|'
+    rb"(?:[\d:.,TZ+-]+[ T|]+){0,3}(?:##\[\w+\]|(?:- )?(?:[\w.-]+ +- +)?[\[(]?(?:INFO|DEBUG|NOTICE|WARN(?:ING)?)[\])]?"
+    rb"(?:[ :-]+(?:[\w.-]+ ?:(?: |(?<=root:)))?)|(?:\d+ +){2}[VDIW] [^:\n]{1,40}: "
+    rb"|[VDIW]/[^:\n]{1,40}\( *\d+\): |\d+-\d+ +\S+ +[\w.]+ +[VDIW] {1,2})"
+)
+_OF_ANOTHER = re.compile(
+    rb"\n *(?:Traceback \(|File \"|at \w|#\d|[A-Z]\w*(?:Error|Exception)\b|\W{0,3}(?:E|ERROR|FATAL|WARNING)\b"
+    rb"|[EF]\d{4}|Segm)|\n[ \t]{2,}\S|<[EWI]> |\[[EWF]:|\.c\w*:\d+"
+)
+_BEGINS = re.compile(
+    rb"\W\n[A-Z]|.?\n"
+    rb"(?:\W{0,3}(?:\d{1,4}[-:/.]\d\d|\d+\.\d+ms|[A-Z]{4,}\b|[EWIF]\d{4}|File \"|at |#\d|[\w.]*(?:Error|Exception)\b"
+    rb"|(?:error|warning|fatal|info|note|failed)\b|Traceback|[EWID][ /])|[\[<{*>=|+-]|$)"
+)
+_NEVER = re.compile(rb"(?!)")
+_MOST_WRAPPED = 2000
+_SCREENS = (80, 100, 120, 132)
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
 class Block(Struct, frozen=True, kw_only=True):
-    """Lines of a log; ``lines[start:stop]`` are new. ``first`` is the line number of the first new one."""
+    """Lines of a log, each with its number, counted from 1 by newline characters, as editors do.
+
+    ``lines[start:stop]`` are new; ``last`` is the number of the last line that was read.
+    """
 
     lines: list[bytes]
+    numbers: list[int]
     start: int
     stop: int
-    first: int
     size: int
-
-    def number(self, index: int) -> int:
-        """The number of a line in the log, counted from 1 by newline characters, as editors do."""
-        return self.first + index - self.start
+    last: int
 
     def before(self, index: int) -> tuple[str, ...]:
         """The texts of the lines above one; for a crash of Python, whose
@@ -124,34 +146,60 @@ def blocks(stream: IO[bytes]) -> Iterator[Block]:
     for the next one, so that the lines after each line are known.
     """
     held: list[bytes] = []  # lines kept as context, then lines that are held back
+    numbers: list[int] = []
     start, first, size = 0, 1, 0
     for data in _whole_lines(stream):
         fresh = data.replace(b"\r\n", b"\n").split(b"\n")
         if data.endswith(b"\n"):
             fresh.pop()
-        held += fresh
+        after = first + len(fresh)
+        if b"\0" in data or len(fresh) < _MOST_WRAPPED:
+            parts = [(number, part) for number, line in enumerate(fresh, first) for part in line.split(b"\0")]
+            for number, line in _rejoined(parts):
+                numbers.append(number)
+                held.append(line)
+        else:
+            numbers += range(first, after)
+            held += fresh
+        first = after
         size += len(data)
         stop = max(start, len(held) - CONTEXT_LINES)
         if stop > start:
-            yield Block(lines=held, start=start, stop=stop, first=first, size=size)
-            first += stop - start
+            yield Block(lines=held, numbers=numbers, start=start, stop=stop, size=size, last=first - 1)
             keep = max(0, stop - CONTEXT_LINES)
-            held, start, size = held[keep:], stop - keep, 0
+            held, numbers, start, size = held[keep:], numbers[keep:], stop - keep, 0
     if len(held) > start:
-        yield Block(lines=held, start=start, stop=len(held), first=first, size=size)
+        yield Block(lines=held, numbers=numbers, start=start, stop=len(held), size=size, last=first - 1)
+
+
+def _rejoined(pairs: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Lines of a short log that a terminal wrapped, put together again: each too full for the next one's first word."""
+    width = max((len(line) for _, line in pairs), default=0)
+    near = [len(line) for _, line in pairs if len(line) * 4 > width * 3]
+    if not 60 < width < 140:
+        return pairs
+    hard = near.count(width) * 2 >= len(near) > (width not in _SCREENS)
+    joined, gap = pairs[:1], b"" if hard else b" "
+    for (_, last), (number, line) in pairwise(pairs):
+        fits = len(last) < width if hard else len(last) + len(line.split(b" ")[0]) < width or b" " not in last
+        if fits or line[:2] == last[:2] or _BEGINS.match((gap or last[-1:]) + b"\n" + line):
+            joined.append((number, line))
+        else:
+            joined[-1] = (joined[-1][0], joined[-1][1] + gap + line)
+    return joined
 
 
 def _whole_lines(stream: IO[bytes]) -> Iterator[bytes]:
     """Yields cleaned pieces that end with a line; a line without an end is cut, so that memory stays bounded."""
-    rest = b""
-    for chunk in _bytes(stream):
+    rest, carrier = b"", None
+    for chunk in chain(_bytes(stream), [b""]):
         rest += chunk
-        cut = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _LONGEST_LINE else 0)
-        if cut:
-            yield _clean(rest[:cut])
+        if rest and (not chunk or len(rest) >= _CHUNK):
+            cut = (chunk and rest.rfind(b"\n") + 1) or len(rest)
+            data = _clean(rest[:cut])
+            carrier = carrier or _carrier(data)
+            yield carrier.sub(b"", data)
             rest = rest[cut:]
-    if rest:
-        yield _clean(rest)
 
 
 def _bytes(stream: IO[bytes]) -> Iterator[bytes]:
@@ -164,6 +212,21 @@ def _bytes(stream: IO[bytes]) -> Iterator[bytes]:
         chunk = stream.read(_CHUNK)
 
 
+def _carrier(data: bytes) -> re.Pattern[bytes]:
+    """What a program that passes on another's lines puts before each: its time, its level, its name.
+
+    It finds nothing if the lines differ, or if nothing after it shows that they are another's.
+    """
+    lines = [line for line in data.splitlines() if line.strip()]
+    begin = _CARRIER.match(lines[0]) if lines else None
+    if begin:
+        found = re.compile(b"(?m)^" + re.sub(rb"\d+", rb"\\d+", re.escape(begin[0].rstrip())) + b" ?")
+        calm = len(lines) > 2 and b"W" not in begin[0]
+        if all(map(found.match, lines)) and (calm or _OF_ANOTHER.search(found.sub(b"", b"\n" + b"\n".join(lines)))):
+            return found
+    return _NEVER
+
+
 def _clean(data: bytes) -> bytes:
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)
@@ -172,4 +235,4 @@ def _clean(data: bytes) -> bytes:
     if b"&" in data or not data.isascii():
         text = _LOCAL.sub(lambda said: _ENGLISH[said[0]], data.decode("utf-8", "surrogateescape"))
         data = text.encode("utf-8", "surrogateescape")
-    return data.replace(b"\x00", b"")
+    return _ESCAPED.sub(b"\0", data.replace(b"\x00", b"").replace(b'\\"', b'"'))
