@@ -562,6 +562,13 @@ def test_a_letter_that_the_encodings_lose_is_lost_once_with_its_text() -> None:
     facts, read = _one("Softmax", (1, 6, 30), axis=-1), [[0, 28, 0, 29, 0, 0] if row[1] < 4 else row for row in rows]
     lost = _judged(facts, _texts(rows), _texts(read))
     assert lost.right is False and lost.beside(lost).right is True
+    spread = np.random.default_rng(1).normal(0, 0.1, (2, 24, 1, 6)).astype(np.float32)
+    one, two = ([*np.stack(_texts(rows))] for _ in range(2))
+    for side, noise in zip((one, two), spread, strict=True):
+        for line, more in zip(side, noise, strict=True):
+            line[..., 27] += more
+    assert _judged(facts, one, two).right is True, "a letter that no text has"
+    assert _judged(facts, one[:1] * 4, two[:1] * 4).right is False, "one text shows nothing"
     dead = _judged(facts, _texts([[0] * 6] * 12 + rows), _texts([[0] * 6] * 12 + [[0] * 6] * 24))
     assert dead.beside(dead).right is False
 

@@ -248,8 +248,9 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     axes = 1 if areas else None
     worst = None if piece.task is Task.EMBEDDING else measures.worst_slice(pairs, tolerance=tolerance, axes=axes)
     if worst is not None:
-        # A letter that is misread once is half of what varies in its slice: texts that differ are counted already.
-        note = _DECIDES if told and piece.task is Task.TEXT and measured[0].lost else note
+        # A letter is counted in its texts, where these are not all one: misread once, half of its slice is gone.
+        texts = {one.argmax(piece.class_axis).tobytes() for one, _ in pairs if piece.task is Task.TEXT}
+        note = _DECIDES if told and len(texts) > 1 else note
         lost = number(Measure.SLICE, worst[0], where=worst[1], note=note)
         # Values that hardly differ between samples, such as scores of much the same sounds, cannot show a loss.
         amounts = any(n.limit.measure is Measure.ERROR for n in measured)
