@@ -26,6 +26,7 @@ from deploykit.accuracy.search.output_losses import GoalMeter
 from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType, fewest_wider
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
+from deploykit.accuracy.simulate.quantizers import is_simulated
 from deploykit.accuracy.simulate.simulation import Simulator, without_rounding
 from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import load_backends
@@ -380,7 +381,12 @@ def _widened(made: Made, tell: Tell) -> Made:
 
 
 def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **changes: str) -> Made:
-    """Writes other encodings to a file beside the quantizer's, and measures them anew."""
+    """Writes other encodings to a file beside the quantizer's, and measures them anew.
+
+    Not those of int32 biases: their scale is that of the input times the weight's, and follows from what was changed.
+    """
+    kept = {entry.name for entry in encodings if is_simulated(entry.value)}
+    encodings = encodings.only(kept | encodings.float_tensors)
     text = convert(encodings, "1.0.0", layouts=layouts(facts)).text
     path = made.ran.folder / f"raised-{sha256(text.encode()).hexdigest()[:16]}.encodings"
     path.write_text(text, "utf-8")
