@@ -14,26 +14,28 @@ __all__ = ["DOUBTS", "FAILURES", "LEVELS", "SOURCE", "TOLD", "Trouble", "trouble
 Trouble = Literal["failure", "doubt"]
 """``failure``: a step, a load or a process failed. ``doubt``: a warning that a successful tool may print as well."""
 
-_FAILURES = (
-    "rror|fail|xception|raceback|atal|anic|bort|dumped| fault|faulting|illed|illegal|annot|an't|an not |ould not|"
-    "ouldn't|nable to|undefined|ot found|o such |enied|efused|ritical|imed out|imeout|ssert|terminate called|"
-    "violation|not selected|<e> |ot implemented|otimplemented|not_implemented|of memory|of_memory|bad_alloc|"
-    "bad alloc|not recognized|does not |did not |doesn't|didn't|orrupt|err |err!|err]|nhandled|egmentation|"
-    "nsupport |ot support:|o module|o method|o compatible|not true|ot registered|return code|exit code|"
-    "exit status|exited with|returned |rash|by signal |0 pc |: *** |.dll!|.so!|# c  [|sigsegv|sigabrt|sigill|"
-    "sigbus|o implementation found|what():|ssr |oops:|bug: |rip: 0010:|pc : |null pointer"
+FAILURES = (
+    *("rror", "fail", "xception", "raceback", "atal", "anic", "bort", "dumped", " fault", "faulting", "illed"),
+    *("illegal", "annot", "an't", "an not ", "ould not", "ouldn't", "nable to", "undefined", "ot found", "o such "),
+    *("enied", "efused", "ritical", "imed out", "imeout", "ssert", "terminate called", "violation", "not selected"),
+    *("<e> ", "ot implemented", "otimplemented", "not_implemented", "of memory", "of_memory", "bad_alloc"),
+    *("bad alloc", "not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "err ", "err!", "err]"),
+    *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible"),
+    *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned "),
+    *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
+    *("sigbus", "o implementation found", "what():", "ssr ", "oops:", "bug: ", "rip: 0010:", "pc : ", "null pointer"),
 )
-FAILURES = tuple(_FAILURES.split("|"))
 """Parts of lines about a failure, in small letters; other such lines have a level at their start (``LEVELS``)."""
 
-_DOUBTS = (
-    "warn|nvalid|upported|issing|ismatch|is-match|alling back|allback|alls back|gnor|ncompatible|eprecated| nan|"
-    "nan |=nan|[nan|nan,|not exist|nrecogni|nknown|xceed|too large|too small|too old|too new|higher than|ust be |"
-    "equire|xpect|onflict|nsufficient|ot enough|ndeclared|in use|busy|0 devices|0 nodes|is not |are not |"
-    "was not |multiple times|_lost|+ size|broadcast|road cast|used more than once|is gated|nder development|"
-    "ot executable|only support|not support|dynamic shape|devices found|nused arg"
+DOUBTS = (
+    *("warn", "nvalid", "upported", "issing", "ismatch", "is-match", "alling back", "allback", "alls back"),
+    *("gnor", "ncompatible", "eprecated", " nan", "nan ", "=nan", "[nan", "nan,", "not exist", "nrecogni", "nknown"),
+    *("xceed", "too large", "too small", "too old", "too new", "higher than", "ust be ", "equire", "xpect", "onflict"),
+    *("nsufficient", "ot enough", "ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not "),
+    *("was not ", "multiple times", "_lost", "+ size", "broadcast", "road cast", "used more than once", "is gated"),
+    *("nder development", "ot executable", "only support", "not support", "dynamic shape", "devices found"),
+    "nused arg",
 )
-DOUBTS = tuple(_DOUBTS.split("|"))
 """Parts of lines about a doubt only, in small letters."""
 
 LEVELS = re.compile(
