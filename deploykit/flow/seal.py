@@ -12,7 +12,7 @@ import onnx
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.domains import encoded_range
-from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
+from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, record, record_expected
 from deploykit.backend.backend import BytesFile, Execution, Instead, SharedWork, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
@@ -205,6 +205,11 @@ def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Json | None:
     # A backend may have written samples in its own form: these stay.
     if data is not None and RECORDED_FILE not in writer.records:
         writer.add([BytesFile(RECORDED_FILE, data)])
+    # What the float model gives for them: a packaged model with encodings is judged by it, not by itself.
+    judge = decision.chosen.explored.judge
+    if data is not None and judge is not None and any(path.startswith("encodings/") for path in writer.records):
+        expected = record_expected(judge.feeds, {"float": judge.reference}, samples.label)
+        writer.add([BytesFile(EXPECTED_FILE, expected)] if expected else [])
     return told
 
 

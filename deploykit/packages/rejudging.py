@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial, reduce
 from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
@@ -24,7 +25,7 @@ from deploykit.encodings.cut import chain_models
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError
-from deploykit.findings.records import Arrays, Feeds, Json, Record
+from deploykit.findings.records import Arrays, Feeds, Json, Record, replace
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
@@ -49,8 +50,8 @@ class _Piece(Record, eq=False):
 class PackageJudge(Record, eq=False):
     """What the outputs of a package are compared with, and on which samples, wherever they were computed.
 
-    ``alone`` are the encodings of a package with one model, ``verdict`` the result of simulating them. ``emulated`` are
-    the emulator's outputs for these samples that the package holds. Each is None if there is none.
+    ``alone`` are the encodings of a package with one model. ``emulated`` are the emulator's outputs for these samples
+    that the package holds. Each is None if there is none.
     """
 
     pieces: tuple[_Piece, ...]
@@ -61,13 +62,11 @@ class PackageJudge(Record, eq=False):
     compare: Callable[[Feeds], Verdict]
     quantization: Verdict | None
     alone: EncodingSet | None
-    verdict: Verdict | None
     emulated: Feeds | None
 
     def judged(self, outputs: Feeds) -> Verdict:
         """Return the verdict on the outputs of each sample, compared with the loss by the given encodings."""
-        verdict = settled(self.compare(outputs), self.samples.label)
-        return verdict.beside(self.quantization or self.verdict)
+        return settled(self.compare(outputs), self.samples.label).beside(self.quantization)
 
     def right(self, verdict: Verdict, where: str) -> Correctness:
         """Convert a verdict into the correctness of the package; made-up samples judge nothing."""
@@ -92,8 +91,8 @@ def judge_of(
     """Make the judge of a package, on the samples in it or on ``data``. Raises DeploykitError.
 
     ``status`` is that of the manifest, with the loss by the given encodings when the package was made. The reference is
-    the float model: the package's model if encodings are beside it, else the recorded float outputs; without either the
-    packaged model is its own reference. ``thresholds`` of None are the usual limits.
+    the float model: its recorded outputs, else the package's model, whose encodings are beside it or which is its own
+    reference. ``thresholds`` of None are the usual limits.
     """
     found = []
     for path in sorted((package / "model").glob("*.onnx")):
@@ -108,27 +107,41 @@ def judge_of(
     facts = collect_facts(wrap_proto(whole, path=package / "model"))  # the models of a package may not fit each other
     entries = {entry.name: entry for piece in pieces for entry in piece.encodings or ()}
     encodings = EncodingSet(version="", entries=entries)
-    samples, recorded = None, package / RECORDED_FILE
+    gathered, samples, recorded = partial(gather, whole, facts, encodings=encodings), None, package / RECORDED_FILE
     if data is not None:
-        samples = gather(whole, facts, calibration=data, encodings=encodings, most=_MOST_GIVEN)
+        samples = gathered(calibration=data, most=_MOST_GIVEN)
     with suppress(DeploykitError):  # samples that lack an input are useless; derived ones may work
         if samples is None and recorded.is_file():
-            samples = gather(whole, facts, recorded=recorded, encodings=encodings)
-    samples = samples or gather(whole, facts, encodings=encodings)
+            samples = gathered(recorded=recorded)
+    samples = samples or gathered()
     feeds: Feeds = samples.varied
-    lost, verdict = _recorded_loss(status), None
+    lost = _recorded_loss(status)
     alone = pieces[0].encodings if len(pieces) == 1 else None
     kept = package / EXPECTED_FILE
     expected = read_expected(kept, feeds) if kept.is_file() else {}
     reference, names = expected.get("float", []), {item.name for item in whole.graph.output}
-    compare: Callable[[Feeds], Verdict]
-    if alone is not None and samples.may_judge:
-        judge, verdict = fit_judge(whole, facts, alone, samples, thresholds)
-        feeds, compare = judge.feeds, judge.compare
-    elif reference and all(names <= one.keys() for one in reference):
+    if reference and all(names <= one.keys() for one in reference):
         # Without quantization the float graph itself was packaged, so stricter limits apply.
         context = Context(samples.label, thresholds=thresholds, same_graph=lost is None)
-        compare = partial(judge_outputs, facts, context, reference, feeds=feeds)
+
+        def compare(outputs: Feeds) -> Verdict:
+            verdict = judge_outputs(facts, context, reference, outputs, feeds)
+            # What counts is read from the packaged graph: another one may give, say, no detections to count.
+            counted = {(number.output, number.limit.measure) for number in verdict.numbers}
+            for number in lost.numbers if lost else ():
+                if number.words and (number.output, number.limit.measure) not in counted:
+                    given = zip(Session(whole).runs(feeds), reference, strict=True)
+                    pairs = ((one[name], two[name]) for one, two in given for name in names)
+                    if all(np.allclose(a, b, 1e-2, 1e-4 * np.abs(b).max(), equal_nan=True) for a, b in pairs):
+                        break
+                    words = f"the packaged model computes something else, in float too; {number.words} when it was made"
+                    numbers = replace(number, value=np.nan, items=0, words=words), *verdict.numbers
+                    return replace(verdict, right=False, numbers=numbers)
+            return verdict
+
+    elif alone is not None and samples.may_judge:
+        judge, _ = fit_judge(whole, facts, alone, samples, thresholds)
+        feeds, compare = judge.feeds, judge.compare
     else:
         shape: Json = {}
         if not entries:  # the same graph is judged that was packaged, so stricter limits apply
@@ -145,7 +158,6 @@ def judge_of(
         compare=compare,
         quantization=lost,
         alone=alone,
-        verdict=verdict,
         emulated=expected.get("emulator"),
     )
 
@@ -186,10 +198,7 @@ def rejudge(package: Path, status: Json) -> tuple[Check, Correctness] | None:
         if not judge.samples.may_judge:
             check = Check("numerics", ok=True, detail=f"{names}: not judged, {on}")
             return check, Correctness(why=f"the inputs are made up, {on}")
-        if judge.verdict is not None:
-            verdict = judge.verdict.beside(judge.quantization)
-        else:
-            verdict = judge.judged(run_chain((piece.opened() for piece in judge.pieces), judge.feeds))
+        verdict = judge.judged(run_chain((piece.opened() for piece in judge.pieces), judge.feeds))
         right = judge.right(verdict, "simulated")
         shown = verdict.failures[:3] or tuple(n for n in verdict.numbers if n.passes)[:3]
         words = "; ".join([*([verdict.cost] if verdict.cost else []), *(n.loss for n in shown)])

@@ -24,6 +24,7 @@ from deploykit.packages.manifests import sealed
 from deploykit.packages.writing import PackageWriter
 from sample_models.cell_detectors import cell_detector, cell_pictures
 from sample_models.min_max import min_max_encodings
+from tables import each_row
 
 CONTENT = b"weights" * 100
 
@@ -128,7 +129,7 @@ def _half_seen(name: str, entry: Entry) -> Entry:
 def _seal(package: Path, path: Path) -> None:
     manifest = json.loads((package / "manifest.json").read_text("utf-8"))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    manifest["files"]["encodings/model.json"] |= {"sha256": digest, "bytes": path.stat().st_size}
+    manifest["files"][path.relative_to(package).as_posix()] |= {"sha256": digest, "bytes": path.stat().st_size}
     (package / "manifest.json").write_text(sealed(manifest)[0], "utf-8")
 
 
@@ -167,6 +168,33 @@ def test_wrong_encodings_are_a_no(
         assert report.status.right.state == "no" and lost in report.status.right.why.partition("(")[0]
     else:
         assert not report.status.intact and report.status.right.state == "not judged"
+
+
+@each_row(
+    ("name", "operator", "second", "measure", "why"),
+    ("boxes", "Add", 20.0, "kept", "boxes lie 19.5 pixels off"),
+    ("scores", "Mul", 0.5, "kept", "37 of 37 detections kept at score 0.25, 132 new"),
+    ("scores", "Sub", 0.5, "text", "the packaged model computes something else, in float too; 112 of 112 detections"),
+    ("boxes", "Add", 0.0, "text", "112 of 112 detections kept at score 0.25, 0 new; the encodings by themselves"),
+)
+def test_another_model_in_the_package_is_a_no(
+    name: str, operator: str, second: float, measure: str, why: str, package: Path, tmp_path: Path
+) -> None:
+    """It is held against what the given model found, even where its graph shows nothing of that kind any more."""
+    copy = shutil.copytree(package, tmp_path / "copy")
+    path = copy / "model" / "model.onnx"
+    model = onnx.load(path)
+    (maker,) = (node for node in model.graph.node if name in node.output)
+    maker.output[0] = "inner"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(second, np.float32), "second"))
+    model.graph.node.append(onnx.helper.make_node(operator, ["inner", "second"], [name]))
+    onnx.save(model, path)
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    manifest["status"]["numbers"][0]["measure"] = measure
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    _seal(copy, path)
+    report = deploykit.verify(copy, numerics=True)
+    assert report.ok is (not second) and report.status.right.why.startswith(why)
 
 
 def test_the_report_of_a_wrong_package_looks_like_no_other(package: Path, tmp_path: Path) -> None:
