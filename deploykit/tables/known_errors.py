@@ -46,7 +46,8 @@ class KnownError(Record):
     warnings; ``weak`` count only in a log written by one of ``tools``. Lines that contain one of ``unless`` are
     ignored. A cause without patterns has a ``symptom``: it can be looked up but is never found in a log. ``codes`` are
     decimal. ``late``: it may follow from the failure of an earlier step. ``cause``, ``workaround`` and ``way_out`` may
-    use captured parts. ``read`` is the date on which the sources were read.
+    use captured parts. ``read`` is the date on which the sources were read. ``events`` find the cause in any words:
+    regular expressions for the kind of failure, the tool and what the line names, with blanks between them.
     """
 
     id: str
@@ -60,6 +61,7 @@ class KnownError(Record):
     mild: Names = ()
     weak: Names = ()
     unless: Names = ()
+    events: Names = ()
     root: Root = "cause"
     stage: str = ""
     severity: Severity = Severity.ERROR
@@ -91,7 +93,7 @@ class KnownError(Record):
         told = {
             key: value
             for key, value in to_builtins(self).items()
-            if key not in ("general", "follows", "mild", "unless", "late")
+            if key not in ("general", "follows", "mild", "unless", "late", "events")
         }
         return {**told, "match": list(self.patterns), "weak": bool(self.weak)}
 

@@ -69,6 +69,7 @@ def issues() -> list[Block]:
 
 
 ISSUES = issues()
+STRENGTHS = ("match", "weak", "general", "follows", "mild")
 NEAR: dict[str, list[str]] = defaultdict(list)
 for name, line in pairs("near.txt"):
     NEAR[name].append(line)
@@ -172,6 +173,21 @@ def test_a_line_that_says_enough_by_its_form_gets_its_kind(part: int) -> None:
         for kind, text in KINDS[part::3]
     }
     assert {key: got for key, got in found.items() if not got or got[0].partition("/")[2] != key[0]} == {}
+
+
+def test_an_event_is_a_kind_of_failure_and_its_cause_needs_no_part_of_the_line() -> None:
+    def wrong(row: KnownError, text: str) -> bool:
+        told = row.cause + row.workaround + row.way_out
+        return text.partition(" ")[0] not in kinds or not re.compile(text) or "{" in told
+
+    kinds = {kind.id for kind in EVERY.kinds}
+    assert [(row.id, text) for row in EVERY.errors for text in row.events if wrong(row, text)] == []
+
+
+def test_words_that_no_row_has_get_the_cause_by_what_failed_on_what() -> None:
+    bare = tuple(replace(row, **dict.fromkeys(STRENGTHS, ()), symptom=" ") for row in EVERY.errors)
+    found = {(row, text): ids(answer(text, replace(EVERY, errors=bare))) for row, text in pairs("events.txt")}
+    assert {key: got for key, got in found.items() if key[0] not in got} == {}
 
 
 def test_each_kind_can_be_put_into_words() -> None:

@@ -11,12 +11,11 @@ from typing import Any
 from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "answers"))
-from test_known_errors import EVERY, ISSUES, is_foreign, judged  # type: ignore[import-not-found]  # no package
+from test_known_errors import EVERY, ISSUES, STRENGTHS, is_foreign, judged  # type: ignore[import-not-found]  # no package
 
 from deploykit.answers.diagnosis.collecting import collect
 from deploykit.tables.known_errors import KnownError
 
-STRENGTHS = ("match", "weak", "general", "follows", "mild")
 Wording = tuple[str, str, str]
 TRACKERS = {block.url: "/".join(block.url.split("/")[3:5]).lower() for block in ISSUES}
 """Owner and repository of each block."""
@@ -53,8 +52,8 @@ def main() -> None:
         verdicts: Counter[str] = Counter()
         for tracker in sorted({TRACKERS[block.url] for block in ISSUES if not is_foreign(block)}):
             rows = [row for row in EVERY.errors if not all(s.lower().startswith(f"{tracker}#") for s in row.source)]
-            rows = [row for row in (rest(row, tracker) for row in rows) if row.patterns] if words else rows
-            catalog = replace(EVERY, errors=tuple(rows))
+            rows = [rest(row, tracker) for row in rows] if words else rows
+            catalog = replace(EVERY, errors=tuple(row for row in rows if row.patterns or row.events or not words))
             blocks = (block for block in ISSUES if TRACKERS[block.url] == tracker and not is_foreign(block))
             verdicts.update(judged(block, catalog) for block in blocks)
         print(dict(verdicts), f"{verdicts['right'] / verdicts.total():.1%}")

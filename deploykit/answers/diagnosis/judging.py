@@ -102,15 +102,15 @@ def diagnose(
             cause if cause.error.root == "cause" or cause.because else replace(cause, because=NOBODY)
             for cause in causes
         ]
-    done = max((finish.line for finish in seen.finishes.values()), default=0)
+    finished = tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line))
     diagnosis = Diagnosis(
         causes=tuple(causes),
         codes=codes,
         numbers=seen.numbers,
         events=tuple(event for event in events if event.level in ("error", ""))[:_MOST_UNKNOWN],
         recognised=not nobody or any(cause.error.root == "cause" for cause in causes),
-        finished=tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line)),
-        unfinished=tuple(sorted(tool for tool, line in seen.began.items() if line > done > 0)),
+        finished=finished,
+        unfinished=tuple(sorted(tool for tool, line in seen.began.items() if finished and line > finished[-1].line)),
         unknown=() if failed else tuple(line for line in loose if line.trouble == "failure")[:_MOST_UNKNOWN],
         doubts=() if failed else tuple(line for line in loose if line.trouble == "doubt")[:_MOST_UNKNOWN],
         overlooked=seen.overlooked,
@@ -159,8 +159,9 @@ def _by_structure(
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
-    spoken = replace(cause, error=replace(cause.error, tools=cause.error.id.partition("/")[:1]))
-    if _is_past(spoken, seen, catalog.forms):
+    if _is_past(
+        replace(cause, error=replace(cause.error, tools=cause.error.id.partition("/")[:1])), seen, catalog.forms
+    ):
         return
     if cause.error.id.startswith(_OF_OTHERS) and _went_on(seen, catalog.forms):
         return
@@ -310,9 +311,9 @@ def _owner(cause: Cause, roots: list[Cause]) -> int | None:
     reach = cause.hits[-1].line + CONTEXT_LINES
     earlier = [index for index, root in enumerate(roots) if root.first_line <= reach and _explains(root, cause)]
     before = [index for index in earlier if roots[index].first_line <= cause.first_line]
-    if before:
-        return before[-1]
-    return min(earlier, key=lambda index: (roots[index].first_line, -roots[index].words), default=None)
+    return max(
+        before, default=min(earlier, key=lambda index: (roots[index].first_line, -roots[index].words), default=None)
+    )
 
 
 def _explains(root: Cause, cause: Cause) -> bool:
@@ -321,9 +322,8 @@ def _explains(root: Cause, cause: Cause) -> bool:
     A cause explains anything that follows; a symptom explains follow-ups and a less specific symptom on the same line.
     A root that is only possible explains nothing.
     """
-    both_general = root.error.root == cause.error.root == "symptom"
     vaguer = root.first_line == cause.first_line and root.words > cause.words
-    return root.certainty == "likely" and (not both_general or vaguer)
+    return root.certainty == "likely" and (vaguer or not root.error.root == cause.error.root == "symptom")
 
 
 def _in_order(causes: list[Cause], forms: Iterable[LineForm]) -> list[Cause]:

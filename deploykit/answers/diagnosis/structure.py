@@ -111,9 +111,11 @@ def _by_kind(
     tools = {tool.id: tool for tool in catalog.tools}
     rows = {row.id: row for row in catalog.errors}
     for kind, line, event, names in found:
-        known = rows.get(kind.row)  # other words nearby may rule the row out
-        around = (line.text, *line.before) if known and kind.chain else ()
-        if refuted := [text for text in around if known and any(word in text for word in known.unless)]:
+        said = f"{kind.id} {event.tool} {' '.join(names.values())}"
+        named = next((row for row in catalog.errors for text in row.events if compiled(text).match(said)), None)
+        known = named or rows.get(kind.row)  # other words nearby may rule the row out
+        unless = known.unless if known and kind.chain else ()
+        if refuted := [text for text in (line.text, *line.before) if any(word in text for word in unless)]:
             if other := speaker(refuted, [tool for tool in catalog.tools if tool.foreign]):
                 return _beside(line, other)
             continue
@@ -126,20 +128,19 @@ def _by_kind(
             words["speaker"] = tool.name
             said = " ".join(kind.cause.format_map(words).split())
             way_out = kind.workaround.format_map(words)
-            if tool.foreign and not mild:
+            if tool.foreign and not mild and not named:
                 return _beside(line, tool, said, way_out, kind.source)
-            row = KnownError(
+            row = known or KnownError(
                 id=f"{tool.id}/{kind.id}",
                 cause=said,
                 workaround="; ".join(filter(None, (way_out, tool.advice))),
                 source=tuple(dict.fromkeys((*tool.source, *kind.source))),
                 confidence=Confidence.INFERRED,
                 symptom=line.text,
-                severity=Severity.WARNING if mild else Severity.ERROR,
                 root=kind.root,
                 stage=event.stage,
             )
-            row = replace(known or row, severity=row.severity)
+            row = replace(row, severity=Severity.WARNING if mild else Severity.ERROR)
             why = "by whose code fails and how" if event.tool else "by what the line itself says"
             return _cause(line, row, f"{why}; {_NO_ROW}{f', and {NOBODY}' if nobody else ''}")
     return None
@@ -150,7 +151,7 @@ def _kinds(text: str, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKin
         matches = [match for pattern in kind.patterns if (match := compiled(pattern).search(text))]
         if matches:  # prefer the first match with a name
             match = next((match for match in matches if match.groupdict().get("name")), matches[0])
-            given = ((key, (value or "").strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict().items())
+            given = ((key, value.strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict("").items())
             name = kind.unnamed or text[match.start() :].strip()[:_LONGEST_NAME]
             yield kind, {"name": name, **{key: value for key, value in given if value}}
 
@@ -195,12 +196,13 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
 def _unknown_package(line: ErrorLine, catalog: Catalog) -> Tool | None:
     """Return the unknown package that owns the last frame above an exception, None if there is none."""
     frame = _INNERMOST.search("\n".join(line.before))
-    return None if frame is None or speaker((frame[0],), catalog.tools) else _named(frame)
+    return None if frame and speaker((frame[0],), catalog.tools) else _named(frame)
 
 
 def _named(own: re.Match[str] | None) -> Tool | None:
-    known = own is None or own[1].partition(".")[0] in sys.stdlib_module_names
-    return None if own is None or known else Tool(id="program", name=own[1], foreign=True, drives_others=True)
+    if own is None or own[1].partition(".")[0] in sys.stdlib_module_names:
+        return None
+    return Tool(id="program", name=own[1], foreign=True, drives_others=True)
 
 
 def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()) -> Cause:
