@@ -359,7 +359,7 @@ def rewrite_graph(
         graph.replace_nodes(gone, written)
         kept = keep_entries(to.encodings, graph)
         bounds = graph_bounds(graph) if to.bounded else {}
-        proven = {made: bounds[made] for made in to.bounded if all(math.isfinite(end) for end in bounds[made])}
+        proven = {made: ends for made, ends in bounds.items() if made in to.bounded and all(map(math.isfinite, ends))}
         needed = {made for made in to.needed if made in graph.tensor_names and (kept is None or made not in kept)}
         return Rewritten(
             graph.model,
