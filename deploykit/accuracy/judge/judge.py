@@ -109,12 +109,19 @@ def judge_outputs(
     An output that a sample lacks on either side is not compared. ``feeds`` are needed only for the sizes of images.
     """
     context = replace(context, count=len(reference))
-    if facts.channel_last:  # the layout of the model as it was handed in says what an axis means
-        facts = channel_first(facts)
-        reference, outputs = (
-            [{n: np.moveaxis(v, -1, 1) if n in facts.channel_last else v for n, v in row.items()} for row in rows]
-            for rows in (reference, outputs)
-        )
+    # No texts; and the layout of the model as it was handed in says what an axis means.
+    reference, outputs = (
+        [
+            {
+                n: np.moveaxis(v, -1, 1) if n in facts.channel_last else v
+                for n, v in row.items()
+                if v.dtype.kind not in "OUS"
+            }
+            for row in rows
+        ]
+        for rows in (reference, outputs)
+    )
+    facts = channel_first(facts) if facts.channel_last else facts
     oddities, broken = list[Oddity](), ""
     for name in facts.outputs:
         sides = [

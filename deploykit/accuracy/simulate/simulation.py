@@ -227,9 +227,9 @@ def read_question(
 
 
 def compare_outputs(reference: Feeds, outputs: Feeds, encodings: EncodingSet | None = None) -> tuple[Fidelity, ...]:
-    """One Fidelity per output name of the reference, over all samples together."""
+    """One Fidelity per output of the reference that holds numbers, over all samples together."""
     found = []
-    for name in reference[0] if reference else ():
+    for name in _numeric(reference):
         wanted, got = _stacked(reference, [name]), _stacked(outputs, [name])
         entry = encodings.get(name) if encodings is not None else None
         step = float(entry.value.scale.max()) if entry is not None and isinstance(entry.value, Affine) else None
@@ -238,13 +238,17 @@ def compare_outputs(reference: Feeds, outputs: Feeds, encodings: EncodingSet | N
     return tuple(found)
 
 
+def _numeric(samples: Feeds) -> list[str]:
+    return [name for name, value in samples[0].items() if value.dtype.kind not in "OUS"] if samples else []
+
+
 def _stacked(samples: Feeds, names: Sequence[str]) -> Doubles:
     return np.concatenate([np.asarray(sample[n], np.float64).ravel() for n in names for sample in samples])
 
 
 def overall_sqnr_db(reference: Feeds, outputs: Feeds) -> float:
     """Signal to noise over all outputs and samples together, in dB; infinite without any difference."""
-    names = list(reference[0]) if reference else []
+    names = _numeric(reference)
     return sqnr_db(_stacked(reference, names), _stacked(outputs, names)) if names else math.inf
 
 
