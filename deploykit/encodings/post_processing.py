@@ -130,8 +130,6 @@ def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | No
         if any(hurt.harm is not Harm.CHOICE for hurt in found.values()):
             nodes |= group
             hurts |= found
-    if not nodes:
-        return None
     inside = [facts.nodes[index] for index in sorted(nodes)]
     made = {name for node in inside for name in node.outputs}
     entering = {  # the inputs from outside that are computed or fed
@@ -151,11 +149,15 @@ def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | No
         heads.add(maker.index)
         if maker.op_type not in NETWORK_OPS:
             queue += [name for name in maker.inputs if name]
+    starts = tuple(node.label for node in inside if entering[node.index])
+    ends = tuple(node.label for node in inside if set(node.outputs) & set(facts.outputs))
+    if not starts or not ends:  # nothing but constants, or what nobody asks for
+        return None
     return PostProcessing(
         nodes=frozenset(nodes),
         heads=frozenset(heads),
-        starts=tuple(node.label for node in inside if entering[node.index]),
-        ends=tuple(node.label for node in inside if set(node.outputs) & set(facts.outputs)),
+        starts=starts,
+        ends=ends,
         hurts=tuple(hurts[index] for index in sorted(hurts)),
     )
 
