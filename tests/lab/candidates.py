@@ -2,7 +2,7 @@
 
     python tests/lab/candidates.py graphs 1 1200        # a seed, and seconds; kept beside the cache of pytest
     python tests/lab/candidates.py commands 1 1200
-    python tests/lab/candidates.py write 250            # the best of all that were kept: so many seconds of processor
+    python tests/lab/candidates.py write 250            # the best that were kept, into tests/wide: so many seconds
 
 `told_apart` says what is told apart; the wide net has to have run under it before. A question is dropped where it takes
 long, starts a process, ends in a defect (these are kept apart) or is answered otherwise the second time.
@@ -31,11 +31,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from told_apart import KEPT, ROOT, Watch, instrumented, kept
+from told_apart import KEPT, ROOT, Watch, kept
 
 WIDE, DATA = ROOT / "tests" / "wide", ROOT / "tests" / "data"
 POOLS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 MOST_SECONDS = 2.0
+QUICK_SECONDS = 5.0
+"""Of processor, for what is asked in the first tier."""
 OPERATOR = r"(?<== )(?:com\.microsoft\.)?[A-Z]\w+(?= ?[<(])"
 NUMBER = r"(?<=[{ ,\[/])-?\d+(?:\.\d+)?(?=[,}\]/ ])"
 ENTRY = r"(?<= )\w+(?::\w+)? -?[\d./]+(?:\.\.-?[\d.]+)?(?: symmetric)?(?=,|$)"
@@ -444,26 +446,25 @@ class Grower:
 
 
 def write(seconds: float) -> None:
-    """The kept ones that tell most apart for their time, into the two files of what is grown."""
+    """The kept ones that tell most apart for their time; the very best of them are for the first tier."""
     sized = [
         (sum(mask.bit_count() for _, mask in places) / (spent + 0.05), header, lines, spent, places)
         for header, lines, spent, places in _kept_before()
     ]
-    before = kept(KEPT, instrumented()[0])[0]
-    told = {(site, bit) for site, mask in enumerate(before) for bit in range(8) if mask >> bit & 1}
-    at_first, files = len(told), {"grown": list[str](), "grown_commands": list[str]()}
+    told, files = set[tuple[int, int]](), {"grown_quick": list[str](), "grown": list[str]()}
+    left = {"grown_quick": QUICK_SECONDS, "grown": seconds}
     for _, header, lines, spent, places in sorted(sized, reverse=True):
         new = {(site, bit) for site, mask in places for bit in range(8) if mask >> bit & 1} - told
-        if new and spent < seconds:
-            seconds -= spent
+        name = "grown_quick" if spent < left["grown_quick"] else "grown"
+        if new and spent < left[name]:
+            left[name] -= spent
             told |= new
-            files["grown_commands" if header[0].islower() else "grown"].append("\n    ".join([header, *lines]) + "\n")
+            files[name].append("\n    ".join([header, *lines]) + "\n")
     for name, parts in files.items():
-        like = WIDE / ("graphs.told" if name == "grown" else "commands.told")
-        head = like.read_text("utf-8").partition("\n# ")[0]
+        head = (WIDE / "graphs.told").read_text("utf-8").partition("\n# ")[0]
         (WIDE / f"{name}.told").write_text("# ".join([f"{head}\n", *parts]), "utf-8")
         print(f"{name}: {len(parts)} questions")
-    print(f"{len(told) - at_first} goals more, {seconds:.0f} s left")
+    print(f"{len(told)} goals more, {left['grown']:.0f} s left")
 
 
 if __name__ == "__main__":
