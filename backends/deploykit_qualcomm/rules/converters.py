@@ -271,7 +271,8 @@ def _folded_by_converters(situation: Situation) -> frozenset[str]:
             large.update(names)
             continue
         scale, offset, mean, variance = (value.astype(np.float64) for value in values if value is not None)
-        factor = scale / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
+        with np.errstate(all="ignore"):  # a negative variance gives NaN, which is not small
+            factor = scale / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
         most = max(np.abs(factor).max(initial=0), np.abs(offset - mean * factor).max(initial=0))
         (small if most <= LARGEST_FLOAT16 else large).update(names)
     return frozenset(small - large)

@@ -274,7 +274,7 @@ def _are_shares(values: Numbers) -> bool:
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
     """The numbers of the measure that practitioners use for the task; none where they use decibels."""
     if piece.kind is OutputKind.LOGITS:
-        values = np.concatenate([one.ravel() for one, _ in pairs])
+        values = np.concatenate([one.ravel() for one, _ in pairs], dtype=np.float64)
         if values.min() > 0 and values.mean() > values.std():  # no logits: scores of a voice, from 1 to 5
             piece = replace(piece, class_axis=None, task=Task.REGRESSION)
 
