@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -381,6 +382,7 @@ class Grower:
     def __init__(self, kind: str, seed: int) -> None:
         self.watch = Watch()
         self.watch.install()
+        warnings.simplefilter("error")  # as the tests have it
         os.environ["DEPLOYKIT_CACHE"] = tempfile.mkdtemp()
         sys.path.insert(0, str(WIDE))
         vars(importlib.import_module("deploykit_ort_qnn.bench.opinions"))["toolchain_host"] = lambda wheel: None
