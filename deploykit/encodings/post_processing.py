@@ -126,10 +126,10 @@ def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | No
     hurts: dict[int, Hurt] = {}
     nodes = set[int]()
     for group in _groups(facts):
-        found = {index: hurt for index in group if (hurt := _hurt(facts, facts.nodes[index], known)) is not None}
-        if any(hurt.harm is not Harm.CHOICE for hurt in found.values()):
+        harmed = {index: hurt for index in group if (hurt := _hurt(facts, facts.nodes[index], known)) is not None}
+        if any(hurt.harm is not Harm.CHOICE for hurt in harmed.values()):
             nodes |= group
-            hurts |= found
+            hurts |= harmed
     inside = [facts.nodes[index] for index in sorted(nodes)]
     made = {name for node in inside for name in node.outputs}
     entering = {  # the inputs from outside that are computed or fed
@@ -149,17 +149,14 @@ def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | No
         heads.add(maker.index)
         if maker.op_type not in NETWORK_OPS:
             queue += [name for name in maker.inputs if name]
-    starts = tuple(node.label for node in inside if entering[node.index])
-    ends = tuple(node.label for node in inside if set(node.outputs) & set(facts.outputs))
-    if not starts or not ends:  # nothing but constants, or what nobody asks for
-        return None
-    return PostProcessing(
+    found = PostProcessing(
         nodes=frozenset(nodes),
         heads=frozenset(heads),
-        starts=starts,
-        ends=ends,
+        starts=tuple(node.label for node in inside if entering[node.index]),
+        ends=tuple(node.label for node in inside if set(node.outputs) & set(facts.outputs)),
         hurts=tuple(hurts[index] for index in sorted(hurts)),
     )
+    return found if found.starts and found.ends else None  # else constants, or what nobody asks for
 
 
 def _groups(facts: GraphFacts) -> Iterator[set[int]]:

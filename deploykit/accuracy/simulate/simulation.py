@@ -139,17 +139,16 @@ def simulate(
     judge = None if facts is None else Judge(model, facts, inputs, label=label, thresholds=thresholds)
     simulator = Simulator(model, encodings)
     shown = simulator.runs(inputs)
-    reference = judge.reference if judge is not None else Session(model).runs(inputs)
+    reference = judge.reference if judge else Session(model).runs(inputs)
     names = [item.name for item in model.graph.output]
-    outputs = tuple({name: values[name] for name in names} for values in shown)
-    expected = tuple({name: values[name] for name in names} for values in reference)
+    outputs, expected = (tuple({n: row[n] for n in names} for row in rows) for rows in (shown, reference))
     return Simulation(
         outputs=outputs,
         reference=expected,
         fidelity=compare_outputs(expected, outputs, encodings),
         applied=simulator.applied,
         skipped=simulator.skipped,
-        verdict=None if judge is None else judge.compare(shown),
+        verdict=judge.compare(shown) if judge else None,
     )
 
 
@@ -231,8 +230,8 @@ def compare_outputs(reference: Feeds, outputs: Feeds, encodings: EncodingSet | N
     found = []
     for name in _numeric(reference):
         wanted, got = _stacked(reference, [name]), _stacked(outputs, [name])
-        entry = encodings.get(name) if encodings is not None else None
-        step = float(entry.value.scale.max()) if entry is not None and isinstance(entry.value, Affine) else None
+        entry = encodings.get(name) if encodings else None
+        step = float(entry.value.scale.max()) if entry and isinstance(entry.value, Affine) else None
         numbers = {"sqnr_db": sqnr_db(wanted, got), "cosine": cosine(wanted, got), "max_error": max_error(wanted, got)}
         found.append(Fidelity(name=name, **numbers, step=step))
     return tuple(found)
