@@ -68,6 +68,7 @@ Falha de segmentação=Segmentation fault
 Arquivo ou diretório inexistente=No such file or directory
 Violación de segmento=Segmentation fault
 No existe el archivo o el directorio=No such file or directory
+\ufeff=
 ←[m=
 ←=
 ‘='
