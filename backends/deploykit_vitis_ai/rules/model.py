@@ -98,19 +98,21 @@ _RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
 
 @RULES.rule("VAI121", "shape-not-static", "error", sources=[_DOC2, _ROSS, _RAI], cure="batch-of-one")
 def check_shapes(draft: QuarkDraft) -> Finds:
-    """An input has a dimension that is not a number.
+    """An input or output has a dimension that is not a number.
 
     On gen 2 the whole model then runs on the CPU, or the compiler crashes in lowering; Ryzen AI compiles dynamic
     batches for BF16 only, since 1.6. A batch that is open is 1 here.
 
     Fix: Fix the input shapes when you export the model (batch 1).
     """
-    for name in draft.facts.inputs:
-        fact = draft.facts.tensors[name]
-        if fact.static_shape is None:
-            yield Found(
-                "tensor", name, f"input {name!r} has shape {list(fact.shape or ())}, and the compiler needs numbers"
-            )
+    # What an open input leaves open is no fault of its own; of an output VAI208 would say it behind the quantizer.
+    cut, outputs = "end the model before what makes it", draft.facts.outputs if draft.needs_quark else ()
+    for kind, names, hint in (("input", draft.facts.inputs, ""), ("output", outputs, cut)):
+        if found := [name for name in names if draft.facts.tensors[name].static_shape is None]:
+            for name in found:
+                told = f"{kind} {name!r} has shape {list(draft.facts.tensors[name].shape or ())}"
+                yield Found("tensor", name, f"{told}, and the compiler needs numbers", hint=hint)
+            return
 
 
 _PAIRS_SINCE = 10  # ONNX's QuantizeLinear and DequantizeLinear
