@@ -95,7 +95,7 @@ def test_the_top_level_holds_nothing_else() -> None:
     assert {line.partition("/")[0] for line in done.stdout.splitlines()} == kept | {"tests"}
 
 
-MOST_TOKENS = 514_910
+MOST_TOKENS = 514_930
 MOST_FILES = 345
 """What is reached, with room for a rule or a rewrite; both go down. A change that needs more says what it replaces."""
 TOKEN = re.compile(

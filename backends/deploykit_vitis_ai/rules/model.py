@@ -105,13 +105,15 @@ def check_shapes(draft: QuarkDraft) -> Finds:
 
     Fix: Fix the input shapes when you export the model (batch 1).
     """
-    # What an open input leaves open is no fault of its own; of an output VAI208 would say it behind the quantizer.
+    # What an open input leaves open is no fault of its own. VAI208 would refuse an output behind the quantizer, unless
+    # shape inference does not know its operator.
     cut, outputs = "end the model before what makes it", draft.facts.outputs if draft.needs_quark else ()
     for kind, names, hint in (("input", draft.facts.inputs, ""), ("output", outputs, cut)):
-        if found := [name for name in names if draft.facts.tensors[name].static_shape is None]:
-            for name in found:
-                told = f"{kind} {name!r} has shape {list(draft.facts.tensors[name].shape or ())}"
-                yield Found("tensor", name, f"{told}, and the compiler needs numbers", hint=hint)
+        facts = [draft.facts.tensors[name] for name in names]
+        if found := [fact for fact in facts if fact.static_shape is None and (fact.shape or not hint)]:
+            for fact in found:
+                told = f"{kind} {fact.name!r} has shape {list(fact.shape or ())}, and the compiler needs numbers"
+                yield Found("tensor", fact.name, told, hint=hint)
             return
 
 
