@@ -6,6 +6,7 @@ processors round otherwise.
 
 import json
 import math
+import platform
 import re
 import zlib
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ import onnx
 NOISE = {"schema", "source", "sources", "facts", "seconds", "digest", "target", "confidence", "slug", "summary"}
 _OF_A_MACHINE = "peak_mb|libraries|release|serial|temperature|trend"
 _NOISE = re.compile(rf"{'|'.join(NOISE)}|{_OF_A_MACHINE}|deploykit|sha256|bytes|processor_seconds|per_second|p|\w+_us")
-_DECIMAL = re.compile(r"-?\b\d+\.\d+(?:e[-+]?\d+)?|-?\b\d+e-?\d+\b|\b[0-9a-f]{16,}\b|\S*/\.scratch\S*")
+_DECIMAL = re.compile(
+    rf"{re.escape(platform.release())}|-?\b\d+\.\d+(?:e[-+]?\d+)?|-?\b\d+e-?\d+\b|\b[0-9a-f]{{16,}}\b|\S*/\.scratch\S*"
+)
 
 
 def flat(value: Any, digits: int = 4) -> str:
