@@ -3,6 +3,7 @@
     python tests/lab/candidates.py graphs 1 1200        # a seed, and seconds; kept beside the cache of pytest
     python tests/lab/candidates.py commands 1 1200
     python tests/lab/candidates.py write 250            # the best that were kept, into tests/wide: so many seconds
+    python tests/lab/candidates.py tiers 30             # the first tier anew: what tells most for so many seconds
 
 `told_apart` says what is told apart; the wide net has to have run under it before. A question is dropped where it takes
 long, starts a process, ends in a defect (these are kept apart) or is answered otherwise the second time.
@@ -10,6 +11,7 @@ long, starts a process, ends in a defect (these are kept apart) or is answered o
 
 from __future__ import annotations
 
+import heapq
 import importlib
 import json
 import os
@@ -32,13 +34,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from told_apart import KEPT, ROOT, Watch, kept
+from told_apart import KEPT, ROOT, Watch, instrumented, kept
 
 WIDE, DATA = ROOT / "tests" / "wide", ROOT / "tests" / "data"
 POOLS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 MOST_SECONDS = 2.0
-QUICK_SECONDS = 5.0
-"""Of processor, for what is asked in the first tier."""
+WORTH = (1.0, 0.5, 0.25, 0.1)
+"""Of the first question that tells a fault apart, of the second, ...: one alone may tell it and print the same."""
 OPERATOR = r"(?<== )(?:com\.microsoft\.)?[A-Z]\w+(?= ?[<(])"
 NUMBER = r"(?<=[{ ,\[/])-?\d+(?:\.\d+)?(?=[,}\]/ ])"
 ENTRY = r"(?<= )\w+(?::\w+)? -?[\d./]+(?:\.\.-?[\d.]+)?(?: symmetric)?(?=,|$)"
@@ -54,9 +56,9 @@ def sources() -> list[str]:
     return [part.splitlines()[0].strip() for text in texts for part in re.split("^# ", text, flags=re.MULTILINE)[1:]]
 
 
-def _promising(told: Any, full: Any, single: dict[str, bytes]) -> dict[str, float]:
+def _promising(told: Any, full: Any, single: dict[str, tuple[float, bytes]]) -> dict[str, float]:
     """By the first words of a question: how much it alone, or with few others, comes to what is told apart in part."""
-    seen = {name: np.frombuffer(zlib.decompress(masks), np.uint8) > 0 for name, masks in single.items()}
+    seen = {name: np.frombuffer(zlib.decompress(masks), np.uint8) > 0 for name, (_, masks) in single.items()}
     many = np.maximum(sum(seen.values(), np.zeros(len(told), np.int64)), 1)
     worth = ((told > 0) & (told != full)) / many
     return {re.sub(r"^\S*\[\w+ ", "", name)[:60]: float((masks * worth).sum()) for name, masks in seen.items()}
@@ -448,29 +450,72 @@ class Grower:
 
 
 def write(seconds: float) -> None:
-    """The kept ones that tell most apart for their time; the very best of them are for the first tier."""
+    """Adds the kept ones that tell most apart for their time; `tiers` says later which of them are for the first."""
     sized = [
         (sum(mask.bit_count() for _, mask in places) / (spent + 0.05), header, lines, spent, places)
         for header, lines, spent, places in _kept_before()
     ]
-    told, files = set[tuple[int, int]](), {"grown_quick": list[str](), "grown": list[str]()}
-    left = {"grown_quick": QUICK_SECONDS, "grown": seconds}
+    told, parts = set[tuple[int, int]](), list[str]()
     for _, header, lines, spent, places in sorted(sized, reverse=True):
         new = {(site, bit) for site, mask in places for bit in range(8) if mask >> bit & 1} - told
-        name = "grown_quick" if spent < left["grown_quick"] else "grown"
-        if new and spent < left[name]:
-            left[name] -= spent
+        if new and spent < seconds:
+            seconds -= spent
             told |= new
-            files[name].append("\n    ".join([header, *lines]) + "\n")
-    for name, parts in files.items():
-        head = (WIDE / "graphs.told").read_text("utf-8").partition("\n# ")[0]
-        (WIDE / f"{name}.told").write_text("# ".join([f"{head}\n", *parts]), "utf-8")
-        print(f"{name}: {len(parts)} questions")
-    print(f"{len(told)} goals more, {left['grown']:.0f} s left")
+            parts.append("\n    ".join([header, *lines]) + "\n")
+    with (WIDE / "grown.told").open("a", encoding="utf-8") as file:
+        file.write("".join(f"# {part}" for part in parts))
+    print(f"{len(parts)} questions, {len(told)} goals more, {seconds:.0f} s left")
+
+
+def tiers(seconds: float) -> None:
+    """Writes those that tell most for their time into the files of the first tier, all others into the other files.
+
+    `told_apart` has to have run over the whole net, in one process: its seconds count.
+    """
+    texts = {path: re.split("^# ", path.read_text("utf-8"), flags=re.MULTILINE) for path in sorted(WIDE.glob("*.told"))}
+    rows = [(path.stem, part) for path, (_, *parts) in texts.items() for part in parts]
+    asked = list(kept(KEPT, instrumented()[0])[1].values())
+    assert len(asked) == len(rows), "the wide net has other questions than those that were watched"
+    seen = [np.unpackbits(np.frombuffer(zlib.decompress(masks), np.uint8)) > 0 for _, masks in asked]
+    often, worth = np.zeros(len(seen[0]), np.int64), np.array([*WORTH, 0])
+
+    def rate(row: int) -> float:
+        return float(worth[np.minimum(often[seen[row]], len(WORTH))].sum()) / max(asked[row][0], 0.01)
+
+    first, heap = set[int](), [(-rate(row), row) for row in range(len(rows))]
+    heapq.heapify(heap)
+    while heap:
+        known, row = heapq.heappop(heap)
+        if asked[row][0] > seconds or not known:
+            continue
+        if heap and (now := -rate(row)) > heap[0][0]:  # others were chosen since
+            heapq.heappush(heap, (now, row))
+            continue
+        first.add(row)
+        often += seen[row]
+        seconds -= asked[row][0]
+    files = defaultdict[str, list[str]](list)
+    for row, (name, part) in enumerate(rows):
+        kind = (
+            "grown"
+            if "grown" in name
+            else "commands"
+            if part[0].islower()
+            else "models"
+            if part[0] == "$"
+            else "graphs"
+        )
+        files[("grown_quick" if kind == "grown" else "quick") if row in first else kind].append(part.rstrip() + "\n")
+    for path, (head, *_) in texts.items():
+        path.write_text("# ".join([head, *files[path.stem]]), "utf-8")
+    print(
+        f"{len(first)} of {len(rows)} in the first tier, which tell {(often > 0).sum()} faults apart, "
+        f"{(often > 1).sum()} of them more than once"
+    )
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "write":
-        write(float(sys.argv[2]))
+    if sys.argv[1] in ("write", "tiers"):
+        (write if sys.argv[1] == "write" else tiers)(float(sys.argv[2]))
     else:
         Grower(sys.argv[1], int(sys.argv[2])).grow(float(sys.argv[3]))

@@ -21,6 +21,7 @@ import operator
 import os
 import pickle
 import sys
+import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -391,7 +392,7 @@ def pytest_load_initial_conftests() -> None:
     WATCH[0].install()
 
 
-BY_TEST: dict[str, bytes] = {}
+BY_TEST: dict[str, tuple[float, bytes]] = {}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -399,12 +400,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Of each test of the wide net on its own, so that it is known which one notices what."""
     if "/wide/" not in item.nodeid:
         return (yield)
-    watch, before = WATCH[0], bytes(WATCH[0].seen)
+    watch, before, began = WATCH[0], bytes(WATCH[0].seen), time.process_time()
     watch.seen[:] = bytes(len(before))
     try:
         return (yield)
     finally:
-        BY_TEST[item.nodeid] = zlib.compress(bytes(watch.seen), 1)
+        BY_TEST[item.nodeid] = time.process_time() - began, zlib.compress(bytes(watch.seen), 1)
         watch.seen[:] = bytes(a | b for a, b in zip(before, watch.seen, strict=True))
 
 
@@ -414,9 +415,9 @@ def pytest_unconfigure() -> None:
     (KEPT / f"{os.getpid()}.seen").write_bytes(pickle.dumps((len(WATCH[0].sites), bytes(WATCH[0].seen), BY_TEST)))
 
 
-def kept(folder: Path, sites: Sequence[Site]) -> tuple[bytes, dict[str, bytes]]:
-    """What all the processes saw, and each test on its own."""
-    whole, single = np.zeros(len(sites), np.uint8), dict[str, bytes]()
+def kept(folder: Path, sites: Sequence[Site]) -> tuple[bytes, dict[str, tuple[float, bytes]]]:
+    """What all the processes saw, and each test on its own, with its seconds."""
+    whole, single = np.zeros(len(sites), np.uint8), dict[str, tuple[float, bytes]]()
     for path in sorted(folder.glob("*.seen")):
         count, seen, by_test = pickle.loads(path.read_bytes())
         if count == len(sites):

@@ -7,7 +7,8 @@
         a legacy-complete~8449: 0 DK010 y ~1f02        ways, with a sum of what would be done; status, findings
     # encodings show $DATA/a.encodings ;; ls p         command lines in one empty folder; ``sub PATTERN NEW FROM TO``
                                                        writes a changed file. What begins with ``grown`` was made by
-                                                       tests/lab/candidates.py
+                                                       tests/lab/candidates.py, which says too what is
+                                                       quick: tells most faults for its time
 
 Who reads a difference is shown what the new sums are of. After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1``
 with ``-n 0 -m ""``, then read the difference.
@@ -52,14 +53,8 @@ def blocks(path: Path) -> list[str]:
     return re.split(r"^# ", path.read_text("utf-8"), flags=re.MULTILINE)
 
 
-HEAVY = [pytest.mark.heavy]  # whole architectures too: a question about one costs as much as ten others
 CASES = [
-    pytest.param(
-        name,
-        number,
-        id=f"{name} {part[:70]}",
-        marks=HEAVY["quick" in name or (number % 3 == 0 and name != "grown" and "$ZOO" not in part) :],
-    )
+    pytest.param(name, number, id=f"{name} {part[:70]}", marks=[] if "quick" in name else [pytest.mark.heavy])
     for name, path in TABLES.items()
     for number, part in enumerate(blocks(path))
     if number
