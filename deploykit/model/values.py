@@ -264,8 +264,12 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
     for stored in tensors:
         entries = _entries(path, stored)
         location = entries.get("location", "")
+        users.setdefault(location, []).append(stored)
+        if MAPPED in entries:
+            located[location] = Path(entries[MAPPED])
+    for location, claimants in users.items():
         # Refuse what leaves the folder by its spelling alone, in the notation of any system.
-        where = f"{path}: {stored.where}"
+        where = f"{path}: {claimants[0].where}"
         if not location:
             raise InputError(f"{where}: its data is external, but no location is given", next="export the model again")
         if len(location) > 4096 or location.endswith("/") or any(ord(letter) < 32 for letter in location):
@@ -281,9 +285,6 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
                 why=_FORBIDDEN,
                 next=_KEEP_BESIDE,
             )
-        users.setdefault(location, []).append(stored)
-        if MAPPED in entries:
-            located[location] = Path(entries[MAPPED])
     # A linked folder is followed, a linked model is not: data lies beside the name by which the model is known.
     folder = path.parent.resolve()
     files = [
