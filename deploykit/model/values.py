@@ -9,7 +9,7 @@ import math
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from deploykit.errors import InputError
@@ -275,7 +275,7 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
         if len(location) > 4096 or location.endswith("/") or any(ord(letter) < 32 for letter in location):
             raise InputError(f"{where}: its external data has the location {location[:80]!r}, which is no file name")
         windows = PureWindowsPath(location)
-        if PurePosixPath(location).is_absolute() or windows.drive or windows.root:
+        if windows.anchor:  # a drive, or a root as POSIX has it too
             raise InputError(
                 f"{where}: its external data {location[:200]!r} is an absolute path", why=_FORBIDDEN, next=_KEEP_BESIDE
             )
