@@ -105,16 +105,18 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         lines.append("")
     if not diagnosis.errors or not diagnosis.understood:
         lines += _open_end(diagnosis)
+    if diagnosis.collect:
+        lines += ["please collect, to have it looked at:", *(f"    - {text}" for text in diagnosis.collect)]
     return "\n".join(lines).rstrip()
 
 
 def _cause(number: int, cause: Cause) -> Iterator[str]:
     row = cause.error
-    sure = f" (possible: {cause.because})" if cause.certainty != "likely" else cause.because and f" ({cause.because})"
+    sure = cause.because and f" ({cause.certainty}: {cause.because})"
     yield f"{number}. {row.severity} {row.id}{sure}: {row.cause}"
     if cause.hits:
-        times = "once" if cause.count == 1 else f"{cause.count} times"
-        yield f"    seen {times}, first in line {cause.first_line}: {cause.hits[0].text}"
+        times = "once" if cause.count == 1 else f"{cause.count} times, first"
+        yield f"    seen {times} in line {cause.first_line}{row.stage and ', stage ' + row.stage}: {cause.hits[0].text}"
     if cause.fields:
         yield f"    the line says: {', '.join(f'{name} {text}' for name, text in cause.fields.items())}"
     yield from (f"    {term}: {meaning}" for term, meaning in cause.terms)
@@ -132,7 +134,7 @@ def _cause(number: int, cause: Cause) -> Iterator[str]:
         yield f"    only follows from it: {follows}"
     if row.note and settings().verbosity > 0:
         yield f"    note: {row.note}"
-    versions = f"; versions {row.versions}" if row.versions else ""
+    versions = row.versions and f"; versions {row.versions}"
     yield f"    source: {'; '.join(row.source)} ({row.confidence}{versions})"
 
 
@@ -169,8 +171,6 @@ def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
         yield from listed("lines that look like a warning:", diagnosis.doubts)
         if diagnosis.tail:
             yield from ("the last lines:", *(f"    {line}" for line in diagnosis.tail[-6:]))
-    if diagnosis.collect:
-        yield from ("please collect, to have it looked at:", *(f"    - {text}" for text in diagnosis.collect))
 
 
 def _error_text(rows: Iterable[KnownError]) -> str:

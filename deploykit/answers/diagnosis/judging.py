@@ -91,36 +91,41 @@ def diagnose(
     told = [*hit_lines.values(), *(line.text for line in seen.error_lines.values())]
     codes = _codes(told or (() if seen.finishes else seen.tail), catalog)
     causes = sorted([*causes, *_in_order(_group(aside), catalog.forms)], key=lambda cause: cause.error.severity.rank)
-    failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
+    failed = {cause.error.root for cause in causes if cause.error.severity is Severity.ERROR} - {"follow-up"}
     explained = hit_lines.keys() - {hit.line for cause in past for hit in cause.hits}
+    events = tuple(event_of(line, catalog) for line in _first_and_last([*seen.error_lines.values()]))
     loose = [line for line in seen.error_lines.values() if line.line not in explained]
-    events = tuple(event_of(line, catalog) for line in _first_and_last(loose))
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*known_tools, *(event.tool for event in events)} - {""} <= beside
     if nobody:  # a general message of any program: report it, and that nothing here is about the NPU
         causes = [
-            cause if cause.error.root == "cause" or cause.because else replace(cause, because=NOBODY)
+            cause
+            if cause.error.root == "cause" or NOBODY in cause.because
+            else replace(cause, because=f"{cause.because}; {NOBODY}".strip("; "))
             for cause in causes
         ]
+    unexplained = [] if failed else loose
     finished = tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line))
     diagnosis = Diagnosis(
         causes=tuple(causes),
         codes=codes,
         numbers=seen.numbers,
-        events=tuple(event for event in events if event.level in ("error", ""))[:_MOST_UNKNOWN],
+        events=tuple(event for event in events if event.level in ("error", "") and event.line not in explained)[
+            :_MOST_UNKNOWN
+        ],
         recognised=not nobody or any(cause.error.root == "cause" for cause in causes),
         finished=finished,
         unfinished=tuple(sorted(tool for tool, line in seen.began.items() if finished and line > finished[-1].line)),
-        unknown=() if failed else tuple(line for line in loose if line.trouble == "failure")[:_MOST_UNKNOWN],
-        doubts=() if failed else tuple(line for line in loose if line.trouble == "doubt")[:_MOST_UNKNOWN],
+        unknown=tuple(line for line in unexplained if line.trouble == "failure")[:_MOST_UNKNOWN],
+        doubts=tuple(line for line in unexplained if line.trouble == "doubt")[:_MOST_UNKNOWN],
         overlooked=seen.overlooked,
         tools=tuple(sorted(known_tools)),
         lines=seen.lines,
         size=seen.size,
     )
-    if diagnosis.understood:
+    if diagnosis.understood and failed != {"symptom"}:
         return diagnosis
-    cut = [_CUT] if any(map(_FRAME.match, seen.tail[-2:])) else []
+    cut = [_CUT] * any(map(_FRAME.match, seen.tail[-2:]))
     asked = [text for tool in catalog.tools if tool.id in known_tools for text in tool.collect]
     return replace(diagnosis, tail=seen.tail, collect=(*cut, *asked, *_COLLECT))
 
@@ -159,9 +164,7 @@ def _by_structure(
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
-    if _is_past(
-        replace(cause, error=replace(cause.error, tools=cause.error.id.partition("/")[:1])), seen, catalog.forms
-    ):
+    if _is_past(cause, seen, catalog.forms):
         return
     if cause.error.id.startswith(_OF_OTHERS) and _went_on(seen, catalog.forms):
         return
@@ -238,15 +241,15 @@ def _cause(
     hushed |= (levels == {"note"} and not failing) or (well and levels <= {"", "note"})
     quiet |= hushed and not any(trouble_of(hit.text) for hit in hits[:_MOST_CODES])
     weak = "match" not in said and "weak" in said and not tools.isdisjoint(row.tools)
-    root = "follow-up"
+    root, because = "follow-up", "the wording is general, the tool fits" if weak else ""
     if "match" in said or weak or said == {"mild"}:
         root = row.root
     elif "general" in said:
-        root = "symptom"
+        root, because = "symptom", "other causes share this wording"
     code = sighting.fields.get("code") or next((text for hit in hits for _, text in codes_of(hit.text)), "not given")
+    if _NUMBER.fullmatch(code) and (meaning := catalog.code(int(code, 0))):
+        code += f", {meaning.meaning}"
     fields = defaultdict(lambda: "…", {"parts": "several", **sighting.fields, "code": code})
-    if _NUMBER.fullmatch(fields["code"]) and (meaning := catalog.code(int(fields["code"], 0))):
-        fields["code"] += f", {meaning.meaning}"
     size, limit = (int("0" + re.sub(r"\D", "", fields[key])) for key in ("size", "limit"))
     if size > limit > 0:
         fields["parts"] = str(-(-size // limit))
@@ -263,13 +266,13 @@ def _cause(
     terms = (pair for lines in texts for line in lines for reader in catalog.explain for pair in reader(line))
     return Cause(
         error=error,
-        certainty="possible" if weak else "likely",
+        certainty="possible" if because else "likely",
         count=sighting.count,
         hits=hits,
         names=_unique_names(named),
         terms=tuple(dict(terms).items()),
-        fields=dict(sighting.fields),
-        because="the wording is general, the tool fits" if weak else "",
+        fields=sighting.fields,
+        because=because,
     )
 
 
@@ -323,7 +326,8 @@ def _explains(root: Cause, cause: Cause) -> bool:
     A root that is only possible explains nothing.
     """
     vaguer = root.first_line == cause.first_line and root.words > cause.words
-    return root.certainty == "likely" and (vaguer or not root.error.root == cause.error.root == "symptom")
+    certain = root.certainty == "likely" or root.error.root == "symptom"
+    return certain and (vaguer or not root.error.root == cause.error.root == "symptom")
 
 
 def _in_order(causes: list[Cause], forms: Iterable[LineForm]) -> list[Cause]:

@@ -139,6 +139,7 @@ def _by_kind(
                 symptom=line.text,
                 root=kind.root,
                 stage=event.stage,
+                tools=tuple(filter(None, (event.tool,))),
             )
             row = replace(row, severity=Severity.WARNING if mild else Severity.ERROR)
             why = "by whose code fails and how" if event.tool else "by what the line itself says"
