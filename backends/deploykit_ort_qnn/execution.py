@@ -96,7 +96,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         (package / "logs").mkdir(exist_ok=True)
         text = "".join(_TIMES.sub("", line) + "\n" for line in outcome.log) or "\n"
         (package / "logs" / "compile.log").write_text(text, "utf-8")
-        refused = Compilation(state=Compiled.REFUSED, by=by, why=outcome.status.removeprefix("refused"))
+        refused = Compilation(Compiled.REFUSED, by, outcome.status.removeprefix("refused"))
         return Execution(
             outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
         )
@@ -135,7 +135,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         outputs=(*outcome.files, EVIDENCE, *left),
         record=record,
         findings=(*findings, *(audit.findings if audit is not None else ())),
-        compiled=Compilation(state=Compiled.YES, by=by),
+        compiled=Compilation(Compiled.YES, by),
         right=right,
         instead=instead,
         audit=audit,

@@ -167,7 +167,7 @@ def make_plan(draft: ProviderDraft) -> Plan[None]:
     if prepared is not None:
         intended = dict(prepared.intended)
         expected = {name: prepared.placed.get(name, kind) for name, kind in intended.items()}
-        precision = PlannedPrecision(intended=intended, expected=expected)
+        precision = PlannedPrecision(intended, expected)
     common: dict[str, Any] = {
         "backend": "ort-qnn",
         "target": target.device.to_json(),
@@ -184,11 +184,11 @@ def make_plan(draft: ProviderDraft) -> Plan[None]:
     }
     if blocked:
         codes = tuple(dict.fromkeys(finding.code for finding in findings if finding.blocks))
-        return Plan(route=None, rejected=(Rejected(id=name, because=codes, why=why),), **common)
+        return Plan(route=None, rejected=(Rejected(name, codes, why=why),), **common)
     beside = (DLC,) if draft.options.get("dlc") else ()
     seen = Confidence.OBSERVED if forms_of(draft.wheel) is draft.wheel else Confidence.INFERRED
     return Plan(
-        route=Route(id=name, why=why, confidence=seen, sources=draft.wheel.source),
+        route=Route(name, why, confidence=seen, sources=draft.wheel.source),
         steps=steps(
             embed=draft.chosen.entries.get("ep.context_embed_mode") == "1",
             machines=machines(draft.wheel),

@@ -123,7 +123,7 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     )
     # A user who names the wheel and not its QAIRT insists on it.
     insisted = request.sdk == wheel.version
-    carried = Carried(wheel=wheel, device=device, insisted=insisted, ask="" if insisted else f"--sdk {wheel.version}")
+    carried = Carried(wheel, device, insisted=insisted, ask="" if insisted else f"--sdk {wheel.version}")
     lint = (*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(halves), *CARRIER_RULES.run(carried))
     # The precision by name; UsageError for one that the provider's compiler cannot be asked for.
     if request.precision not in (None, "fp16", *_INTEGER):

@@ -73,7 +73,7 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
 def _values(draft: ProviderDraft) -> Json:
     """The values that every template gets."""
     situation, wheel = draft.situation, draft.wheel
-    carried, spec = Carried(wheel=wheel, device=situation.target.device), host_toolchain(wheel.sdk)
+    carried, spec = Carried(wheel, situation.target.device), host_toolchain(wheel.sdk)
     runs_here, folder = wheel.runs_on_linux, "" if spec is None else f"{spec.name}-{spec.version}"
     # The facts that compile.py needs about the toolchain that runs this wheel; None if the wheel runs by itself.
     toolchain = None

@@ -113,12 +113,12 @@ def precision_of(draft: ConversionDraft) -> PlannedPrecision:
             return PlannedPrecision()
         names = [name for name, fact in draft.situation.facts.tensors.items() if fact.is_float and not fact.is_weight]
         types = dict.fromkeys(names, FLOAT_KINDS[draft.intent])
-        return PlannedPrecision(intended=types, expected=types)
+        return PlannedPrecision(types, types)
     intended = {entry.name: entry.dtype for entry in draft.completed}
     intended |= dict.fromkeys(sorted(draft.float_set), "float16")
     expected = {entry.name: entry.dtype for entry in draft.completed}
     expected |= dict.fromkeys(sorted(draft.after.predicted), "float16")
-    return PlannedPrecision(intended=intended, expected=expected)
+    return PlannedPrecision(intended, expected)
 
 
 def joined_precision(whole: ConversionDraft, parts: Iterable[ConversionPart]) -> PlannedPrecision:
@@ -131,7 +131,7 @@ def joined_precision(whole: ConversionDraft, parts: Iterable[ConversionPart]) ->
             tensors = part.draft.situation.facts.tensors
             types |= {name: kind for name in tensors if tensors[name].is_weight and name in intended}
         expected = {**types, **expected}
-    return PlannedPrecision(intended=intended, expected=expected)
+    return PlannedPrecision(intended, expected)
 
 
 def make_plan(prepared: PreparedConversions) -> ConversionPlan:
@@ -211,8 +211,8 @@ def _route(parts: Sequence[ConversionPart]) -> Route | None:
     if written:
         why += f"; encodings are written as {written[0]}"
     return Route(
-        id="segments" if cut_by_type else "-and-".join(names),
-        why=why,
+        "segments" if cut_by_type else "-and-".join(names),
+        why,
         confidence=max((row.confidence for row in rows), key=lambda confidence: confidence.rank),
         sources=tuple(dict.fromkeys(source for row in rows for source in row.source)),
     )

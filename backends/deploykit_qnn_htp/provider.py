@@ -47,7 +47,7 @@ def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Car
     wheel = carrier_for(runtime)
     if wheel is None or PROVIDER not in target.device.backends:
         return None
-    return Carried(wheel=wheel, device=target.device, runtime=runtime, insisted=insisted, ask=ask)
+    return Carried(wheel, target.device, runtime=runtime, insisted=insisted, ask=ask)
 
 
 class ProviderPart(Record):

@@ -44,7 +44,7 @@ class Selection(Record):
         """The selection after the provider's own plan rejected the route: without a candidate."""
         assert self.candidate is not None
         codes = tuple(code for row in plan.rejected for code in row.because)
-        no = Rejected(id=self.candidate.route.id, because=codes, why="; ".join(row.why for row in plan.rejected))
+        no = Rejected(self.candidate.route.id, codes, why="; ".join(row.why for row in plan.rejected))
         return replace(self, candidate=None, rejected=(*self.rejected, no))
 
 
@@ -61,7 +61,7 @@ def select_route(draft: ConversionDraft) -> Selection:
             handled = [finding.with_handled(f"route {row.id} is taken instead") for finding in blockers]
             return Selection(candidate=candidate, rejected=tuple(rejected), findings=(*handled, *found))
         codes = tuple(dict.fromkeys(finding.code for finding in blocking))
-        rejected.append(Rejected(id=row.id, because=codes, why="; ".join(finding.message for finding in blocking)))
+        rejected.append(Rejected(row.id, codes, why="; ".join(finding.message for finding in blocking)))
         first, blockers = first or found, [*blockers, *blocking]
     # No route is left: the findings of the preferred one are given.
     return Selection(candidate=None, rejected=tuple(rejected), findings=first)

@@ -240,7 +240,7 @@ class Fit(StrEnum):
     REFUSED = "refused"
 
 
-class Carried(Record):
+class Carried(Record, kw_only=False):
     """One wheel's compiler for one device.
 
     ``runtime`` is the release that will load the binary, as typed or as the table names it; "" is the wheel's own.

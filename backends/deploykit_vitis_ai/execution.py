@@ -73,8 +73,8 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
         outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", endless=error.why)
         return Execution(
             instead=Instead(
-                request=replace(request, options=(*request.options, ("include_cle", "false"))),
-                how="quantized without cross-layer equalization",
+                replace(request, options=(*request.options, ("include_cle", "false"))),
+                "quantized without cross-layer equalization",
                 findings=OUTCOME_RULES.run(outcome),
             )
         )

@@ -30,7 +30,7 @@ def make_plan(prepared: QuarkPrepared) -> Plan[None]:
             enough = f"reach {draft.goal}" if draft.goal is not None and draft.goal.name != GOAL else "are right"
             order = ", then ".join((draft.precision, "the same with its post-processing in float", *draft.ladder[1:]))
             why += f"; packaging measures and takes the first whose outputs {enough}: {order}"
-        route = Route(id=_route_id(draft), why=why, confidence=row.confidence, sources=row.source)
+        route = Route(_route_id(draft), why, confidence=row.confidence, sources=row.source)
     data = {path: name for name, path in prepared.files}
     entry = configs.calibration_entry(prepared.calibration, data, random=draft.random_data)
     files: dict[str, Any] = {}
@@ -50,13 +50,13 @@ def make_plan(prepared: QuarkPrepared) -> Plan[None]:
         types = activation_types(draft.facts, excluded, made.activation)
         if draft.keep_float16:
             types = in_float16(draft.facts, excluded, types)
-        precision = PlannedPrecision(intended=types, expected=dict(types))
+        precision = PlannedPrecision(types, dict(types))
     return Plan(
         backend="vitis-ai",
         target=situation.target.device.to_json(),
         sdk=situation.target.sdk_json(),
         route=route,
-        rejected=() if possible else (Rejected(id=_route_id(draft), because=blocking),),
+        rejected=() if possible else (Rejected(_route_id(draft), blocking),),
         steps=_steps(draft) if possible else (),
         configs=dict(sorted(files.items())),
         precision=precision,

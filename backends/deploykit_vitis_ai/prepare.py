@@ -42,7 +42,7 @@ def prepare(situation: Situation) -> QuarkPrepared:
         return QuarkPrepared(draft=draft, findings=found)
     source = situation.request.calibration
     if draft.random_data and draft.needs_quark:
-        seen = Survey(kind="random", origin="random data", samples=0)
+        seen = Survey("random", "random data", samples=0)
         return QuarkPrepared(draft=draft, inputs=inputs, survey=seen, findings=(*found, *GUIDELINE_RULES.run(seen)))
     if source is None or not (draft.needs_quark or draft.precision == "bf16"):
         return QuarkPrepared(draft=draft, inputs=inputs, findings=found)

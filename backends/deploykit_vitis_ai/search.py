@@ -171,7 +171,7 @@ def find_better(
     If none is good enough, the best one counts, if it is better than the first.
     """
     draft, given = details.draft, measured.quality
-    trials = [QuarkTrial(words=draft.precision, outcome=_described(given))]
+    trials = [QuarkTrial(draft.precision, _described(given))]
     best, won = given, None
 
     # Computed only if everything before was not enough.
@@ -185,13 +185,13 @@ def find_better(
             found = (finding for registry in DRAFT_REGISTRIES for finding in registry.run(wider))
             codes = dict.fromkeys(finding.code for finding in found if finding.blocks)
             if codes:
-                trials.append(QuarkTrial(words=words, outcome=f"not possible ({', '.join(codes)})"))
+                trials.append(QuarkTrial(words, f"not possible ({', '.join(codes)})"))
                 continue
         progress(f"the outputs are not good enough: trying {f'with {part.words} in float' if part else words}")
         made = tried(environment, package, details, request, progress)
         quality = None if made is None else made.quality
         if part is None:
-            trials.append(QuarkTrial(words=words, outcome="not made" if made is None else _described(quality)))
+            trials.append(QuarkTrial(words, "not made" if made is None else _described(quality)))
         elif quality is not None:
             trials.append(_part_trial(draft.facts, part, words, quality))
         if (
@@ -218,7 +218,7 @@ def find_better(
         how = f"{chosen.part} stay in float: {chosen.outcome} instead of {trials[0].outcome}"
     # A part is measured again when its package is made; a format is not.
     right = None if chosen.part or ranged else won[2].right
-    instead = Instead(request=won[1], how=how, findings=OUTCOME_RULES.run(outcome), right=right)
+    instead = Instead(won[1], how, findings=OUTCOME_RULES.run(outcome), right=right)
     return SearchResult(outcome=outcome, instead=instead)
 
 
@@ -293,8 +293,8 @@ def _part_trial(facts: GraphFacts, part: FloatPart, words: str, quality: Quantiz
     values = [sum(math.prod(shape) for shape in made if shape is not None) for made in shapes]
     inside = [node.index for node in facts.nodes if node.name in part.names]
     return QuarkTrial(
-        words=words,
-        outcome=quality.described,
+        words,
+        quality.described,
         part=part.words,
         nodes=part.names,
         of_nodes=len(inside) / len(facts.nodes),

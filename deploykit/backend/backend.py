@@ -133,7 +133,7 @@ class Check(Published, kw_only=False):
     detail: str
 
 
-class Instead(Record):
+class Instead(Record, kw_only=False):
     """Another request for the same model, which avoids what an execution failed at, with the reason in words.
 
     ``findings`` are added to the package that it leads to. ``right`` is a trial's verdict, for a
@@ -153,7 +153,7 @@ class Instead(Record):
         return tuple(finding.with_handled(how or self.how) for finding, how in told if how or finding.blocks)
 
 
-class Seen(Record, eq=False):
+class Seen(Record, eq=False, kw_only=False):
     """A few samples with the outputs of ``by`` for each; names and shapes are the graph's own."""
 
     by: str

@@ -6,24 +6,24 @@ become outdated.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnx import TensorProto, checker, helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from deploykit.findings.records import Json
-from deploykit.model.nodes import copy_of
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.formats.aimet import write_encodings
+from deploykit.encodings.new_grids import affine_per_channel, entry_for_range
+from deploykit.encodings.values import Encoding, EncodingSet
 
 __all__ = ["FLOAT_TENSORS", "write_demo"]
 
 FLOAT_TENSORS = frozenset({"anchored", "ratio", "logit", "anchors"})
 """The tensors that the example keeps in float16: no 16-bit grid can hold their ranges."""
 
+_WITHOUT_ENTRY = {"projected", "head.weight", "head.bias", "eps", "one"}
 _INVALID_ANCHOR = 1e30
-_BITS = 16
 _ROWS = 16
 
 
@@ -71,46 +71,15 @@ def write_demo(folder: Path) -> tuple[Path, Path]:
     model = helper.make_model(graph, producer_name="deploykit demo", opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     model = shape_inference.infer_shapes(model, strict_mode=True)
-    checker.check_model(model, full_check=True)
     model_path, encodings_path = folder / "detector.onnx", folder / "detector.encodings"
     onnx.save(model, model_path)
-    # Every computed tensor becomes an output of a copy, so that one run shows all ranges.
-    probe = copy_of(model)
-    del probe.graph.output[:]
-    names = [name for node in model.graph.node for name in node.output if name != "projected"]
-    probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
-    session = onnxruntime.InferenceSession(probe.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = sorted({name for _, read, made in nodes for name in (*read, made)} - FLOAT_TENSORS - _WITHOUT_ENTRY)
     rng = np.random.default_rng(11)
-    seen = {name: [stored[name]] for name in ("one_more", "image_size")}
-    for _ in range(8):
-        features = rng.normal(0, 1, (1, _ROWS, 8)).astype(np.float32)
-        shown = {"features": features, **dict(zip(names, session.run(names, {"features": features}), strict=True))}
-        for name, values in shown.items():
-            seen.setdefault(name, []).append(values)
-    activations = {}
-    for name in sorted(seen.keys() - FLOAT_TENSORS):
-        low = min(0.0, *(float(values.min()) for values in seen[name]))
-        high = max(0.0, *(float(values.max()) for values in seen[name]))
-        scale = (high - low) / (2**_BITS - 1)
-        activations[name] = [_entry(_BITS, scale, round(low / scale), symmetric=False)]
-    largest = np.abs(stored["head.weight"]).max(axis=0)
-    encodings = {
-        "version": "0.6.1",
-        "producer": {"package": "deploykit demo", "version": "1"},
-        "activation_encodings": activations,
-        "param_encodings": {"head.weight": [_entry(8, float(most) / 127, -128, symmetric=True) for most in largest]},
-    }
-    encodings_path.write_text(json.dumps(encodings, indent=1), "utf-8")
+    feeds = [{"features": rng.normal(0, 1, (1, _ROWS, 8)).astype(np.float32)} for _ in range(8)]
+    seen = Session(model, capture=names).runs(feeds)
+    empty = EncodingSet("0.6.1", {}, producer={"package": "deploykit demo", "version": "1"})
+    ends = [[float(end([one[name] for one in seen])) for end in (np.min, np.max)] for name in names]
+    activations = [entry_for_range(name, empty, low, high) for name, (low, high) in zip(names, ends, strict=True)]
+    weights = Encoding(name="head.weight", value=affine_per_channel(stored["head.weight"], 1, 8), is_param=True)
+    encodings_path.write_text(write_encodings(empty.with_entries([*activations, weights]), "0.6.1"), "utf-8")
     return model_path, encodings_path
-
-
-def _entry(bits: int, scale: float, offset: int, *, symmetric: bool) -> Json:
-    return {
-        "bitwidth": bits,
-        "dtype": "int",
-        "is_symmetric": str(symmetric),
-        "max": (offset + 2**bits - 1) * scale,
-        "min": offset * scale,
-        "offset": float(offset),
-        "scale": scale,
-    }

@@ -18,7 +18,7 @@ __all__ = ["Alternative", "Plan", "PlannedPrecision", "Rejected", "Route", "Step
 D = TypeVar("D")
 
 
-class Route(Published):
+class Route(Published, kw_only=False):
     """The chosen way through the vendor's tools, the reason, and how surely it works."""
 
     id: str
@@ -27,7 +27,7 @@ class Route(Published):
     sources: tuple[str, ...] = ()
 
 
-class Rejected(Published):
+class Rejected(Published, kw_only=False):
     """A route that was not taken, with the codes of the rules that rejected it."""
 
     id: str
@@ -60,7 +60,7 @@ class Step(Published, kw_only=False):
     note: str = ""
 
 
-class PlannedPrecision(Published):
+class PlannedPrecision(Published, kw_only=False):
     """The intended type of each tensor by the encodings, and the type expected from the tool chain.
 
     Types have ONNX-like names (``uint8``, ``float16`` …). A tensor in neither map has no stated type.

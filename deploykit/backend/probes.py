@@ -65,4 +65,4 @@ def start(
     try:
         return around.run(argv, timeout=timeout, env={**ONLY_INSTALLED, **(env or {})})
     except ToolError as error:
-        return ProgramEnd(argv=argv, returncode=127, tail=(str(error.why or error.what),), seconds=0.0)
+        return ProgramEnd(argv, 127, tail=(str(error.why or error.what),), seconds=0.0)

@@ -42,7 +42,7 @@ class Right(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-class Compilation(Record):
+class Compilation(Record, kw_only=False):
     """Whether a compiler took the model, which one, and why not."""
 
     state: Compiled = Compiled.NOT_RUN
@@ -149,9 +149,9 @@ def status_from_json(value: Json) -> PackageStatus:
     return PackageStatus(
         intact=value.get("intact") != "no",
         compiled=Compilation(
-            state=_word(Compiled, value.get("compiled"), Compiled.NOT_RUN),
-            by=str(value.get("compiled_by", "")),
-            why=str(value.get("compiled_why", "")),
+            _word(Compiled, value.get("compiled"), Compiled.NOT_RUN),
+            str(value.get("compiled_by", "")),
+            str(value.get("compiled_why", "")),
         ),
         right=Correctness(
             state=_word(Right, value.get("right"), Right.NOT_JUDGED),

@@ -51,7 +51,7 @@ _CLIENT_SAYS = (
 )
 
 
-class Connection(Record):
+class Connection(Record, kw_only=False):
     """One connection to a device. ``words`` is the command that starts a shell
     there; ``folder`` is deploykit's folder there.
     """
@@ -182,16 +182,16 @@ def connection_to(where: str, *, folder: str) -> Connection:
     """
     folder = os.environ.get("DEPLOYKIT_DEVICE_FOLDER", folder) if where != "local" else folder
     if where == "local":
-        return Connection(kind="local", where=where, words=("/bin/sh", "-c"), folder=folder)
+        return Connection("local", where, words=("/bin/sh", "-c"), folder=folder)
     kind, _, rest = where.partition(":")
     if kind == "ssh" and _SSH_ADDRESS.fullmatch(where):
         configured = os.environ.get("DEPLOYKIT_SSH_CONFIG", "")
         options = [word for option in _SSH_OPTIONS for word in ("-o", option)]
         words = ("ssh", *(("-F", configured) if configured else ()), "-T", "-e", "none", *options, where)
-        return Connection(kind="ssh", where=where, words=words, folder=folder or _SSH_FOLDER)
+        return Connection("ssh", where, words=words, folder=folder or _SSH_FOLDER)
     if kind == "adb" and (not rest or _SERIAL.fullmatch(rest)) and where != "adb:":
         words = ("adb", *(("-s", rest) if rest else ()), "shell", "-T")
-        return Connection(kind="adb", where=where, words=words, folder=folder or _ADB_FOLDER)
+        return Connection("adb", where, words=words, folder=folder or _ADB_FOLDER)
     raise UsageError(
         f"--on {where}: is no place",
         next="local, adb, adb:SERIAL, ssh://user@host[:port], or a name under [devices] in deploykit.toml",

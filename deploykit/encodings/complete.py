@@ -126,8 +126,8 @@ def _biases(facts: GraphFacts) -> Iterator[tuple[ParameterUse, ParameterUse | No
         bias, scale = (stored_behind(facts, name) if name else None for name in (block.bias, block.scale))
         if block.kind == "LayerNormalization" and bias is not None and scale is not None:
             node = facts.nodes[block.nodes[-1]]
-            beside = ParameterUse(name=scale, role=WEIGHT, node=node)
-            yield ParameterUse(name=bias, role=BIAS, node=node), beside, block.source
+            beside = ParameterUse(scale, WEIGHT, node=node)
+            yield ParameterUse(bias, BIAS, node=node), beside, block.source
 
 
 def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Encoding | None:

@@ -271,7 +271,7 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
         if compare_values(known.value, entry.value):
             graph.fail(node, f"quantizes {entry.name!r} a second time, onto another grid")
     found |= {copy: replace(found[name], name=copy) for copy, name in names.copies.items()}
-    return EncodingSet(version=QDQ_VERSION, entries=found, source=source)
+    return EncodingSet(QDQ_VERSION, found, source=source)
 
 
 class Extracted(Record):
@@ -325,7 +325,7 @@ def extract_qdq(model: ModelProto, *, saturate: bool = False) -> Extracted:
             gone.add(id(node))
     _rewire(graph, names, gone, weights)
     entries |= {copy: replace(entries[name], name=copy) for copy, name in names.copies.items()}
-    encodings = EncodingSet(version=QDQ_VERSION, entries=dict(sorted(entries.items())))
+    encodings = EncodingSet(QDQ_VERSION, dict(sorted(entries.items())))
     if saturate:
         _saturate(graph, encodings, {names.final(name): dtype for name, dtype in ends.items()})
     return Extracted(model=graph.model, encodings=encodings, kept=kept)

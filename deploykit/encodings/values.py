@@ -172,7 +172,7 @@ class Encoding(Record, kw_only=False, eq=False):
         return self.value.dtype
 
 
-class EncodingSet(Record, eq=False, dict=True):
+class EncodingSet(Record, eq=False, dict=True, kw_only=False):
     """All encodings of one model, in the file's order, with what the file said about itself.
 
     ``extra`` keeps unknown top-level keys. ``float_tensors`` are tensors meant to be float16 that the format cannot

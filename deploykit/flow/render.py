@@ -73,7 +73,7 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json
             return None
         model = lean_weights(decision.given.model)
         outputs = tuple(outputs_of(model, feeds, decision.chosen.explored.judge))
-        before = Seen(by="the model as it was given", feeds=feeds, outputs=outputs)
+        before = Seen("the model as it was given", feeds, outputs)
         return draw_detections(groups[0], before, after)
     except DeploykitError:
         return None
@@ -89,4 +89,4 @@ def _after(
     if decision.chosen.situation.encodings is None:
         return None
     outputs = tuple(run_of(decision.chosen, feeds))
-    return Seen(by="simulation", feeds=feeds, outputs=outputs) if set(group.outputs) <= set(outputs[0]) else None
+    return Seen("simulation", feeds, outputs) if set(group.outputs) <= set(outputs[0]) else None

@@ -189,7 +189,7 @@ class WayInputs(Record, eq=False):
         return replace(made, way=made.way.judged(verdict), verdict=verdict)
 
 
-class BuiltWay(Record, eq=False):
+class BuiltWay(Record, eq=False, kw_only=False):
     """A way with its parts: the device's model and entries, the host's tail, the segments, and the verdict.
 
     ``inference`` names the sources of new integer entries' ranges, and the tensors without one; ``end`` is the
@@ -212,9 +212,7 @@ class BuiltWay(Record, eq=False):
 def _as_is(common: WayInputs, _built: Sequence[BuiltWay]) -> BuiltWay:
     """The unchanged model: for encodings without intended float tensors."""
     way = Way("as-is", kind="integer", confidence=Confidence.OBSERVED).judged(common.reference)
-    return BuiltWay(
-        way=way, model=common.model, encodings=common.encodings, facts=common.facts, verdict=common.reference
-    )
+    return BuiltWay(way, common.model, common.encodings, common.facts, verdict=common.reference)
 
 
 def _rewritten(common: WayInputs, _built: Sequence[BuiltWay]) -> BuiltWay | None:
@@ -275,10 +273,10 @@ def _integer_way(common: WayInputs, identity: str, intrusion: int, made: Rewriti
         unavailable=unavailable,
     )
     built = BuiltWay(
-        way=way,
-        model=made.model,
-        encodings=inference.encodings,
-        facts=facts,
+        way,
+        made.model,
+        inference.encodings,
+        facts,
         tail=made.tail,
         rewriting=made,
         inference=replace(inference, concluded={**made.concluded, **inference.concluded}),
@@ -317,7 +315,7 @@ def _fallback(common: WayInputs, _built: Sequence[BuiltWay]) -> BuiltWay:
         float16_tensors=len(prediction.intended),
         borders=len(find_borders(common.facts, prediction.intended, ignored=prediction.absorbed.keys())),
     )
-    return common.judged(BuiltWay(way=way, model=common.model, encodings=stated, facts=common.facts))
+    return common.judged(BuiltWay(way, common.model, stated, common.facts))
 
 
 def _direct(common: WayInputs, built: Sequence[BuiltWay]) -> BuiltWay:
@@ -350,7 +348,7 @@ def _in_segments(common: WayInputs, _built: Sequence[BuiltWay]) -> BuiltWay:
         segments=len(segments),
         unavailable="" if proof.holds else f"the chain does not equal the whole: {proof}",
     )
-    made = BuiltWay(way=way.judged(verdict), model=common.model, encodings=common.encodings, facts=facts)
+    made = BuiltWay(way.judged(verdict), common.model, common.encodings, facts)
     return replace(made, segments=segments, verdict=verdict)
 
 
@@ -403,7 +401,7 @@ def segment_pieces(
         if half and segment.is_float:  # all float tensors, weights included, for a device that computes in float16
             made = {name for name, (dtype, _) in infer(segment.model).types.items() if dtype == "float"}
             stored = {t.name for t in segment.model.graph.initializer if t.data_type == t.FLOAT}
-            entries = EncodingSet(version="", entries={}, float_tensors=frozenset(made | stored))
+            entries = EncodingSet("", {}, float_tensors=frozenset(made | stored))
         elif known is not None:
             pieces.append(known[place])
             continue

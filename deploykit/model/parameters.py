@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-class ParameterUse(Record):
+class ParameterUse(Record, kw_only=False):
     """One stored tensor in one role. The axes are counted from the front; None where the op has no such axis."""
 
     name: str
@@ -46,11 +46,11 @@ def parameter_uses(facts: GraphFacts) -> Mapping[str, tuple[ParameterUse, ...]]:
             )
             if name is not None:
                 channel, block = _axes(facts, node, name, turned=turned) if role == WEIGHT else (None, None)
-                use = ParameterUse(name=name, role=role, node=node, channel_axis=channel, block_axis=block)
+                use = ParameterUse(name, role, node=node, channel_axis=channel, block_axis=block)
                 found.setdefault(name, []).append(use)
         bias = bias_after_matmul(facts, node)
         if bias is not None:
-            found.setdefault(bias, []).append(ParameterUse(name=bias, role=BIAS, node=node))
+            found.setdefault(bias, []).append(ParameterUse(bias, BIAS, node=node))
     return {name: tuple(uses) for name, uses in found.items()}
 
 

@@ -106,7 +106,7 @@ def judge_of(
     whole = reduce(chain_models, (piece.model for piece in pieces))
     facts = collect_facts(wrap_proto(whole, path=package / "model"))  # the models of a package may not fit each other
     entries = {entry.name: entry for piece in pieces for entry in piece.encodings or ()}
-    encodings = EncodingSet(version="", entries=entries)
+    encodings = EncodingSet("", entries)
     gathered, samples, recorded = partial(gather, whole, facts, encodings=encodings), None, package / RECORDED_FILE
     if data is not None:
         samples = gathered(calibration=data, most=_MOST_GIVEN)

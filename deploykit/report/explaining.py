@@ -45,7 +45,7 @@ class Word(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-class Shipping(Published):
+class Shipping(Published, kw_only=False):
     """The answer, the reason in one sentence, its evidence ("" for none), and what to do next."""
 
     word: Word
@@ -86,7 +86,7 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
     )
 
     def no(why: str, evidence: str = "", next_: str = "") -> Shipping:
-        return Shipping(word=Word.NO, why=why, evidence=evidence, next=next_)
+        return Shipping(Word.NO, why, evidence=evidence, next=next_)
 
     named = "PACKAGE" if package is None else shlex.quote(str(package))
     if not status.intact:
@@ -105,7 +105,7 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
         lacks = "its samples do not say" if right.label in _FROM_USER else lacks
         why = f"the package is made, and {lacks} whether its outputs are right{f': {told}' if told else ''}"
         next_ = samples_wanted(right) or _RUN.format(named)
-        return Shipping(word=Word.NOT_JUDGED, why=why, evidence=by, next=next_)
+        return Shipping(Word.NOT_JUDGED, why, evidence=by, next=next_)
     ran = right.where == "device"
     if compiled.state is not Compiled.YES and not ran:
         why, next_ = "its numbers are right in simulation, but no compiler has seen it", _BUILD.format(named)
@@ -117,8 +117,8 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
     else:
         how = "it ran on the device" if ran else "it is compiled"
         why = f"{how}, and its outputs are right against the float model"
-        return Shipping(word=Word.SHIP, why=why, evidence="; ".join(filter(None, (by, measured))))
-    return Shipping(word=Word.NOT_JUDGED, why=why, evidence=measured, next=next_)
+        return Shipping(Word.SHIP, why, evidence="; ".join(filter(None, (by, measured))))
+    return Shipping(Word.NOT_JUDGED, why, evidence=measured, next=next_)
 
 
 _BLAMED = {"float": "the precision and all that follows", "quantized": "the device", "device": "another device"}

@@ -40,7 +40,7 @@ _GRACE = 2.0  # seconds that an interrupted program has to clean up
 _GUARD = ("/bin/sh", "-c", "trap '' HUP INT TERM; read -r _; kill -s KILL 0", "deploykit-guard")
 
 
-class ProgramEnd(Record):
+class ProgramEnd(Record, kw_only=False):
     """How a program ended. ``returncode`` is negative for a signal; ``tail`` holds the last lines of output.
 
     ``peak_rss_mb`` is the program's peak resident set size in MiB, None if the system does not report it; ``grown``
@@ -122,8 +122,8 @@ def run(
                 if pipe is not None:
                     pipe.close()
     return ProgramEnd(
-        argv=tuple(argv),
-        returncode=returncode,
+        tuple(argv),
+        returncode,
         tail=tuple(tail),
         seconds=time.monotonic() - started,
         peak_rss_mb=peak,

@@ -137,7 +137,7 @@ class Numbering(SourcedRow):
             )
 
 
-class Tool(Record):
+class Tool(Record, kw_only=False):
     """A program that writes logs: how to recognise it, and what helps with any of its failures.
 
     ``marks`` show that it wrote the log, ``done`` that it succeeded, which is the only evidence for an all-clear.

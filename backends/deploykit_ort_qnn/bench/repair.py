@@ -336,8 +336,8 @@ def wanted_repairs(
     words = tuple(f"{node}={repair.way}" for repair in found for node in repair.nodes)
     how = "; ".join(f"{one.operator} {', '.join(one.nodes)} is done in another way: {one.told}" for one in found)
     return Instead(
-        request=replace(request, adapter_options={**request.adapter_options, "repair": words}),
-        how=how,
+        replace(request, adapter_options={**request.adapter_options, "repair": words}),
+        how,
         handles={("QNN321", node): one.told for one in found for node in one.nodes},
     )
 
@@ -399,7 +399,7 @@ def rescue(
     if other is None:
         return outcome, None
     named = ", ".join(f"{node.type} {node.name}" for node in nodes)
-    return outcome, Instead(request=other, how=f"{how}; as it was the compiler failed ({outcome.message}) on {named}")
+    return outcome, Instead(other, f"{how}; as it was the compiler failed ({outcome.message}) on {named}")
 
 
 def find_culprit(

@@ -165,7 +165,7 @@ def compare(job: EmulationJob, progress: Tell = silent) -> NumericScope:
         quantization=quantization,
         agreement={name: overall_db([(one[name], two[name]) for one, two in pairs]) for name in facts.outputs},
         shared=shared,
-        seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(npu[:_SEEN])),
+        seen=Seen("the emulated device", tuple(job.inputs[:_SEEN]), tuple(npu[:_SEEN])),
         **located,
     )
 

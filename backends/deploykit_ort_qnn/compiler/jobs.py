@@ -78,7 +78,7 @@ def known_work(
     if store.take(key, scratch):
         kept = json.loads((scratch / _ANSWER).read_text("utf-8"))
         tell("done before with the same files, options and tools: taken from what is kept")
-        return ProgramEnd(argv=(), returncode=0, tail=(), seconds=0.0), kept["answer"], tuple(kept["log"])
+        return ProgramEnd((), 0, tail=(), seconds=0.0), kept["answer"], tuple(kept["log"])
     before = set(_files(scratch))
     done, answer, log = run()
     if answer is not None and answer.get("ok"):
@@ -115,7 +115,7 @@ class CompileJob(Record):
     operators: frozenset[str] = frozenset()
 
 
-class CompileOutcome(Record):
+class CompileOutcome(Record, kw_only=False):
     """How a compilation ended, with everything that was seen.
 
     ``files`` are the context model and its binary, relative to the root. ``seconds`` and ``peak_rss_mb`` describe the
@@ -329,12 +329,10 @@ def _outcome(
     common: Json = {"seconds": round(done.seconds, 3), "peak_rss_mb": done.peak_rss_mb, "log": log}
     if answer is None:
         status: Status = "timed-out" if done.timed_out else "crashed"
-        return CompileOutcome(
-            status=status, message=_end_reason(done, job.timeout), refused=refused, grown=done.grown, **common
-        )
+        return CompileOutcome(status, _end_reason(done, job.timeout), refused=refused, grown=done.grown, **common)
     if not answer["ok"]:
         status = "refused" if refused else "failed"
-        return CompileOutcome(status=status, message=answer["error"], refused=refused, **common)
+        return CompileOutcome(status, answer["error"], refused=refused, **common)
     import onnx
 
     # The nodes of the context model that stayed outside the compiled graphs.
@@ -342,7 +340,7 @@ def _outcome(
     cpu = tuple(RefusedNode(node.name, node.op_type) for node in nodes if node.op_type != "EPContext")
     if cpu and not job.allow_cpu:
         message = f"{len(cpu)} nodes stayed outside of the compiled graph"
-        return CompileOutcome(status="refused", message=message, refused=cpu, **common)
+        return CompileOutcome("refused", message, refused=cpu, **common)
     asked = sorted(path for path in (scratch / "graphs").glob("*.json") if not path.stem.endswith("_tensor_log"))
     found = []
     for path in sorted((scratch / "traces").glob("*_schematic.bin")):
@@ -354,7 +352,7 @@ def _outcome(
     graphs, schematics = tuple(map(read_graph, asked)), tuple(found)
     chip = job.options.get("soc_model", "")
     return CompileOutcome(
-        status="compiled",
+        "compiled",
         refused=refused,
         cpu_nodes=cpu,
         graphs=graphs,

@@ -8,7 +8,7 @@ from deploykit.findings.rules import Finds, Found, Registry
 __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 
 
-class QuarkTrial(Record):
+class QuarkTrial(Record, kw_only=False):
     """One attempt at better outputs: the requested format, a part of the model in float, or a wider format.
 
     ``outcome`` describes its outputs. ``part`` describes the part, ``nodes`` are its names, and ``of_nodes`` and

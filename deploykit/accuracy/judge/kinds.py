@@ -53,7 +53,7 @@ class Task(StrEnum):
     SIGNAL = "signal"
 
 
-class Piece(Record):
+class Piece(Record, kw_only=False):
     """Slices ``start`` to ``stop`` (excluded) of ``axis`` of an output; all of it where ``axis`` is None.
 
     ``class_axis`` is the axis along which one of several is the answer, None where there is none.
@@ -174,7 +174,7 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
     else:
         kind = _kind_of(facts, output)
         class_axis, task = _task(facts, output, kind)
-        return (Piece(output=output, kind=kind, class_axis=class_axis, task=task),)
+        return (Piece(output, kind, class_axis=class_axis, task=task),)
     moved = [found for part in parts for found in _in_place(facts, part, along, parts[-1][2])]
     # The operands of a Concat are known even where its result is decoded afterwards.
     found, read = list[Piece](), set(_reached(facts, parts[0][0]) if len(moved) == len(parts) else ())
@@ -186,7 +186,7 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
         # Boxes and scores of one Sigmoid: a head that is decoded behind it. Its first score is objectness.
         whole = kind is not OutputKind.SCORES or maker is None or maker.outputs[0] not in read
         for begin, end in pairwise((start, stop) if whole or not found else (start, start + 1, stop)):
-            piece = Piece(output=output, kind=kind, axis=axis, start=begin, stop=end)
+            piece = Piece(output, kind, axis=axis, start=begin, stop=end)
             last = found[-1] if found else None
             # Neighbours of one kind are one piece: two corners of boxes, scores of several heads. A box stays by
             # itself, and so does one score before those of the classes, or of the only one: whether there is anything.
@@ -415,7 +415,7 @@ def _of_cells(facts: GraphFacts, picture: Sequence[int]) -> Iterator[DetectionSe
                 if node.op_type == "Concat" and axes[int(node.attributes.get("axis", 0)) % len(axes)] == along
             ]
             for name, start, stop in (joins or [((output, 0, shape[along]),)])[-1]:
-                piece = Piece(output=output, kind=_kind_of(facts, name), axis=along, start=start, stop=stop)
+                piece = Piece(output, _kind_of(facts, name), axis=along, start=start, stop=stop)
                 beside.setdefault(shape[:along] + shape[along + 1 :], []).append(piece)
     for shape, pieces in beside.items():
         pieces.sort(key=lambda piece: (piece.kind is OutputKind.SCORES, piece.width))
@@ -469,7 +469,7 @@ def _among(facts: GraphFacts, name: str, rows: int | str | None, others: list[Pi
     if not scores:
         return None
     best = min(scores, key=lambda piece: piece.kind is not OutputKind.SCORES)
-    box, single = Piece(output=name, kind=OutputKind.BOXES), labels[0] if labels else None
+    box, single = Piece(name, OutputKind.BOXES), labels[0] if labels else None
     return DetectionSet(boxes=box, scores=best, labels=single, sizes=_size_input(facts, name))
 
 

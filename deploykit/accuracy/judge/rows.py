@@ -30,7 +30,7 @@ _COLUMNS = 256  # of wider tables, such as masks, so many columns tell rows apar
 _FARTHEST = 3.0  # a difference of three usual spreads is as bad as any: one odd column must not decide alone
 
 
-class Matched(Record):
+class Matched(Record, kw_only=False):
     """Both tensors with common rows in the same order; ``lost`` is the share of rows without a partner."""
 
     left: Numbers
@@ -131,19 +131,19 @@ def _along_axis(left: Numbers, right: Numbers, axis: int, pairs: _Pairs | None, 
     if pairs is not None:
         first, second = pairs
         return Matched(
-            left=np.take(left, first, axis=axis),
-            right=np.take(right, second, axis=axis),
+            np.take(left, first, axis=axis),
+            np.take(right, second, axis=axis),
             lost=1 - first.size / max(left.shape[axis], right.shape[axis]),
             reordered=not np.array_equal(first, second),
         )
     if axis == 0 or left.shape[0] < 2 or left.shape[0] != right.shape[0]:
-        return Matched(left=left, right=right)
+        return Matched(left, right)
     items = []
     for a, b in zip(left[:, None], right[:, None], strict=True):
         items.append(_along_axis(a, b, axis, match_contents([_tables(a, b, axis)], strict), strict))
     return Matched(
-        left=np.concatenate([item.left for item in items], axis=axis),
-        right=np.concatenate([item.right for item in items], axis=axis),
+        np.concatenate([item.left for item in items], axis=axis),
+        np.concatenate([item.right for item in items], axis=axis),
         lost=max(item.lost for item in items),
         reordered=any(item.reordered for item in items),
     )
@@ -151,7 +151,7 @@ def _along_axis(left: Numbers, right: Numbers, axis: int, pairs: _Pairs | None, 
 
 def _by_signature(left: Numbers, right: Numbers, axes: Sequence[int], strict: bool) -> Matched:
     """Several axes of chosen rows, as an attention between them has; each row is recognized by its sorted values."""
-    made = Matched(left=left, right=right)
+    made = Matched(left, right)
     for axis in axes:
         sides = [left, right]
         for other in axes:

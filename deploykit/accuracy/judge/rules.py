@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.accuracy.judge.verdict import PROBABILITY_TOLERANCE, Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, listed
-from deploykit.findings.records import Json, Record
+from deploykit.findings.records import Json, Names, Record
 from deploykit.findings.rules import Finds, Found, Registry
 from deploykit.model.facts import GraphFacts
 
@@ -143,10 +143,7 @@ def check_missing(judged: Judged) -> Finds:
 
     Fix: Run the candidate on the same inputs, and save its outputs under the same names.
     """
-    comparison = judged.comparison
-    if comparison.missing:
-        message = f"the candidate lacks {len(comparison.missing)}: {listed(comparison.missing)}"
-        yield Found("data", comparison.candidate, message, evidence={"missing": list(comparison.missing)})
+    return _lacking(judged.comparison, "candidate", "missing", judged.comparison.missing)
 
 
 @RULES.rule("DK604", "extra-samples", "warning")
@@ -157,10 +154,13 @@ def check_extra(judged: Judged) -> Finds:
 
     Fix: Remove them, or run the baseline on the same inputs.
     """
-    comparison = judged.comparison
-    if comparison.extra:
-        message = f"the baseline lacks {len(comparison.extra)}: {listed(comparison.extra)}"
-        yield Found("data", comparison.candidate, message, evidence={"extra": list(comparison.extra)})
+    return _lacking(judged.comparison, "baseline", "extra", judged.comparison.extra)
+
+
+def _lacking(comparison: ComparedOutputs, side: str, what: str, names: Names) -> Finds:
+    if names:
+        message = f"the {side} lacks {len(names)}: {listed(names)}"
+        yield Found("data", comparison.candidate, message, evidence={what: list(names)})
 
 
 @RULES.rule("DK605", "not-comparable", "error")

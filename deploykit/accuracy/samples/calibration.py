@@ -68,7 +68,7 @@ KINDS = {
 _LARGEST_TABLE = 64 << 20
 
 
-class Calibration(Record):
+class Calibration(Record, kw_only=False):
     """Calibration data by kind: ``arrays``, ``images`` (with a recipe) or ``reader`` (``module:Class``).
 
     Sounds are arrays, with the recipe ``sound``. ``unused`` are the names of files beside them that are of no kind.
@@ -112,8 +112,8 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
             )
         unused = {*found} - {*files, source / RECIPE_FILE, source / _LABELS}
         return Calibration(
-            kind="images" if kinds == ["images"] else "arrays",
-            origin=source.name,
+            "images" if kinds == ["images"] else "arrays",
+            source.name,
             files=tuple(files),
             unused=tuple(sorted(path.name for path in unused)),
             recipe=fit_recipe(read_recipe(source, inputs), inputs) if kinds == ["images"] else None,
@@ -123,15 +123,15 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
     if not source.exists() and _READER.fullmatch(str(source)):
         module = Path(*str(source).partition(":")[0].split(".")).with_suffix(".py")
         return Calibration(
-            kind="reader",
-            origin=str(source),
+            "reader",
+            str(source),
             reader=str(source),
             reader_file=module if module.is_file() else None,
         )
     regular_size(source)  # which names a file that is not there, and what may be meant
     if source.suffix.lower() not in ARRAY_SUFFIXES:
         raise InputError(f"{source}: neither .npy nor .npz", next="give a folder, a .npy or a .npz")
-    return Calibration(kind="arrays", origin=source.name, files=(source,))
+    return Calibration("arrays", source.name, files=(source,))
 
 
 def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:
@@ -361,7 +361,7 @@ _ONE = re.compile(rf"\s*({_NUMBER}|true|false)\s*")
 _FORMS = "NAME=VALUE (a number, or numbers with commas), NAME=LOW..HIGH or NAME=FILE.npy"
 
 
-class Declaration(Record):
+class Declaration(Record, kw_only=False):
     """What the user stated for one input: values that broadcast to its shape, a range with both ends, or a file.
 
     A file holds one or several samples of the input.
@@ -424,7 +424,7 @@ def _declaration(text: str, spec: InputSpec, said: str) -> Declaration:
         low, high = (_number(text, spec, end) for end in ends.groups())
         if low > high:
             raise UsageError(f"--input {text}: the range is empty", why=f"{low} is above {high}")
-        return Declaration(name=spec.name, kind="range", low=low, high=high)
+        return Declaration(spec.name, "range", low=low, high=high)
     parts = [_ONE.fullmatch(part) for part in said.split(",")]
     if all(parts):
         values = tuple(_number(text, spec, part[1]) for part in parts if part is not None)
@@ -433,12 +433,12 @@ def _declaration(text: str, spec: InputSpec, said: str) -> Declaration:
             why = f"the last dimension of {spec} is {last}" if spec.shape else f"{spec} is a single number"
             advice = "give one value for all, or one for each"
             raise UsageError(f"--input {text}: {len(values)} values", why=why, next=advice)
-        return Declaration(name=spec.name, kind="value", values=values)
+        return Declaration(spec.name, "value", values=values)
     path = Path(said)
     if path.suffix.lower() in ARRAY_SUFFIXES:
         if not places_in(path, (spec,)):
             raise InputError(f"{path}: holds no sample for the input {spec}")
-        return Declaration(name=spec.name, kind="file", file=path)
+        return Declaration(spec.name, "file", file=path)
     raise UsageError(f"--input {text}: neither numbers nor a range nor a .npy file", next=f"write {_FORMS}")
 
 

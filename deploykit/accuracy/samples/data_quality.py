@@ -55,7 +55,7 @@ def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
     if calibration.kind == "arrays":
         return _arrays(calibration, inputs)
     if calibration.kind != "images":
-        return Survey(kind=calibration.kind, origin=calibration.origin, samples=0)
+        return Survey(calibration.kind, calibration.origin, samples=0)
     unusable, usable, digests = [], [], {}
     for path in calibration.files:
         try:
@@ -66,8 +66,8 @@ def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
         usable.append(path)
         digests[path.name] = hashlib.sha256(read_regular(path)).hexdigest()
     return Survey(
-        kind="images",
-        origin=calibration.origin,
+        "images",
+        calibration.origin,
         samples=len(usable),
         unusable=tuple(unusable),
         identical=_groups(digests),
@@ -110,8 +110,8 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
             why = f": {error.why}" if error.why else ""
             unusable.append((path.name, f"{error.what.removeprefix(f'{path}: ')}{why}"))
     return Survey(
-        kind="arrays",
-        origin=calibration.origin,
+        "arrays",
+        calibration.origin,
         samples=len(digests),
         unusable=tuple(unusable),
         identical=_groups(digests),

@@ -15,7 +15,7 @@ from deploykit.findings.rules import Finds, Found, Registry
 __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
 
 
-class Survey(Published):
+class Survey(Published, kw_only=False):
     """What was seen of calibration data.
 
     ``unusable`` are (file, why); ``identical`` are groups of equal samples by name. ``neighbours`` is the median

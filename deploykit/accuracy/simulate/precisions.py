@@ -72,9 +72,9 @@ def min_max_encodings(runs: PartialRuns, facts: GraphFacts, precision: Simulated
     entries = {**{name: entry for name, entry in stored.items() if name not in skipped}, **computed}
     # Moved tensors get the entries of the tensors they copy; where there is none, their own range stands.
     rest = {name: entry for name, entry in entries.items() if name not in moved}
-    given = copy_over_movement(EncodingSet(version="", entries=rest), facts)
+    given = copy_over_movement(EncodingSet("", rest), facts)
     entries |= {entry.name: entry for entry in given if entry.name in entries}
-    return EncodingSet(version="1.0.0", entries=entries, producer={"package": "deploykit", "scheme": "min-max"})
+    return EncodingSet("1.0.0", entries, producer={"package": "deploykit", "scheme": "min-max"})
 
 
 def _activation(low: float, high: float, precision: SimulatedPrecision) -> Value:

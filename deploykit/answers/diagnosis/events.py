@@ -85,7 +85,7 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
         text = f"{above} {text}"
     if text[:1].islower() and above.endswith(":") and level_of(above, catalog.forms)[0] == "warning":
         level = "warning"  # it continues a warning's sentence
-    tool = speaker((text, *reversed(line.before)), catalog.tools) or Tool(id="")
+    tool = speaker((text, *reversed(line.before)), catalog.tools) or Tool("")
     parts = {name: found[1] for name, pattern in _PARTS.items() if (found := pattern.search(text))}
     return Event(
         line=line.line,

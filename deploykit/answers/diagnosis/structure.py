@@ -120,7 +120,7 @@ def _by_kind(
                 return _beside(line, other)
             continue
         if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
-            tool = tools.get(event.tool) or Tool(id="line", name="the program")
+            tool = tools.get(event.tool) or Tool("line", "the program")
             if nobody and tool.id == "line" and known is None:
                 owner = speaker((names.get("other", "").strip("'"),), catalog.tools)
                 tool = _unknown_package(line, catalog) or owner or tool
@@ -203,7 +203,7 @@ def _unknown_package(line: ErrorLine, catalog: Catalog) -> Tool | None:
 def _named(own: re.Match[str] | None) -> Tool | None:
     if own is None or own[1].partition(".")[0] in sys.stdlib_module_names:
         return None
-    return Tool(id="program", name=own[1], foreign=True, drives_others=True)
+    return Tool("program", own[1], foreign=True, drives_others=True)
 
 
 def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()) -> Cause:

@@ -157,8 +157,8 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
         if not isinstance(document.get(key), dict | None):
             raise InputError(f"{where}: {key!r} must be an object, not {json_name(document[key])}")
     return EncodingSet(
-        version=version,
-        entries=entries,
+        version,
+        entries,
         producer=document.get("producer"),
         quantizer_args=document.get("quantizer_args"),
         extra={key: value for key, value in document.items() if key not in (*_HEAD, *_SECTIONS[version[0]])},

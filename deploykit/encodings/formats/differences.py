@@ -38,7 +38,7 @@ class EntryChange(Published, kw_only=False):
         return f"{self.field}: {self.first} -> {self.second}"
 
 
-class EntryDifference(Published):
+class EntryDifference(Published, kw_only=False):
     """One tensor that differs: ``only-first``, ``only-second`` or ``changed``."""
 
     name: str
@@ -58,12 +58,12 @@ def diff(
     for entry in first:
         other = second.get(entry.name)
         if other is None:
-            found.append(EntryDifference(name=entry.name, kind="only-first"))
+            found.append(EntryDifference(entry.name, "only-first"))
             continue
         changes = compare_values(entry.value, other.value, tolerance=tolerance, grid_only=grid_only)
         if changes:
-            found.append(EntryDifference(name=entry.name, kind="changed", changes=changes))
-    found += [EntryDifference(name=entry.name, kind="only-second") for entry in second if entry.name not in first]
+            found.append(EntryDifference(entry.name, "changed", changes=changes))
+    found += [EntryDifference(entry.name, "only-second") for entry in second if entry.name not in first]
     return tuple(found)
 
 
