@@ -22,6 +22,7 @@ from deploykit.accuracy.judge.measures import Pair
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import (
     PROBABILITY_TOLERANCE,
+    WORKING_SCORE,
     Context,
     JudgedNumber,
     KeptCount,
@@ -152,8 +153,10 @@ def judge_outputs(
             counts += [] if count is None else [count]
             covered |= set(group.outputs) if found else set()
             numbers += found
+    pieces = {name: facts.once(("pieces", name), partial(pieces_of, facts, name)) for name in known}
+    scores = next((pairs[n] for n in known if [piece.kind for piece in pieces[n]] == [OutputKind.SCORES]), [])
     for name in known:
-        made = _output_numbers(context, facts, name, matched[name], loses_rows=name not in covered)
+        made = _output_numbers(context, pieces[name], matched[name], scores, loses_rows=name not in covered)
         numbers += [replace(n, note="judged as detections", words="") for n in made] if name in covered else made
     right, reason = decide(numbers, oddities if context.label != "arbitrary" else (), broken)
     return Verdict(
@@ -189,10 +192,14 @@ def _comparable(one: Arrays, two: Arrays) -> tuple[Arrays, Arrays]:
 
 
 def _output_numbers(
-    context: Context, facts: GraphFacts, output: str, matched: Sequence[Matched], *, loses_rows: bool
+    context: Context,
+    pieces: Sequence[Piece],
+    matched: Sequence[Matched],
+    scores: Sequence[Pair],
+    *,
+    loses_rows: bool,
 ) -> Iterator[JudgedNumber]:
-    pieces = facts.once(("pieces", output), lambda: pieces_of(facts, output))
-    kind = pieces[0].kind
+    output, kind = pieces[0].output, pieces[0].kind
     unlike = next((item for item in matched if item.left.shape != item.right.shape), None)
     if unlike is not None:
         where = f"shape {unlike.right.shape} instead of {unlike.left.shape}"
@@ -207,7 +214,11 @@ def _output_numbers(
             at = (*(slice(None),) * piece.axis, slice(piece.start, piece.stop))
             pairs = [(a[at], b[at]) if a.ndim > piece.axis else (a, b) for a, b in pairs]
         if any(one.size for one, _ in pairs):
-            yield from _piece_numbers(context, piece, pairs)
+            # Detectors of points give sizes and offsets everywhere, which mean something only where a point is.
+            is_map = (piece.kind, piece.task, piece.axis) == (OutputKind.DENSE, Task.SIGNAL, None)
+            there = measures.at_points(pairs, scores, WORKING_SCORE) if is_map else []
+            made = _piece_numbers(context, piece, there or pairs)
+            yield from (replace(n, part="where points are") for n in made) if there else made
 
 
 def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from deploykit.findings.records import Doubles, Numbers, Record
 
-__all__ = ["Pair", "PairQuality", "Slices", "agreement", "among_five", "answers"]
+__all__ = ["Pair", "PairQuality", "Slices", "agreement", "among_five", "answers", "at_points"]
 __all__ += ["cosine", "decisions_kept", "embeddings", "gain_error", "max_error"]
 __all__ += ["mean_overlap", "measure", "overall_db", "picture_db", "psnr_db", "relative_error", "runs_of"]
 __all__ += ["sqnr_db", "ssim", "texts_read", "worst_sample", "worst_slice"]
@@ -317,6 +317,19 @@ _CLEAR = 0.1  # a class leads where it leads by this share of the spread; closer
 _LEADING = 10  # the spread is that of so many leading classes: hundreds that never lead would make any lead a near tie
 _NEAR = 0.05  # and a probability decides nothing within so much of a half
 _RARE, _LEAST_RARE = 0.1, 20  # positive decisions are counted alone where they are rare, and enough to count
+
+
+def at_points(pairs: Sequence[Pair], scores: Sequence[Pair], least: float) -> list[Pair]:
+    """Maps [N, C, H, W] where a map of scores of either side is at least ``least``, as [places, C] for each sample.
+
+    Empty where the maps are not of one size, and where such places are no points: too many, or too few to count.
+    """
+    chosen = [np.maximum(one, two).max(1) >= least for one, two in scores if one.ndim == 4]
+    are_few = _LEAST_RARE <= sum(map(np.sum, chosen)) < _RARE * sum(map(np.size, chosen))
+    if not are_few or [at.shape for at in chosen] != [one[:, 0].shape for one, _ in pairs]:
+        return []
+    moved = ((np.moveaxis(one, 1, -1), np.moveaxis(two, 1, -1)) for one, two in pairs)
+    return [(one[at], two[at]) for (one, two), at in zip(moved, chosen, strict=True)]
 
 
 def answers(pairs: Sequence[Pair], axis: int | None) -> list[Pair]:

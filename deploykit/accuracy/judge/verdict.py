@@ -203,6 +203,13 @@ class JudgedNumber(Published):
         return lost > 0 and 1 - sum(fewer) > _CHANCE
 
     @property
+    def kept(self) -> float:
+        """The share that is kept: the value, or what an error or noise leaves."""
+        if self.limit.unit:
+            return 1 - 10 ** (-self.value / 20)
+        return self.value if self.limit.at_least else 1 - self.value
+
+    @property
     def lost(self) -> int:
         """How many of the items differ."""
         return round((1 - self.value) * self.items)
@@ -403,15 +410,26 @@ class Verdict(Published):
         Of values, one less their relative error counts as the kept share.
         """
         told = [n for n in self.numbers if n.passes and not n.limit.unit and not n.is_open]
-        kept = [n.value for n in told if n.limit.at_least]
-        kept += [1 - n.value for n in told if n.limit.measure is Measure.ERROR]
+        kept = [n.kept for n in told if n.limit.at_least or n.limit.measure is Measure.ERROR]
         return bool(self.failures or self.oddities) or min(kept, default=1.0) < _MOST
 
     @property
     def loses(self) -> bool:
-        """True where ``is_short``, or less than ``_MOST`` of what a task counts is kept, be it by chance."""
-        counted = (n.value for n in self.numbers if n.items and n.limit.at_least and n.label != "arbitrary")
-        return self.is_short or min(counted, default=1.0) < _MOST
+        """True where ``is_short``, or less than ``_MOST`` is kept of a signal, or of what is counted, be it by chance.
+
+        Where nothing is counted: of signals that have decibels alone, and of what varies in values, all but the noise.
+        """
+        words = {(n.output, n.part): n.limit.measure for n in self.numbers if n.words}
+        noisy = ((Measure.SLICE, Measure.ERROR), (Measure.SQNR, False))
+        told = [n for n in self.numbers if n.items and n.limit.at_least and n.label != "arbitrary"]
+        told = told or [
+            n
+            for n in self.numbers
+            if n.passes
+            and "slice" not in n.where
+            and (n.limit.measure, words.get((n.output, n.part), bool(words))) in noisy
+        ]
+        return self.is_short or min((n.kept for n in told), default=1.0) < _MOST
 
     @property
     def failures(self) -> tuple[JudgedNumber, ...]:
