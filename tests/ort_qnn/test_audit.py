@@ -319,6 +319,9 @@ def test_a_check_runs_kernels_where_it_may(tmp_path: Path, log_model: Path) -> N
     assert ask(kernels="auto", compile=False) == ask(second_opinion=False) == found["off"]  # type: ignore[call-arg]
     mended = {one.code: one for one in deploykit.check(log_model, target="sm8650", backend="ort-qnn")}
     assert mended["QNN321"].subject.name == "the_log" and "another form" in str(mended["QNN321"].handled)
+    sums = "g (float[1,2,3,4,5] x) => (float[1,2,4,5] y) { y = ReduceLogSumExp <axes = [2], keepdims = 0> (x) }"
+    onnx.save(parsed(sums), tmp_path / "sums.onnx")  # nothing is suspected, but it is soon run as a whole
+    assert "QNN323" in {one.code for one in deploykit.check(tmp_path / "sums.onnx", target="sm8650", backend="ort-qnn")}
 
 
 @pytest.mark.heavy

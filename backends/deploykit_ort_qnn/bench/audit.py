@@ -48,6 +48,8 @@ _SECONDS = 3.0
 # Estimated seconds: for any kernel, as its share of a compilation and a run; and for each value of an input or weight.
 _EACH = 0.03
 _PER_VALUE = 1e-6
+# Of a model of so few nodes, which take a second by the estimates above, a check runs all kernels in any case.
+_FEW = 33
 # How many times the budget of nodes is cut out of the model: that equal nodes are one kernel is only seen then.
 _ALIKE = 4
 
@@ -60,8 +62,8 @@ def audit_draft(
     """Audits the kernels of the model that a package would compile.
 
     Level ``full`` runs all of them; ``auto`` as many as are affordable if the atlas suspects any or the model is
-    ``doubted``; ``quick`` those that the atlas calls wrong. With ``given``, kernels of a small model as the user gave
-    it are run too, and those that are wrong are reported as repaired.
+    ``doubted``; ``quick`` those that the atlas calls wrong. With ``given``, those of a very small model are run in any
+    case; kernels of a small model as the user gave it are run too, and those that are wrong are reported as repaired.
     """
     host = toolchain_host(draft.wheel)
     wheel = who_compiles(host)
@@ -72,12 +74,13 @@ def audit_draft(
         level = "quick"  # its compiler needs another system's loader: it would get through few kernels
     if level == "auto" and facts.weight_bytes > _LARGEST:
         found = Audit(level=level, by="nobody: its weights are not loaded for it", left_out=len(facts.nodes))
-        return replace(found, findings=tuple(RULES.run(found)))
+        return replace(found, findings=RULES.run(found))
     model = compiled_model(draft)
     suspects = frozenset() if level == "full" else suspects_in(model, verdicts=_SUSPECT[level])
     whole = whole_model(given) if given is not None and level in ("auto", "full") and given.facts.is_qdq else None
     if level == "auto":
         doubted |= bool(suspects or repairs_of(draft.options)) or any(one.code == "QNN284" for one in draft.lint)
+        doubted |= given is not None and len(facts.nodes) <= _FEW
         if not doubted and (whole is None or not suspects_in(whole, verdicts=_SUSPECT[level])):
             level = "quick"  # runs no kernel here: the whole model is compiled and emulated in any case
     bench = bench_of(wheel, host, draft.soc_model, progress, "auditing kernels")
