@@ -11,6 +11,7 @@ from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import AnyBackend, Instead, Request, SharedWork, Situation
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plans import Plan
+from deploykit.errors import UsageError
 from deploykit.findings import Finding, Findings
 from deploykit.findings.records import Record, Tell, replace, silent
 from deploykit.flow.plan import Decision, decide
@@ -82,7 +83,12 @@ class PackageJob(Record):
             # First a tool's crash is worked around, then wrong results are.
             for _ in range(3):
                 steps.begin(DECIDING)
-                decision = hopeless or decide(self.backend, given, self.shared, self.tell)
+                try:
+                    decision = hopeless or decide(self.backend, given, self.shared, self.tell)
+                except UsageError:  # a node that another way was found for is made by a cure of the first round
+                    if ran is None:
+                        raise
+                    break
                 if not decision.plan.feasible:
                     break
                 writer = PackageWriter(self.out, force=self.how.force, link=self.how.link, tell=self.tell)

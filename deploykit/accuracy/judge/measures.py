@@ -99,9 +99,12 @@ def psnr_db(baseline: Numbers, candidate: Numbers) -> float:
 def sqnr_db(baseline: Numbers, candidate: Numbers) -> float:
     """Signal to quantization noise, in dB: energy of the baseline over energy of the difference.
 
-    Infinite without a difference; minus infinity when the baseline is all zero and the candidate is not.
+    Infinite without a difference; minus infinity when the baseline is all zero and the candidate is not, and for
+    another number of values.
     """
     a, b = _flat(baseline), _flat(candidate)
+    if a.size != b.size:
+        return -math.inf
     return _db(float(a @ a), float((a - b) @ (a - b)))
 
 
@@ -153,11 +156,13 @@ def _db(signal: float, noise: float) -> float:
 def overall_db(pairs: Sequence[Pair]) -> float:
     """Energy of the left side over that of the difference, in dB, where both are finite. Infinite without difference.
 
-    Minus infinity where the left side is all zero and the right side is not.
+    Minus infinity where the left side is all zero and the right side is not, or has another number of values.
     """
     signal = noise = 0.0
     for one, two in pairs:
         a, b = _flat(one), _flat(two)
+        if a.size != b.size:
+            return -math.inf
         both = np.isfinite(a) & np.isfinite(b)
         a, b = a[both], b[both]
         signal += float(a @ a)
