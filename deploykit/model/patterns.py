@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from deploykit.findings.records import Record, Shape
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.model.operators import QUANTIZERS, Trait, has, is_standard, ops
+from deploykit.model.operators import Trait, has, is_standard, ops
 from deploykit.model.parameters import bias_after_matmul, stored_behind
 from deploykit.system.store import made_once
 
@@ -25,7 +25,6 @@ __all__ = [
     "casts_of_indices",
     "find_blocks",
     "fusions",
-    "over_short_axes",
     "repeated_before_norm",
     "written_layer_norms",
 ]
@@ -286,31 +285,6 @@ _ENDS_OR_GATES = {
     "InstanceNormalization": (_match_grouped,),
     "Mul": (_match_norm,),
 }
-
-
-_SUMS = frozenset({"ReduceMean", "ReduceSum"})
-_PASSED = ops(Trait.RESHAPES) | set(QUANTIZERS)
-
-
-def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ...]]]:
-    """Every ReduceMean and ReduceSum behind a Transpose that reduces an axis of length 1 beside longer ones.
-
-    Each comes with the shape of the tensor that it reduces.
-    """
-    for node in facts.nodes:
-        if node.op_type not in _SUMS or not is_standard(node):
-            continue
-        source, axes = node.inputs[0], node.attributes.get("axes")
-        given, made = facts.static_shape(source), facts.static_shape(node.outputs[0])
-        if given is None or made is None:
-            continue
-        count = len(given) if axes is None else len(axes)
-        if axes is None and node.operand(1):
-            count = (facts.static_shape(node.inputs[1]) or (0,))[0]
-        longer = sum(dim > 1 for dim in given) - sum(dim > 1 for dim in made)
-        turned = facts.maker_behind(source, _PASSED, "Transpose")
-        if 0 < longer < count and turned is not None and is_standard(turned):
-            yield node, given
 
 
 NORMS = ("LayerNormalization", "RMSNormalization")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -178,19 +179,25 @@ def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 @rewrite(
-    *("Gather", "GatherElements", "GatherND"),
-    none="no stored index of a Gather, GatherElements or GatherND is negative",
-    note="{} index lists count from the front",
+    *("Gather", "GatherElements", "GatherND", "TopK"),
+    none="no stored index of a Gather, GatherElements or GatherND is negative, nor the axis of a TopK",
+    note="{} index lists and axes count from the front",
 )
 def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
-    """Counts the stored indices of Gather, GatherElements and GatherND from the front.
+    """Counts the stored indices of Gather, GatherElements and GatherND, and the axis of TopK, from the front.
 
     Devices count from the front only; the sum is stored beside the indices, which others may read as they are.
     """
+    first, count = int(attribute(node, "axis", 0)), 1
+    if node.op_type == "TopK":
+        if first >= -1:
+            return None
+        kept = attributes(node) | {"axis": first % look.rank(node.input[0])}
+        same = helper.make_node("TopK", node.input, node.output, name=node.name, **kept)
+        return Match(f"its axis is {first}", lambda to: to.nodes.append(same))
     indices = look.array(node.input[1])
     if indices is None or indices.dtype.kind != "i" or not (indices < 0).any():
         return None
-    first, count = int(attribute(node, "axis", 0)), 1
     if node.op_type == "GatherND":
         first, count = int(attribute(node, "batch_dims", 0)), indices.shape[-1]
     sizes = look.sizes(node.input[0], *range(first, first + count))
@@ -763,5 +770,5 @@ class _Taps:
             stored = self._to.store(f"{tap}_places", np.ascontiguousarray(places[:, number]))
             taps.append(self._to.add("Gather", [source, stored], tap, axis=1))
         self._shape[window.axis] = len(places)
-        # Compilers take no Max of one operand.
-        return self._to.add(op_type, taps, f"{self._made}_axis{window.axis}") if len(taps) > 1 else taps[0]
+        # Compilers take no Max of one operand, nor of more than two in integers.
+        return reduce(lambda one, two: self._to.add(op_type, [one, two], f"{self._made}_axis{window.axis}"), taps)

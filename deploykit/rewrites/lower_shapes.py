@@ -22,7 +22,7 @@ from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, attributes, label
 from deploykit.model.operators import Trait, ops
-from deploykit.model.patterns import over_short_axes, repeated_before_norm
+from deploykit.model.patterns import repeated_before_norm
 from deploykit.model.pinning import pin_shapes
 from deploykit.model.running import CpuSession
 from deploykit.rewrites.contract import (
@@ -259,38 +259,34 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"{node.input[0]} has {rows} rows of {columns}", write)
 
 
-@rewrite_graph(
-    none="no mean or sum of a turned tensor is over an axis of length 1 beside longer ones",
+@rewrite(
+    *("ReduceMean", "ReduceSum"),
+    none="no mean or sum is over an axis of length 1 beside longer ones",
     note="{} means and sums leave out axes of length 1",
     ulps=4.0,
 )
-def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
-    """Leave axes of length 1 out of means and sums of turned tensors.
+def longer_axes(look: ModelLook, node: NodeProto) -> Match | None:
+    """Leave axes of length 1 out of means and sums.
 
     A reduction that drops its axes keeps them first, and a Reshape drops them; no value changes.
     """
-    for found, shape in over_short_axes(facts_of(look)):
-        nodes, node = (found.label,), look.makers[found.outputs[0]]
-        try:
-            axes = look.axes(node, len(shape))
-        except NoMatchError:
-            yield NearMiss(nodes, "its axes are computed")
-            continue
-        longer = [axis for axis in axes if shape[axis] > 1]
-        left = [size for axis, size in enumerate(shape) if axis not in axes]
+    shape = look.static_shape(node.input[0]) or ()
+    axes = look.axes(node, len(shape)) if 1 in shape else ()
+    longer = [axis for axis in axes if shape[axis] > 1]
+    if not 0 < len(longer) < len(axes):
+        return None
+    left = [size for axis, size in enumerate(shape) if axis not in axes]
 
-        def write(to: NodeSteps, longer: list[int] = longer, left: list[int] = left) -> None:
-            node, made = to.node, to.made
-            keeps = attribute(node, "keepdims", 1)
-            kept = made if keeps else to.graph.fresh(f"{made}_kept")
-            to.listed(node.op_type, node.input[0], "axes", longer, kept, keepdims=1)
-            to.nodes[-1].name = node.name
-            if not keeps:
-                to.reshape(kept, left, name=f"{kept}_dropped")
-                to.share(made, kept)
+    def write(to: NodeSteps) -> None:
+        made, keeps = to.made, attribute(node, "keepdims", 1)
+        kept = made if keeps else to.graph.fresh(f"{made}_kept")
+        to.listed(node.op_type, to.source, "axes", longer, kept, keepdims=1)
+        to.nodes[-1].name = node.name
+        if not keeps:
+            to.reshape(kept, left, name=f"{kept}_dropped")
+            to.share(made, kept)
 
-        why = f"it is over axes {axes} of {list(shape)}"
-        yield Match(why, write, output=node.output[0], nodes=nodes, tensors=(node.input[0],))
+    return Match(f"it is over axes {axes} of {list(shape)}", write, tensors=(node.input[0],))
 
 
 @rewrite_graph(

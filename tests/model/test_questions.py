@@ -25,7 +25,6 @@ from deploykit.model.patterns import (
     casts_of_indices,
     find_blocks,
     fusions,
-    over_short_axes,
     repeated_before_norm,
     written_layer_norms,
 )
@@ -61,7 +60,6 @@ def fused(asked: Asked) -> Iterator[str]:
 
 def patterns(asked: Asked) -> Iterator[str]:
     facts = asked.facts
-    yield from (f"{node.label} over short axes of {shape}" for node, shape in over_short_axes(facts))
     for node, operand, given, shape in repeated_before_norm(facts):
         yield f"{node.label} repeats {operand} {given} to {shape}"
     for name in facts.tensors:
