@@ -15,7 +15,7 @@ __all__ = ["CONTEXT_LINES", "Block", "blocks", "text_around"]
 CONTEXT_LINES = 16
 """How many lines around a line are looked at together."""
 
-_CHUNK = 1 << 20  # a longer line is a dump; it is cut, so that memory stays bounded
+_CHUNK = 1 << 18  # a longer line is a dump; it is cut, so that memory stays bounded
 _LINES_OF_SCREEN = 600  # the most characters of a line that are shown
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _PASTED = re.compile(rb"\[\d\d?(?:;\d{1,3})*m")  # colours that lost their escape
@@ -103,7 +103,7 @@ _BEGINS = re.compile(
     rb"|(?:error|warning|fatal|info|note|failed)\b|Traceback|[EWID][ /])|[\[<{*>=|+-]|$)"
 )
 _NEVER = re.compile(rb"(?!)")
-_MOST_WRAPPED = 2000
+_MOST_WRAPPED = 1800
 _SCREENS = (80, 100, 120, 132)
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
