@@ -308,7 +308,7 @@ _LOADING = "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64 without hardware:
 _ANOTHER = "choose a release whose compiler obeys soc_model (2.36.1, 2.47 and later), or another route"
 
 
-@RULES.rule("QNN295", "compiled-for-another-chip", "error", sources=[_ARM64])
+@RULES.rule("QNN295", "compiled-for-another-chip", "error", _ARM64)
 def check_chip(carried: Carried) -> Finds:
     """The only public compiler of this release compiles for the chip it runs on, and that is not the target's.
 
@@ -339,7 +339,7 @@ def check_chip(carried: Carried) -> Finds:
     )
 
 
-@RULES.rule("QNN296", "compiled-on-another-machine", "info", sources=[_ARM64, _WHEELS])
+@RULES.rule("QNN296", "compiled-on-another-machine", "info", [_ARM64, _WHEELS])
 def check_machine(carried: Carried) -> Finds:
     """The compiler of this release runs on another kind of machine only, so nothing is compiled here.
 
@@ -363,7 +363,7 @@ def check_machine(carried: Carried) -> Finds:
     )
 
 
-@RULES.rule("QNN297", "compiler-of-another-release", "warning", sources=[_WHEELS, _LOADING])
+@RULES.rule("QNN297", "compiler-of-another-release", "warning", [_WHEELS, _LOADING])
 def check_release(carried: Carried) -> Finds:
     """The nearest public compiler is not of the very release that will load the binary.
 
@@ -384,7 +384,7 @@ def check_release(carried: Carried) -> Finds:
     yield Found("sdk", runtime, message, evidence={"compiler": sdk})
 
 
-@RULES.rule("QNN298", "forms-of-another-provider", "info", sources=[_ARM64])
+@RULES.rule("QNN298", "forms-of-another-provider", "info", _ARM64)
 def check_forms(carried: Carried) -> Finds:
     """The model is prepared in the forms that another release of the provider takes.
 

@@ -54,7 +54,7 @@ def _sdk(choice: SdkChoice, message: str, hint: str = "") -> Found:
     return Found("sdk", choice.request, message, hint=hint, evidence=evidence)
 
 
-@RULES.rule("QNN001", "sdk-nearest-lower", "warning", sources=[_OWN, _CADENCE])
+@RULES.rule("QNN001", "sdk-nearest-lower", "warning", [_OWN, _CADENCE])
 def check_nearest_lower(choice: SdkChoice) -> Finds:
     """The SDK version that was asked for has no table; the nearest lower one answers.
 
@@ -66,7 +66,7 @@ def check_nearest_lower(choice: SdkChoice) -> Finds:
         yield _sdk(choice, f"no table for QAIRT {choice.request}: the one of {choice.table.version} answers")
 
 
-@RULES.rule("QNN002", "sdk-newer-than-tables", "warning", sources=[_OWN, _CADENCE])
+@RULES.rule("QNN002", "sdk-newer-than-tables", "warning", [_OWN, _CADENCE])
 def check_newer(choice: SdkChoice) -> Finds:
     """The SDK version that was asked for is newer than every table; the newest one answers.
 
@@ -78,9 +78,7 @@ def check_newer(choice: SdkChoice) -> Finds:
         yield _sdk(choice, f"QAIRT {choice.request} is newer than every table: {choice.table.version} answers")
 
 
-@RULES.rule(
-    "QNN003", "sdk-build-not-listed", "info", sources=[_OWN, "naming of QAIRT releases: 2.<minor>.<patch>.<YYMMDD>"]
-)
+@RULES.rule("QNN003", "sdk-build-not-listed", "info", [_OWN, "naming of QAIRT releases: 2.<minor>.<patch>.<YYMMDD>"])
 def check_unlisted_build(choice: SdkChoice) -> Finds:
     """The release is known, but no source mentions this build of it.
 
@@ -98,7 +96,7 @@ def check_unlisted_build(choice: SdkChoice) -> Finds:
     "QNN004",
     "sdk-tools-not-seen",
     "warning",
-    sources=[_OWN, "onnxruntime-qnn wheels 2.4.0 to 2.7.0, which carry HTP libraries and no converter"],
+    [_OWN, "onnxruntime-qnn wheels 2.4.0 to 2.7.0, which carry HTP libraries and no converter"],
 )
 def check_carrier(choice: SdkChoice) -> Finds:
     """The release was met only inside another package; its converters and generators were not seen.
@@ -116,7 +114,7 @@ def check_carrier(choice: SdkChoice) -> Finds:
         )
 
 
-@RULES.rule("QNN005", "sdk-below-tables", "warning", sources=[_OWN])
+@RULES.rule("QNN005", "sdk-below-tables", "warning", _OWN)
 def check_below(choice: SdkChoice) -> Finds:
     """The SDK version that was asked for is older than every table; the oldest one answers.
 
@@ -148,7 +146,7 @@ def _target(target: Target, message: str, *, fact: Fact | None = None, severity:
     "QNN010",
     "arch-unknown",
     "error",
-    sources=["docs.qualcomm.com 80-87189-2, HTP Backend Extensions", "device tables of LiteRT and ExecuTorch"],
+    ["docs.qualcomm.com 80-87189-2, HTP Backend Extensions", "device tables of LiteRT and ExecuTorch"],
 )
 def check_arch_unknown(target: Target) -> Finds:
     """Nobody published the HTP architecture of the chip.
@@ -167,7 +165,7 @@ def check_arch_unknown(target: Target) -> Finds:
     "QNN011",
     "no-htp",
     "error",
-    sources=["google-ai-edge/LiteRT litert/vendors/qualcomm soc_table.cc (history before its removal)"],
+    "google-ai-edge/LiteRT litert/vendors/qualcomm soc_table.cc (history before its removal)",
 )
 def check_no_htp(target: Target) -> Finds:
     """The chip has no HTP.
@@ -186,7 +184,7 @@ def check_no_htp(target: Target) -> Finds:
     "QNN012",
     "soc-model-contradicted",
     "warning",
-    sources=["device tables of LiteRT and ExecuTorch, and public scripts"],
+    "device tables of LiteRT and ExecuTorch, and public scripts",
 )
 def check_soc_model_contradicted(target: Target) -> Finds:
     """Sources disagree about the soc_model number of the chip.
@@ -210,9 +208,7 @@ def _contradicted(target: Target, name: str, word: str) -> Finds:
         yield _target(target, f"{word} {fact.value} or {others}: {fact.contradicts}", fact=fact)
 
 
-@TARGET_RULES.rule(
-    "QNN013", "arch-contradicted", "warning", sources=["device tables and compile scripts in public repositories"]
-)
+@TARGET_RULES.rule("QNN013", "arch-contradicted", "warning", "device tables and compile scripts in public repositories")
 def check_arch_contradicted(target: Target) -> Finds:
     """Sources disagree about the HTP architecture of the chip.
 
@@ -224,7 +220,7 @@ def check_arch_contradicted(target: Target) -> Finds:
     yield from _contradicted(target, "arch", "architecture")
 
 
-@TARGET_RULES.rule("QNN014", "weak-device-facts", "info", sources=["the device's own data file"])
+@TARGET_RULES.rule("QNN014", "weak-device-facts", "info", "the device's own data file")
 def check_weak_facts(target: Target) -> Finds:
     """What decides about the chip rests on reports or inference only.
 
@@ -250,7 +246,7 @@ def check_weak_facts(target: Target) -> Finds:
         )
 
 
-@TARGET_RULES.rule("QNN015", "vtcm-unknown", "info", sources=["docs.qualcomm.com 80-87189-2, HTP Backend Extensions"])
+@TARGET_RULES.rule("QNN015", "vtcm-unknown", "info", "docs.qualcomm.com 80-87189-2, HTP Backend Extensions")
 def check_vtcm_unknown(target: Target) -> Finds:
     """The VTCM size of the chip is unknown.
 
@@ -263,7 +259,7 @@ def check_vtcm_unknown(target: Target) -> Finds:
         yield _target(target, f"the VTCM size of {target.device.name} is unknown")
 
 
-@TARGET_RULES.rule("QNN016", "arch-unproven-on-sdk", "warning", sources=[_OWN])
+@TARGET_RULES.rule("QNN016", "arch-unproven-on-sdk", "warning", _OWN)
 def check_arch_unproven(target: Target) -> Finds:
     """No source shows that this SDK release knows the chip's architecture.
 
@@ -286,7 +282,7 @@ def check_arch_unproven(target: Target) -> Finds:
     "QNN018",
     "soc-model-unknown",
     "error",
-    sources=["user lab notes, QAIRT 2.48 on SM8750: without a SoC the binary is not targeted, exit status 0"],
+    "user lab notes, QAIRT 2.48 on SM8750: without a SoC the binary is not targeted, exit status 0",
 )
 def check_soc_model_unknown(target: Target) -> Finds:
     """Nobody published the soc_model number of the chip.

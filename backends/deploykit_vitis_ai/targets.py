@@ -37,7 +37,7 @@ class PickedRelease(Record):
 RULES = Registry[PickedRelease]("target")
 
 
-@RULES.rule("VAI001", "release-between-tables", "warning", sources=["deploykit: the data files of this backend"])
+@RULES.rule("VAI001", "release-between-tables", "warning", "deploykit: the data files of this backend")
 def check_exact(choice: PickedRelease) -> Iterable[Found]:
     """The version that was asked for has no table of its own; the nearest lower one answers for it.
 
@@ -54,7 +54,7 @@ def check_exact(choice: PickedRelease) -> Iterable[Found]:
         )
 
 
-@RULES.rule("VAI002", "release-not-established", "warning", sources=["deploykit: the data files of this backend"])
+@RULES.rule("VAI002", "release-not-established", "warning", "deploykit: the data files of this backend")
 def check_established(choice: PickedRelease) -> Iterable[Found]:
     """Nothing reliable is published about this release.
 

@@ -60,7 +60,7 @@ class EncodingsOnGraph(Record, dict=True):
 RULES = Registry[EncodingsOnGraph]("encodings")
 
 
-@RULES.rule("DK101", "unknown-tensor", "error", sources=[f"{_AIMET}: loading a file with an unknown tensor raises"])
+@RULES.rule("DK101", "unknown-tensor", "error", f"{_AIMET}: loading a file with an unknown tensor raises")
 def check_unknown_tensor(context: EncodingsOnGraph) -> Finds:
     """Entries whose name no tensor of the model has.
 
@@ -92,9 +92,7 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Finds:
     )
 
 
-@RULES.rule(
-    "DK102", "foreign-encodings", "error", sources=[f"{_AIMET}: a file fits the model that the same export call wrote"]
-)
+@RULES.rule("DK102", "foreign-encodings", "error", f"{_AIMET}: a file fits the model that the same export call wrote")
 def check_foreign_encodings(context: EncodingsOnGraph) -> Finds:
     """Encodings of which not one names a tensor of the model.
 
@@ -117,7 +115,7 @@ def check_foreign_encodings(context: EncodingsOnGraph) -> Finds:
     "DK103",
     "float-set-unknown",
     "warning",
-    sources=(f"{_AIMET}: explicit and omitted float16 give the same 2.0.0 file", "qualcomm/aimet#4106"),
+    (f"{_AIMET}: explicit and omitted float16 give the same 2.0.0 file", "qualcomm/aimet#4106"),
     cure="simplify",
 )
 def check_float_set_unknown(context: EncodingsOnGraph) -> Finds:
@@ -152,7 +150,7 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Finds:
     "DK104",
     "step-beyond-float16",
     "warning",
-    sources=[f"{_AIMET}: an anchor constant of 1e30 gets a uint8 scale of 3.9e27, and the model 7.9 dB"],
+    f"{_AIMET}: an anchor constant of 1e30 gets a uint8 scale of 3.9e27, and the model 7.9 dB",
     cure=("simplify", "mask-constant"),
 )
 def check_step_beyond_float16(context: EncodingsOnGraph) -> Finds:
@@ -177,7 +175,7 @@ def check_step_beyond_float16(context: EncodingsOnGraph) -> Finds:
     "DK105",
     "unplaceable-list",
     "error",
-    sources=[f"{_AIMET}: loading a blockwise 0.6.1 file fails on the length of the list"],
+    f"{_AIMET}: loading a blockwise 0.6.1 file fails on the length of the list",
 )
 def check_unplaceable_list(context: EncodingsOnGraph) -> Finds:
     """A list of scales whose axes neither the file states nor the model settles.
@@ -208,7 +206,7 @@ def check_unplaceable_list(context: EncodingsOnGraph) -> Finds:
     "DK106",
     "asymmetric-weight",
     "warning",
-    sources=(
+    (
         "https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html (choose symmetric weights)",
         f"{_AIMET}: its device configurations quantize parameters symmetrically",
     ),
@@ -248,7 +246,7 @@ def check_asymmetric_weight(context: EncodingsOnGraph) -> Finds:
         )
 
 
-@RULES.rule("DK107", "narrow-bias", "warning", sources=("qualcomm/aimet#2443", "qualcomm/aimet#4050"))
+@RULES.rule("DK107", "narrow-bias", "warning", ("qualcomm/aimet#2443", "qualcomm/aimet#4050"))
 def check_narrow_bias(context: EncodingsOnGraph) -> Finds:
     """A bias quantized to fewer than 32 bits.
 
@@ -274,7 +272,7 @@ def check_narrow_bias(context: EncodingsOnGraph) -> Finds:
     "DK108",
     "regrid-in-movement",
     "warning",
-    sources=(f"{_AIMET}: outputs of data movement copy their input's entry", "qualcomm/aimet#4074"),
+    (f"{_AIMET}: outputs of data movement copy their input's entry", "qualcomm/aimet#4074"),
 )
 def check_regrid_in_movement(context: EncodingsOnGraph) -> Finds:
     """A data-movement op whose input and output have different grids.
@@ -305,7 +303,7 @@ def check_regrid_in_movement(context: EncodingsOnGraph) -> Finds:
                 )
 
 
-@RULES.rule("DK109", "entry-on-integers", "error", sources=[f"{_AIMET}: only floating-point tensors get quantizers"])
+@RULES.rule("DK109", "entry-on-integers", "error", f"{_AIMET}: only floating-point tensors get quantizers")
 def check_entry_on_integers(context: EncodingsOnGraph) -> Finds:
     """An entry for a tensor that holds integers or booleans in the model.
 
@@ -328,7 +326,7 @@ def check_entry_on_integers(context: EncodingsOnGraph) -> Finds:
     "DK110",
     "symmetric-off-centre",
     "warning",
-    sources=[f"{_AIMET}: the flag only chooses between a signed and an unsigned grid, the offset counts"],
+    f"{_AIMET}: the flag only chooses between a signed and an unsigned grid, the offset counts",
 )
 def check_symmetric_off_centre(context: EncodingsOnGraph) -> Finds:
     """An entry that claims to be symmetric while its grid is not centred.
@@ -357,7 +355,7 @@ def check_symmetric_off_centre(context: EncodingsOnGraph) -> Finds:
     "DK111",
     "mixed-widths",
     "info",
-    sources=["qualcomm/aimet#4090 (147 conversions: 46.6 ms against 14.3 ms, as reported)"],
+    "qualcomm/aimet#4090 (147 conversions: 46.6 ms against 14.3 ms, as reported)",
 )
 def check_mixed_widths(context: EncodingsOnGraph) -> Finds:
     """Elementwise ops whose two quantized inputs have different integer widths.
@@ -384,7 +382,7 @@ def check_mixed_widths(context: EncodingsOnGraph) -> Finds:
 _MOVED = ops(Trait.RESHAPES) | {"Transpose"}
 
 
-@RULES.rule("DK112", "one-sided-decision", "warning", sources=["the entry of what the Sigmoid reads"])
+@RULES.rule("DK112", "one-sided-decision", "warning", "the entry of what the Sigmoid reads")
 def check_one_sided_decisions(context: EncodingsOnGraph) -> Finds:
     """A score of the model cannot get to the other side of 1/2: the range of what its Sigmoid reads ends before zero.
 
@@ -408,7 +406,7 @@ def check_one_sided_decisions(context: EncodingsOnGraph) -> Finds:
             )
 
 
-@RULES.rule("DK113", "index-on-a-grid", "warning", sources=["the entry, and the Cast that reads the tensor"])
+@RULES.rule("DK113", "index-on-a-grid", "warning", "the entry, and the Cast that reads the tensor")
 def check_indices(context: EncodingsOnGraph) -> Finds:
     """A float tensor of indices, only read by a Cast to integers, on a grid that does not hold the whole numbers.
 
@@ -426,7 +424,7 @@ def check_indices(context: EncodingsOnGraph) -> Finds:
                 yield Found("tensor", entry.name, message, evidence={"step": step})
 
 
-@RULES.rule("DK250", "coarse-join", "warning", sources=["the entries of the Concat and of its parts"])
+@RULES.rule("DK250", "coarse-join", "warning", "the entries of the Concat and of its parts")
 def check_coarse_joins(context: EncodingsOnGraph) -> Finds:
     """A Concat behind the network puts values of unlike ranges on one grid, which leaves some of them few steps.
 

@@ -109,12 +109,12 @@ class Registry(Generic[C]):
         code: str,
         slug: str,
         severity: str,
+        sources: str | Sequence[str] = (),
         *,
-        sources: Sequence[str] = (),
         claim: Claim | None = None,
         cure: str | Names = (),
     ) -> Callable[[Check[C]], Check[C]]:
-        """Register the decorated function under ``code``; a code or slug used twice is a defect.
+        """Register the decorated function under ``code``; a code or slug used twice is a defect. ``sources`` say so.
 
         Its docstring is the rule's page: what the rule finds, why that matters, and a paragraph that begins with
         ``Fix:``.
@@ -123,7 +123,7 @@ class Registry(Generic[C]):
         def register(check: Check[C]) -> Check[C]:
             if any(known.code == code or known.slug == slug for known in self._rules.values()):
                 raise DefectError(f"rule {code} {slug}: the code or the slug is taken")
-            said_by = tuple(sources or self._sources)
+            said_by = (sources,) if isinstance(sources, str) else tuple(sources or self._sources)
             if not said_by:
                 raise DefectError(f"rule {code} {slug}: no source")
             what = why = fix = ""

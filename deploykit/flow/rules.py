@@ -27,7 +27,7 @@ def _of_model(chosen: ChosenWay, message: str, **more: Any) -> Found:
     return Found("model", chosen.situation.request.model.name, message, **more)
 
 
-@RULES.rule("DK201", "graph-rewritten", "info", sources=["ONNX Runtime, run while packaging"])
+@RULES.rule("DK201", "graph-rewritten", "info", "ONNX Runtime, run while packaging")
 def check_rewritten(chosen: ChosenWay) -> Finds:
     """The packaged model is a rewritten form of the one that was given.
 
@@ -57,7 +57,7 @@ def check_rewritten(chosen: ChosenWay) -> Finds:
     )
 
 
-@RULES.rule("DK202", "host-tail", "warning", sources=["ONNX Runtime, run while packaging"])
+@RULES.rule("DK202", "host-tail", "warning", "ONNX Runtime, run while packaging")
 def check_tail(chosen: ChosenWay) -> Finds:
     """The end of the model was cut off and runs on the host.
 
@@ -71,7 +71,7 @@ def check_tail(chosen: ChosenWay) -> Finds:
         yield _of_model(chosen, "model/tail.onnx must run after the device")
 
 
-@RULES.rule("DK203", "not-simulated", "warning", sources=["this run"])
+@RULES.rule("DK203", "not-simulated", "warning", "this run")
 def check_simulated(chosen: ChosenWay) -> Finds:
     """A precision mix that could not be simulated.
 
@@ -92,7 +92,7 @@ def check_simulated(chosen: ChosenWay) -> Finds:
     )
 
 
-@RULES.rule("DK204", "mixed-refused", "error", sources=["the request"])
+@RULES.rule("DK204", "mixed-refused", "error", "the request")
 def check_refused(chosen: ChosenWay) -> Finds:
     """Float16 tensors among integer ones, with --mixed refuse or a kind of mix that is not offered.
 
@@ -106,7 +106,7 @@ def check_refused(chosen: ChosenWay) -> Finds:
         yield _of_model(chosen, f"no way to deploy is left: {verdicts}")
 
 
-@RULES.rule("DK205", "lost-by-quantization", "warning", sources=["simulated while packaging"])
+@RULES.rule("DK205", "lost-by-quantization", "warning", "simulated while packaging")
 def check_quality(chosen: ChosenWay) -> Finds:
     """The way that was chosen loses more than is asked for, in simulation against the float model.
 
@@ -129,7 +129,7 @@ def check_quality(chosen: ChosenWay) -> Finds:
         )
 
 
-@RULES.rule("DK206", "segments", "warning", sources=["ONNX Runtime, run while packaging"])
+@RULES.rule("DK206", "segments", "warning", "ONNX Runtime, run while packaging")
 def check_segments(chosen: ChosenWay) -> Finds:
     """The model is cut into segments that run one after the other.
 
@@ -157,7 +157,7 @@ def check_segments(chosen: ChosenWay) -> Finds:
     "DK207",
     "open-tensor",
     "error",
-    sources=["RT-DETRv2 topology, int64 orig_target_sizes: 1,238 pixels mean error with a range of 0..1, 6 without"],
+    "RT-DETRv2 topology, int64 orig_target_sizes: 1,238 pixels mean error with a range of 0..1, 6 without",
 )
 def check_open(chosen: ChosenWay) -> Finds:
     """A tensor that needs an integer encoding and about whose range nothing is known.
@@ -189,7 +189,7 @@ def check_open(chosen: ChosenWay) -> Finds:
     "DK208",
     "rewrite-not-applied",
     "error",
-    sources=["the rewrite's own matcher, and ONNX Runtime, run while packaging"],
+    "the rewrite's own matcher, and ONNX Runtime, run while packaging",
 )
 def check_asked(chosen: ChosenWay) -> Finds:
     """A rewrite that was asked for by name changes nothing in the package.
@@ -222,9 +222,7 @@ def _why_not_applied(chosen: ChosenWay, name: str) -> str:
     return f"the way that was chosen, {won.way.id}, does without it" if won else "--no-rewrite takes it away"
 
 
-@RULES.rule(
-    "DK209", "inferred-ranges", "info", sources=("the graph and its encodings", "the samples named in the message")
-)
+@RULES.rule("DK209", "inferred-ranges", "info", ("the graph and its encodings", "the samples named in the message"))
 def check_inferred(chosen: ChosenWay) -> Finds:
     """Integer entries that the encodings did not have, and where their ranges come from.
 
@@ -255,7 +253,7 @@ def check_inferred(chosen: ChosenWay) -> Finds:
     )
 
 
-@RULES.rule("DK210", "graph-simplified", "info", sources=["ONNX Runtime, run while packaging"])
+@RULES.rule("DK210", "graph-simplified", "info", "ONNX Runtime, run while packaging")
 def check_simplified(chosen: ChosenWay) -> Finds:
     """The packaged model is a simplified form of the one that was given.
 
@@ -273,7 +271,7 @@ def check_simplified(chosen: ChosenWay) -> Finds:
         )
 
 
-@RULES.rule("DK211", "compiler-asked", "info", sources=["the compiler named in the message, run while deciding"])
+@RULES.rule("DK211", "compiler-asked", "info", "the compiler named in the message, run while deciding")
 def check_opinions(chosen: ChosenWay) -> Finds:
     """Findings that are not sure would refuse the model; whether a compiler was asked about them, and its answers.
 
@@ -305,7 +303,7 @@ def check_opinions(chosen: ChosenWay) -> Finds:
     "DK212",
     "input-size-chosen",
     "info",
-    sources=["ONNX IR specification (onnx/onnx docs/IR.md), section on symbolic dimensions"],
+    "ONNX IR specification (onnx/onnx docs/IR.md), section on symbolic dimensions",
 )
 def check_size_chosen(chosen: ChosenWay) -> Finds:
     """An input with open dimensions got fixed sizes, or an input that only chooses a branch got a fixed value.
@@ -337,7 +335,7 @@ def check_size_chosen(chosen: ChosenWay) -> Finds:
         )
 
 
-@RULES.rule("DK213", "channels-last", "info", sources=["the request, or the metadata of the model"])
+@RULES.rule("DK213", "channels-last", "info", "the request, or the metadata of the model")
 def check_layout(chosen: ChosenWay) -> Finds:
     """An input or output of the package has its channels last, as --io asked.
 
@@ -351,7 +349,7 @@ def check_layout(chosen: ChosenWay) -> Finds:
         yield Found("tensor", name, f"{name} is {shape_text(facts.tensors[name])}, channels last")
 
 
-@RULES.rule("DK251", "end-in-int16", "info", sources=["simulated while packaging"])
+@RULES.rule("DK251", "end-in-int16", "info", "simulated while packaging")
 def check_wider_end(chosen: ChosenWay) -> Finds:
     """The post-processing inside the model gets 16-bit grids, over the ranges that its entries have.
 
@@ -401,7 +399,7 @@ of the signal's energy mean different things.
 QUANTIZED_RULES: Registry[Made] = Registry("quantized")
 
 
-@QUANTIZED_RULES.rule("DK220", "quantized-by-default", "warning", sources=["the toolchains of the backend"])
+@QUANTIZED_RULES.rule("DK220", "quantized-by-default", "warning", "the toolchains of the backend")
 def check_default(quantized: Made) -> Finds:
     """The encodings were made by the embedded quantizer, because the one for this target is not installed.
 
@@ -424,7 +422,7 @@ def check_default(quantized: Made) -> Finds:
     )
 
 
-@QUANTIZED_RULES.rule("DK221", "quantized-here", "info", sources=["the quantizer, run while packaging"])
+@QUANTIZED_RULES.rule("DK221", "quantized-here", "info", "the quantizer, run while packaging")
 def check_quantized(quantized: Made) -> Finds:
     """The encodings of this package were made here from the float model and the calibration data.
 
@@ -447,7 +445,7 @@ def check_quantized(quantized: Made) -> Finds:
     )
 
 
-@QUANTIZED_RULES.rule("DK222", "simulations-disagree", "warning", sources=["both simulations, run on the same samples"])
+@QUANTIZED_RULES.rule("DK222", "simulations-disagree", "warning", "both simulations, run on the same samples")
 def check_agreement(quantized: Made) -> Finds:
     """The quantizer's own simulation and deploykit's differ on the same encodings.
 
@@ -467,7 +465,7 @@ def check_agreement(quantized: Made) -> Finds:
     )
 
 
-@QUANTIZED_RULES.rule("DK223", "judged-on-seen-samples", "info", sources=["the calibration data"])
+@QUANTIZED_RULES.rule("DK223", "judged-on-seen-samples", "info", "the calibration data")
 def check_seen(quantized: Made) -> Finds:
     """There were too few calibration samples to hold any out.
 
@@ -483,7 +481,7 @@ def check_seen(quantized: Made) -> Finds:
         )
 
 
-@QUANTIZED_RULES.rule("DK224", "layers-in-int16", "warning", sources=["the simulation, on the calibration data"])
+@QUANTIZED_RULES.rule("DK224", "layers-in-int16", "warning", "the simulation, on the calibration data")
 def check_widened(quantized: Made) -> Finds:
     """Eight bits of activations lose what is asked, and 16 in the fewest layers keep it.
 

@@ -35,7 +35,7 @@ _HOST_TYPES = "string", "complex", "uint64", "float8"
 _OF_MOST_TOOLS = Claim(Answerer.TOOLS, Confidence.INFERRED)
 
 
-@RULES.rule("DK001", "dynamic-input", "error", sources=[f"{_IR}, section on symbolic dimensions"], cure="batch-of-one")
+@RULES.rule("DK001", "dynamic-input", "error", f"{_IR}, section on symbolic dimensions", cure="batch-of-one")
 def check_dynamic_input(facts: GraphFacts) -> Finds:
     """A graph input with a dimension that is a symbol or unknown.
 
@@ -69,7 +69,7 @@ def check_dynamic_input(facts: GraphFacts) -> Finds:
     "DK002",
     "dynamic-result",
     "warning",
-    sources=(f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
+    (f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
     claim=_OF_MOST_TOOLS,
     cure=("dequantize-layers", "simplify", "loops-on-host"),
 )
@@ -110,7 +110,7 @@ def check_dynamic_result(facts: GraphFacts) -> Finds:
     "DK003",
     "nested-graph",
     "warning",
-    sources=["ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences"],
+    "ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences",
     claim=_OF_MOST_TOOLS,
     cure=("resolve-sequences", "both-branches", "simplify", "loops-on-host"),
 )
@@ -131,7 +131,7 @@ def check_nested_graph(facts: GraphFacts) -> Finds:
                 yield Found("node", node.label, f"{node.op_type} {what}")
 
 
-@RULES.rule("DK004", "no-opset", "error", sources=[f"{_IR}, section on operator sets"])
+@RULES.rule("DK004", "no-opset", "error", f"{_IR}, section on operator sets")
 def check_no_opset(facts: GraphFacts) -> Finds:
     """A model that does not say which version of the standard operators it uses.
 
@@ -148,7 +148,7 @@ def check_no_opset(facts: GraphFacts) -> Finds:
         )
 
 
-@RULES.rule("DK005", "opset-beyond-onnx", "error", sources=["ONNX versioning (onnx/onnx docs/Versioning.md)"])
+@RULES.rule("DK005", "opset-beyond-onnx", "error", "ONNX versioning (onnx/onnx docs/Versioning.md)")
 def check_opset_known(facts: GraphFacts) -> Finds:
     """A standard operator set newer than the installed onnx package knows.
 
@@ -169,7 +169,7 @@ def check_opset_known(facts: GraphFacts) -> Finds:
         )
 
 
-@RULES.rule("DK006", "model-function", "warning", sources=[f"{_IR}, section on model local functions"])
+@RULES.rule("DK006", "model-function", "warning", f"{_IR}, section on model local functions")
 def check_model_functions(facts: GraphFacts) -> Finds:
     """Nodes that call functions which the model itself defines.
 
@@ -188,9 +188,7 @@ def check_model_functions(facts: GraphFacts) -> Finds:
         )
 
 
-@RULES.rule(
-    "DK007", "shapes-not-inferred", "warning", sources=["ONNX shape inference (onnx/onnx docs/ShapeInference.md)"]
-)
+@RULES.rule("DK007", "shapes-not-inferred", "warning", "ONNX shape inference (onnx/onnx docs/ShapeInference.md)")
 def check_inference(facts: GraphFacts) -> Finds:
     """A graph whose types and shapes onnx could not infer.
 
@@ -210,7 +208,7 @@ def check_inference(facts: GraphFacts) -> Finds:
     "DK008",
     "non-finite-constant",
     "warning",
-    sources=("IEEE 754", "ONNX operator documentation: QuantizeLinear"),
+    ("IEEE 754", "ONNX operator documentation: QuantizeLinear"),
     cure=("simplify", "mask-constant"),
 )
 def check_non_finite(facts: GraphFacts) -> Finds:
@@ -235,7 +233,7 @@ def check_non_finite(facts: GraphFacts) -> Finds:
             )
 
 
-@RULES.rule("DK018", "scale-not-finite", "error", sources=["ONNX operator documentation: DequantizeLinear"])
+@RULES.rule("DK018", "scale-not-finite", "error", "ONNX operator documentation: DequantizeLinear")
 def check_scales(facts: GraphFacts) -> Finds:
     """A quantizer whose scale is infinite or NaN.
 
@@ -253,7 +251,7 @@ def check_scales(facts: GraphFacts) -> Finds:
     "DK009",
     "float64",
     "warning",
-    sources=("pytorch/pytorch#81869", "microsoft/onnxruntime#5782"),
+    ("pytorch/pytorch#81869", "microsoft/onnxruntime#5782"),
     cure="double-to-float",
 )
 def check_float64(facts: GraphFacts) -> Finds:
@@ -274,7 +272,7 @@ def check_float64(facts: GraphFacts) -> Finds:
         )
 
 
-@RULES.rule("DK010", "output-without-node", "warning", sources=[f"{_IR}, section on graphs"])
+@RULES.rule("DK010", "output-without-node", "warning", f"{_IR}, section on graphs")
 def check_idle_output(facts: GraphFacts) -> Finds:
     """A graph output that no node computes: it is an input or a stored tensor itself.
 
@@ -289,7 +287,7 @@ def check_idle_output(facts: GraphFacts) -> Finds:
             yield Found("tensor", name, f"no node computes output {name!r}: it is the {role} of that name")
 
 
-@RULES.rule("DK013", "external-data", "info", sources=["ONNX external data (onnx/onnx docs/ExternalData.md)"])
+@RULES.rule("DK013", "external-data", "info", "ONNX external data (onnx/onnx docs/ExternalData.md)")
 def check_external(facts: GraphFacts) -> Finds:
     """Weights in files beside the model.
 
@@ -308,7 +306,7 @@ def check_external(facts: GraphFacts) -> Finds:
         )
 
 
-@RULES.rule("DK014", "empty-input", "warning", sources=[f"{_IR}, section on static tensor shapes"])
+@RULES.rule("DK014", "empty-input", "warning", f"{_IR}, section on static tensor shapes")
 def check_empty_input(facts: GraphFacts) -> Finds:
     """A graph input with a dimension of size zero.
 
@@ -327,7 +325,7 @@ def check_empty_input(facts: GraphFacts) -> Finds:
     "DK015",
     "old-opset",
     "warning",
-    sources=("ONNX Runtime, compatibility (docs/Versioning.md): operator sets from 7", "ONNX changelog, set 7"),
+    ("ONNX Runtime, compatibility (docs/Versioning.md): operator sets from 7", "ONNX changelog, set 7"),
     cure="raise-opset",
 )
 def check_old_opset(facts: GraphFacts) -> Finds:
@@ -356,7 +354,7 @@ def check_old_opset(facts: GraphFacts) -> Finds:
     "DK016",
     "operators-on-integers",
     "warning",
-    sources=("ONNX operator documentation: QLinearConv", "ONNX Runtime documentation: quantization, formats"),
+    ("ONNX operator documentation: QLinearConv", "ONNX Runtime documentation: quantization, formats"),
     claim=_OF_MOST_TOOLS,
     cure=("integers-to-pairs", "dequantize-layers", "write-out-functions"),
 )
@@ -379,7 +377,7 @@ def check_integer_operators(facts: GraphFacts) -> Finds:
     "DK017",
     "host-only",
     "warning",
-    sources=("ONNX operator documentation: ai.onnx.ml", f"{_IR}, section on tensor element types"),
+    ("ONNX operator documentation: ai.onnx.ml", f"{_IR}, section on tensor element types"),
     claim=_OF_MOST_TOOLS,
     cure="simplify",
 )

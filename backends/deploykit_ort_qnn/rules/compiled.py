@@ -205,7 +205,7 @@ def check_pair(scope: EnvironmentScope) -> Finds:
         yield Found("environment", "onnxruntime", message)
 
 
-@ENVIRONMENT_RULES.rule("ORT143", "emulated-by-another-release", "info", sources=[_OLD])
+@ENVIRONMENT_RULES.rule("ORT143", "emulated-by-another-release", "info", _OLD)
 def check_emulator(scope: EnvironmentScope) -> Finds:
     """The binary was compiled by one QAIRT release and runs here on the emulator of another.
 
@@ -296,7 +296,7 @@ class TimeBudget(Record):
 BUDGET_RULES: Registry[TimeBudget] = Registry("time")
 
 
-@BUDGET_RULES.rule("ORT115", "slower-than-asked", "error", sources=[_LAB])
+@BUDGET_RULES.rule("ORT115", "slower-than-asked", "error", _LAB)
 def check_budget(scope: TimeBudget) -> Finds:
     """By the compiler's own cost model this takes longer than --max-time allows.
 
@@ -312,7 +312,7 @@ def check_budget(scope: TimeBudget) -> Finds:
         yield Found("model", "model", message, evidence=evidence)
 
 
-@BUDGET_RULES.rule("ORT116", "time-not-estimated", "warning", sources=[_LAB])
+@BUDGET_RULES.rule("ORT116", "time-not-estimated", "warning", _LAB)
 def check_no_budget(scope: TimeBudget) -> Finds:
     """--max-time was asked for, and the compiler has no cost model of this chip.
 
@@ -352,7 +352,7 @@ class DlcScope(Record):
 DLC_RULES: Registry[DlcScope] = Registry("dlc")
 
 
-@DLC_RULES.rule("QNN299", "dlc-without-converter", "info", sources=[_DLC_LAB, _CONVERTER])
+@DLC_RULES.rule("QNN299", "dlc-without-converter", "info", [_DLC_LAB, _CONVERTER])
 def check_dlc(scope: DlcScope) -> Finds:
     """A DLC was written from the Q/DQ model by the provider, without a converter.
 

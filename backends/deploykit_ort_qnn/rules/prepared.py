@@ -59,7 +59,7 @@ def check_soc_model(draft: ProviderDraft) -> Finds:
         yield Found("target", device.id, f"{device.name}: its soc_model is not known")
 
 
-@RULES.rule("ORT002", "needs-encodings", "error", sources=["docs/ort-qnn.md"])
+@RULES.rule("ORT002", "needs-encodings", "error", "docs/ort-qnn.md")
 def check_needs_encodings(draft: ProviderDraft) -> Finds:
     """An integer precision was asked for, but the model is float and no encodings were given.
 
@@ -112,7 +112,7 @@ def check_blocks_fp16(draft: ProviderDraft) -> Finds:
             yield Found("tensor", name, f"{name}: block-quantized, and the chip has no FP16")
 
 
-@RULES.rule("ORT006", "blocks-run-in-fp16", "warning", sources=[_LAB, "onnxruntime/onnxruntime-qnn#476"])
+@RULES.rule("ORT006", "blocks-run-in-fp16", "warning", [_LAB, "onnxruntime/onnxruntime-qnn#476"])
 def check_blocks(draft: ProviderDraft) -> Finds:
     """Block-quantized weights make their layer run in FP16.
 
@@ -127,7 +127,7 @@ def check_blocks(draft: ProviderDraft) -> Finds:
             yield Found("tensor", name, message, severity=strict)
 
 
-@RULES.rule("ORT007", "encoding-not-written", "warning", sources=["ONNX operators QuantizeLinear and DequantizeLinear"])
+@RULES.rule("ORT007", "encoding-not-written", "warning", "ONNX operators QuantizeLinear and DequantizeLinear")
 def check_skipped(draft: ProviderDraft) -> Finds:
     """An encoding cannot be written as Q/DQ.
 
@@ -176,7 +176,7 @@ def check_wrong_kernels(draft: ProviderDraft) -> Finds:
                 yield Found("tensor", name, message, handled=_HANDLED[step.id])
 
 
-@RULES.rule("ORT010", "not-rewritten", "info", sources=["docs/ort-qnn.md"])
+@RULES.rule("ORT010", "not-rewritten", "info", "docs/ort-qnn.md")
 def check_refusals(draft: ProviderDraft) -> Finds:
     """A place that looks like one a rewrite would help does not qualify.
 
@@ -202,7 +202,7 @@ def check_unchecked(draft: ProviderDraft) -> Finds:
         yield Found("config-key", name, message)
 
 
-@RULES.rule("ORT013", "lpbq-loss", "info", sources=["docs/howto/language-models.md"])
+@RULES.rule("ORT013", "lpbq-loss", "info", "docs/howto/language-models.md")
 def check_lpbq_loss(draft: ProviderDraft) -> Finds:
     """A weight's block scales are stored as LPBQ, as asked for, which changes them.
 
@@ -237,7 +237,7 @@ def check_erf(draft: ProviderDraft) -> Finds:
     "ORT015",
     "hard-sigmoid-gate-in-float",
     "error",
-    sources=[f"{_LAB}: six forms of it, float and soc_model 57"],
+    f"{_LAB}: six forms of it, float and soc_model 57",
     cure="fuse-hardswish",
 )
 def check_hard_sigmoid_gate(draft: ProviderDraft) -> Finds:
@@ -262,7 +262,7 @@ def check_hard_sigmoid_gate(draft: ProviderDraft) -> Finds:
     "ORT016",
     "rms-norm-by-reciprocal",
     "error",
-    sources=[f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken"],
+    f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken",
     claim=_LIKELY,
     cure="divide-by-root",
 )
@@ -290,7 +290,7 @@ def check_reciprocal(draft: ProviderDraft) -> Finds:
     "ORT017",
     "rms-norm-of-several-samples",
     "error",
-    sources=[f"{_LAB}: two samples, lengths of 10 and 16, with and without another operator in front"],
+    f"{_LAB}: two samples, lengths of 10 and 16, with and without another operator in front",
     cure="norm-rows",
 )
 def check_rms_samples(draft: ProviderDraft) -> Finds:
@@ -313,7 +313,7 @@ def check_rms_samples(draft: ProviderDraft) -> Finds:
     "ORT018",
     "opset-not-taken",
     "error",
-    sources=[f"{_LAB}: 112 models of set 6 of onnx's backend tests, 99 of them taken once raised"],
+    f"{_LAB}: 112 models of set 6 of onnx's backend tests, 99 of them taken once raised",
     cure="raise-opset",
 )
 def check_opset(draft: ProviderDraft) -> Finds:
@@ -343,7 +343,7 @@ def check_opset(draft: ProviderDraft) -> Finds:
     "ORT020",
     "index-of-several-dimensions",
     "warning",
-    sources=[f"{_LAB}: 24 exports of ConvNeXt with layer scale, float and W8A16; of 17 small forms the 6 like that"],
+    f"{_LAB}: 24 exports of ConvNeXt with layer scale, float and W8A16; of 17 small forms the 6 like that",
     cure="flat-index",
 )
 def check_index(draft: ProviderDraft) -> Finds:
@@ -378,7 +378,7 @@ _OLD = "onnxruntime-qnn 1.22.2 (QAIRT 2.36.1) for Windows, run under Wine 8.0 on
     "ORT019",
     "blocks-not-in-this-release",
     "error",
-    sources=[_OLD, "onnxruntime-qnn 2.3.0 (QAIRT 2.47.0) on Linux x86-64: 5.6 dB where 2.4.0 has 31.6"],
+    [_OLD, "onnxruntime-qnn 2.3.0 (QAIRT 2.47.0) on Linux x86-64: 5.6 dB where 2.4.0 has 31.6"],
 )
 def check_blocks_in_release(draft: ProviderDraft) -> Finds:
     """A weight is quantized per block, or in LPBQ, and the provider of this release does not know these forms.
@@ -403,7 +403,7 @@ def check_blocks_in_release(draft: ProviderDraft) -> Finds:
     "ORT160",
     "newer-than-the-wheel-reads",
     "error",
-    sources=["models of each operator set and IR version, opened with ONNX Runtime 1.18 to 1.31 and 1.22.2 under Wine"],
+    "models of each operator set and IR version, opened with ONNX Runtime 1.18 to 1.31 and 1.22.2 under Wine",
 )
 def check_reads(draft: ProviderDraft) -> Finds:
     """The model is of a newer operator set or IR version than the ONNX Runtime of this wheel reads.
@@ -432,7 +432,7 @@ _FLOAT32 = (
 )
 
 
-@RULES.rule("ORT161", "float-stays-float32", "error", sources=[_FLOAT32], cure="write-out-functions")
+@RULES.rule("ORT161", "float-stays-float32", "error", _FLOAT32, cure="write-out-functions")
 def check_float_model(draft: ProviderDraft) -> Finds:
     """The model is float, and the provider of this release compiles a float graph in float32, not in float16.
 
@@ -447,7 +447,7 @@ def check_float_model(draft: ProviderDraft) -> Finds:
         yield Found("model", draft.situation.model.path.name, message)
 
 
-@RULES.rule("ORT162", "float-parts-stay-float32", "warning", sources=[_FLOAT32])
+@RULES.rule("ORT162", "float-parts-stay-float32", "warning", _FLOAT32)
 def check_float_parts(draft: ProviderDraft) -> Finds:
     """Tensors are meant to be float16, and the provider of this release leaves them float32.
 
@@ -465,7 +465,7 @@ def check_float_parts(draft: ProviderDraft) -> Finds:
         yield Found("model", draft.situation.model.path.name, message, evidence={"tensors": tensors})
 
 
-@RULES.rule("ORT150", "operator-not-in-release", "error", sources=[_OLD])
+@RULES.rule("ORT150", "operator-not-in-release", "error", _OLD)
 def check_operators_in_release(draft: ProviderDraft) -> Finds:
     """The provider of this release does not have an operator, and nothing that it has is equal here.
 
@@ -489,7 +489,7 @@ _MOST_INDEX_DIMENSIONS = 4
     "ORT032",
     "gathernd-form",
     "warning",
-    sources=[f"{_LAB}: float and bool, indices of 2 to 6 dimensions"],
+    f"{_LAB}: float and bool, indices of 2 to 6 dimensions",
     cure="gathernd-to-gather",
 )
 def check_gather(draft: ProviderDraft) -> Finds:
@@ -515,7 +515,7 @@ def check_gather(draft: ProviderDraft) -> Finds:
             yield Found("node", node.label, f"{node.label}: its places are stored, and FP32 computes it")
 
 
-@RULES.rule("ORT033", "labels-gathered", "warning", sources=[f"{_LAB}: int32 and int64"], cure="cast-labels")
+@RULES.rule("ORT033", "labels-gathered", "warning", f"{_LAB}: int32 and int64", cure="cast-labels")
 def check_labels(draft: ProviderDraft) -> Finds:
     """A Gather gives an int64 output of the model.
 

@@ -34,7 +34,7 @@ def about_encodings(draft: ConversionDraft, message: str, names: Collection[str]
     "QNN122",
     "float16-unsupported",
     "error",
-    sources=(
+    (
         "user guide verified on QAIRT 2.37 and QCS6490, public repository",
         "onnxruntime-qnn 2.7.0 run on Linux x86-64: one Relu in float and in 8 bits for every soc_model",
     ),
@@ -70,7 +70,7 @@ def check_float16(draft: ConversionDraft) -> Finds:
     "QNN123",
     "matmul-16-bit",
     "error",
-    sources=(
+    (
         "pytorch/executorch backends/qualcomm quantizer/annotators/htp_rules.py",
         "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): qairt-quantizer",
     ),
@@ -101,7 +101,7 @@ def check_matmul_16(draft: ConversionDraft) -> Finds:
     "QNN124",
     "block-quantization-unsupported",
     "error",
-    sources=(
+    (
         "pytorch/executorch backends/qualcomm quantizer/annotators/htp_rules.py validate_lpbq_support",
         "onnxruntime/onnxruntime-qnn#476",
         "qualcomm/aimet#4069",
@@ -135,9 +135,7 @@ def check_block_quantization(draft: ConversionDraft) -> Finds:
         yield about_encodings(draft, message, names, sources=() if row is None else row.source)
 
 
-@RULES.rule(
-    "QNN125", "float8-unsupported", "error", sources=["aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)"]
-)
+@RULES.rule("QNN125", "float8-unsupported", "error", "aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)")
 def check_float8(draft: ConversionDraft) -> Finds:
     """Weights or activations encoded as float8.
 
@@ -154,7 +152,7 @@ def check_float8(draft: ConversionDraft) -> Finds:
     "QNN126",
     "weight-width-unsupported",
     "error",
-    sources=(
+    (
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
         "QAIRT revision history 80-63442-10 (2.49)",
     ),
@@ -184,7 +182,7 @@ def check_weight_width(draft: ConversionDraft) -> Finds:
     "QNN128",
     "float-set-by-omission",
     "warning",
-    sources=("qualcomm/aimet#4102", "aimet-onnx 2.31.0 and 2.42.0 (read and run)"),
+    ("qualcomm/aimet#4102", "aimet-onnx 2.31.0 and 2.42.0 (read and run)"),
     cure="simplify",
 )
 def check_omission(draft: ConversionDraft) -> Finds:
@@ -206,7 +204,7 @@ def check_omission(draft: ConversionDraft) -> Finds:
     "QNN129",
     "encodings-empty",
     "error",
-    sources=["aimet-onnx 2.42.0 (exports an empty list for an all-float16 model)"],
+    "aimet-onnx 2.42.0 (exports an empty list for an all-float16 model)",
 )
 def check_not_empty(draft: ConversionDraft) -> Finds:
     """Encodings without a single entry.
@@ -226,7 +224,7 @@ def check_not_empty(draft: ConversionDraft) -> Finds:
     "QNN130",
     "integers-cross-segments",
     "info",
-    sources=("QNN SDK manual, options of qnn-net-run (public copies)", "IEEE 754 binary32"),
+    ("QNN SDK manual, options of qnn-net-run (public copies)", "IEEE 754 binary32"),
 )
 def check_crossing_integers(draft: ConversionDraft) -> Finds:
     """Integer tensors, such as indices, that one segment makes and another one reads.

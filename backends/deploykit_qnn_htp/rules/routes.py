@@ -28,7 +28,7 @@ def _about_sdk(candidate: RouteCandidate, message: str, **more: Any) -> Found:
     "QNN101",
     "silent-8-bit-downgrade",
     "error",
-    sources=(
+    (
         "qualcomm/aimet#4102 (strategy 1, and the comment of 2026-06-08)",
         "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): wording of the options",
     ),
@@ -61,7 +61,7 @@ def check_silent_downgrade(candidate: RouteCandidate) -> Finds:
     "QNN102",
     "explicit-float-entries",
     "error",
-    sources=["qualcomm/aimet#4102 (strategy 2, and the comment of 2026-06-08)"],
+    "qualcomm/aimet#4102 (strategy 2, and the comment of 2026-06-08)",
 )
 def check_explicit_floats(candidate: RouteCandidate) -> Finds:
     """Encodings with explicit float16 entries for a converter whose quantizer V1 cannot take them.
@@ -96,7 +96,7 @@ def check_explicit_floats(candidate: RouteCandidate) -> Finds:
     )
 
 
-@RULES.rule("QNN103", "encodings-version-unread", "error", sources=["qualcomm/aimet#4102"])
+@RULES.rule("QNN103", "encodings-version-unread", "error", "qualcomm/aimet#4102")
 def check_encodings_version(candidate: RouteCandidate) -> Finds:
     """Encodings in a version that the converter of this SDK does not read.
 
@@ -123,7 +123,7 @@ def check_encodings_version(candidate: RouteCandidate) -> Finds:
     )
 
 
-@RULES.rule("QNN104", "no-encodings-version", "error", sources=["aimet-onnx 2.42.0 (its own export refuses them)"])
+@RULES.rule("QNN104", "no-encodings-version", "error", "aimet-onnx 2.42.0 (its own export refuses them)")
 def check_writable(candidate: RouteCandidate) -> Finds:
     """Encodings that no version this route can be given is able to express.
 
@@ -144,7 +144,7 @@ def check_writable(candidate: RouteCandidate) -> Finds:
     )
 
 
-@RULES.rule("QNN105", "gaps", "error", sources=("qualcomm/aimet#4090", "AIMET repository discussion 3902"))
+@RULES.rule("QNN105", "gaps", "error", ("qualcomm/aimet#4090", "AIMET repository discussion 3902"))
 def check_gaps(candidate: RouteCandidate) -> Finds:
     """Tensors without an encoding in a plan that is meant to be wholly integer.
 
@@ -165,7 +165,7 @@ def check_gaps(candidate: RouteCandidate) -> Finds:
     "QNN106",
     "quantizer-v2-absent",
     "error",
-    sources=(
+    (
         "qualcomm/aimet#4102",
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
     ),
@@ -185,7 +185,7 @@ def check_quantizer_v2(candidate: RouteCandidate) -> Finds:
         yield _about_sdk(candidate, message, sources=sources, evidence={"status": str(status)})
 
 
-@RULES.rule("QNN107", "quantizer-v2-accuracy", "warning", sources=["qualcomm/aimet#4090"])
+@RULES.rule("QNN107", "quantizer-v2-accuracy", "warning", "qualcomm/aimet#4090")
 def check_quantizer_v2_accuracy(candidate: RouteCandidate) -> Finds:
     """A route through quantizer V2.
 
@@ -199,9 +199,7 @@ def check_quantizer_v2_accuracy(candidate: RouteCandidate) -> Finds:
         yield _about_sdk(candidate, message)
 
 
-@RULES.rule(
-    "QNN108", "float-set-differs", "warning", sources=("AIMET repository discussion 3902", "qualcomm/aimet#4090")
-)
+@RULES.rule("QNN108", "float-set-differs", "warning", ("AIMET repository discussion 3902", "qualcomm/aimet#4090"))
 def check_float_set(candidate: RouteCandidate) -> Finds:
     """Tensors that will stay float although they have, or should have, an integer encoding; or the reverse.
 
@@ -220,7 +218,7 @@ def check_float_set(candidate: RouteCandidate) -> Finds:
         yield about_encodings(draft, f"{len(lost)} tensors are meant to be float16 but will be quantized", lost)
 
 
-@RULES.rule("QNN109", "mixed-operands-matmul", "error", sources=["qualcomm/aimet#4090"])
+@RULES.rule("QNN109", "mixed-operands-matmul", "error", "qualcomm/aimet#4090")
 def check_mixed_matmul(candidate: RouteCandidate) -> Finds:
     """A MatMul of two activations, one float16 and the other unsigned 8-bit.
 
@@ -245,7 +243,7 @@ def check_mixed_matmul(candidate: RouteCandidate) -> Finds:
             yield Found("node", node.label, message, evidence=evidence)
 
 
-@RULES.rule("QNN111", "encodings-version-unproven", "info", sources=["qualcomm/aimet#4069"])
+@RULES.rule("QNN111", "encodings-version-unproven", "info", "qualcomm/aimet#4069")
 def check_version_proven(candidate: RouteCandidate) -> Finds:
     """Encodings are written in a version of which nobody reported that this converter reads it.
 
@@ -268,7 +266,7 @@ def check_version_proven(candidate: RouteCandidate) -> Finds:
     "QNN112",
     "calibration-missing",
     "error",
-    sources=(
+    (
         "converter quantizer module of a 2023 SDK, seen in a public repository",
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
     ),

@@ -63,7 +63,7 @@ RULES = Registry[Situation]("situation")
     "QNN320",
     "kernel-in-the-atlas",
     "warning",
-    sources=["the rows of data/atlas, each with the case that shows it"],
+    "the rows of data/atlas, each with the case that shows it",
     cure=(
         "simplify",
         "fuse-gelu",

@@ -35,7 +35,7 @@ _LOG_SEEN_IN = ("2.51",)
 RULES = Registry[Situation]("situation")
 
 
-@RULES.rule("QNN240", "second-operand-as-weight", "warning", sources=constraint("matmul-second-operand").source)
+@RULES.rule("QNN240", "second-operand-as-weight", "warning", constraint("matmul-second-operand").source)
 def check_second_operand(situation: Situation) -> Finds:
     """A MatMul of two activations whose second operand has no encoding of its own.
 
@@ -69,7 +69,7 @@ def _has_grid(situation: Situation, name: str) -> bool:
     "QNN250",
     "narrow-log-16-bit",
     "error",
-    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: five-node model, emulator against CPU"],
+    "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: five-node model, emulator against CPU",
 )
 def check_narrow_log(situation: Situation) -> Finds:
     """A Log with a uint16 output whose range is narrower than 4.
@@ -94,7 +94,7 @@ def check_narrow_log(situation: Situation) -> Finds:
             yield replace(made, hint=hint, severity=None if seen else Severity.WARNING)
 
 
-@RULES.rule("QNN281", "unfolded-batch-norm", "warning", sources=["qualcomm/aimet#2930"])
+@RULES.rule("QNN281", "unfolded-batch-norm", "warning", "qualcomm/aimet#2930")
 def check_batch_norm(situation: Situation) -> Finds:
     """Encodings on a BatchNormalization that the converter will fold.
 
@@ -138,7 +138,7 @@ FLOAT16_RULES = Registry[Float16Plan]("float16-plan")
     "QNN127",
     "beyond-float16",
     "error",
-    sources=("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
+    ("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
     cure="log-of-scaled",
 )
 def check_range(plan: Float16Plan) -> Finds:
@@ -222,9 +222,7 @@ def check_range(plan: Float16Plan) -> Finds:
     "QNN132",
     "mean-through-its-sum",
     "warning",
-    sources=[
-        "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: LayerNormalization as jax writes it (Magika 1.0.3)"
-    ],
+    "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: LayerNormalization as jax writes it (Magika 1.0.3)",
     cure="sum-to-mean",
 )
 def check_sums(plan: Float16Plan) -> Finds:

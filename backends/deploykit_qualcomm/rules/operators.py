@@ -56,7 +56,7 @@ def check_norm_axis(situation: Situation) -> Finds:
     "QNN282",
     "repeated-before-norm",
     "warning",
-    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 30 shapes, Add and Mul, float16 and W8A16"],
+    "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 30 shapes, Add and Mul, float16 and W8A16",
     cure="expand-before-norm",
 )
 def check_repeated(situation: Situation) -> Finds:
@@ -78,7 +78,7 @@ def check_repeated(situation: Situation) -> Finds:
     "QNN284",
     "untranslated-operator",
     "warning",
-    sources=["the rows 'untranslated' of constraints.toml"],
+    "the rows 'untranslated' of constraints.toml",
     cure=("simplify", "write-out-functions", "einsum-to-matmul"),
 )
 def check_untranslated(situation: Situation) -> Finds:
@@ -114,7 +114,7 @@ def check_untranslated(situation: Situation) -> Finds:
     "QNN283",
     "norm-statistics",
     "warning",
-    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 19 cases of onnx's backend tests"],
+    "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 19 cases of onnx's backend tests",
     cure="norm-statistics",
 )
 def check_statistics(situation: Situation) -> Finds:
@@ -142,7 +142,7 @@ def _read(facts: GraphFacts, names: Iterable[str]) -> list[str]:
     "QNN287",
     "far-dilation",
     "warning",
-    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 128 channels, 7,500 steps, dilations to 4,096"],
+    "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 128 channels, 7,500 steps, dilations to 4,096",
     cure="conv-by-shifts",
 )
 def check_far_dilation(situation: Situation) -> Finds:
@@ -166,7 +166,7 @@ def check_far_dilation(situation: Situation) -> Finds:
     "QNN286",
     "clip-to-computed-bounds",
     "warning",
-    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: a spectrogram that stays 80 dB below its peak"],
+    "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: a spectrogram that stays 80 dB below its peak",
     cure="clip-to-extremes",
 )
 def check_computed_bounds(situation: Situation) -> Finds:
@@ -185,7 +185,7 @@ def check_computed_bounds(situation: Situation) -> Finds:
     "QNN285",
     "short-axis-reduced",
     "warning",
-    sources=["onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 16 forms, two lengths, three types"],
+    "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 16 forms, two lengths, three types",
     cure="longer-axes",
 )
 def check_short_axes(situation: Situation) -> Finds:
@@ -265,7 +265,7 @@ def check_refused(situation: Situation) -> Finds:
     "QNN210",
     "negative-gather-index",
     "warning",
-    sources=constraint("unsupported-ops-htp").source,
+    constraint("unsupported-ops-htp").source,
     cure="index-from-front",
 )
 def check_negative_indices(situation: Situation) -> Finds:
@@ -313,7 +313,7 @@ def check_roi_align(situation: Situation) -> Finds:
     "QNN212",
     "grid-sample",
     "warning",
-    sources=(*constraint("gridsample").source, "qualcomm/aimet#4102 (RT-DETRv2 on 2.33)"),
+    (*constraint("gridsample").source, "qualcomm/aimet#4102 (RT-DETRv2 on 2.33)"),
 )
 def check_grid_sample(situation: Situation) -> Finds:
     """GridSample, or a mode of it that is not taken.
@@ -347,7 +347,7 @@ def check_grid_sample(situation: Situation) -> Finds:
         )
 
 
-@RULES.rule("QNN213", "non-max-suppression", "warning", sources=constraint("nms").source)
+@RULES.rule("QNN213", "non-max-suppression", "warning", constraint("nms").source)
 def check_nms(situation: Situation) -> Finds:
     """NonMaxSuppression inside the graph.
 
@@ -365,7 +365,7 @@ _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
 _COSTS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: its cost model for QCS9075"
 
 
-@RULES.rule("QNN219", "decomposed-rms-norm", "info", sources=(*constraint("executorch-pass-group").source, _COSTS))
+@RULES.rule("QNN219", "decomposed-rms-norm", "info", (*constraint("executorch-pass-group").source, _COSTS))
 def hint_rms_norm(situation: Situation) -> Finds:
     """An RMS normalization written out as Pow, ReduceMean, Add, Sqrt and Div.
 
@@ -409,7 +409,7 @@ def _chain(facts: GraphFacts, node: NodeFact, op_types: Names) -> NodeFact | Non
     "QNN220",
     "shallow-convolution-input",
     "info",
-    sources=(*constraint("vendor-guideline-group").source, _COSTS),
+    (*constraint("vendor-guideline-group").source, _COSTS),
 )
 def hint_shallow(situation: Situation) -> Finds:
     """A convolution over a large picture with at most four channels.

@@ -34,9 +34,7 @@ def about_option(key: str, message: str, **evidence: object) -> Found:
     return Found("config-key", key, message, evidence=evidence)
 
 
-@RULES.rule(
-    "QNN260", "precision-option-deprecated", "warning", sources=["qualcomm/aimet#4086 (deprecation notice of 2.35)"]
-)
+@RULES.rule("QNN260", "precision-option-deprecated", "warning", "qualcomm/aimet#4086 (deprecation notice of 2.35)")
 def check_precision(situation: Situation) -> Finds:
     """The graph option 'precision' is given; it is deprecated.
 
@@ -56,7 +54,7 @@ def check_precision(situation: Situation) -> Finds:
     "QNN261",
     "android-soc-id",
     "error",
-    sources=("device tables (facts.android_soc_id)", "onnxruntime-qnn 2.7.0 run on Linux x86-64 (unknown soc_model)"),
+    ("device tables (facts.android_soc_id)", "onnxruntime-qnn 2.7.0 run on Linux x86-64 (unknown soc_model)"),
 )
 def check_android_id(situation: Situation) -> Finds:
     """An Android SoC id where the soc_model is meant.
@@ -80,7 +78,7 @@ def check_android_id(situation: Situation) -> Finds:
     "QNN262",
     "vtcm-beyond-chip",
     "error",
-    sources=("pytorch/executorch#9084", "docs.qualcomm.com 80-87189-2, HTP Backend Extensions"),
+    ("pytorch/executorch#9084", "docs.qualcomm.com 80-87189-2, HTP Backend Extensions"),
 )
 def check_vtcm(situation: Situation) -> Finds:
     """More VTCM than the chip has.
@@ -94,7 +92,7 @@ def check_vtcm(situation: Situation) -> Finds:
         yield about_option("vtcm_mb", f"{wanted} MB are asked for, {situation.target.device.name} has {present} MB")
 
 
-@RULES.rule("QNN263", "soc-id-key", "warning", sources=("qualcomm/aimet#4086", "user lab notes, QAIRT 2.48 on SM8750"))
+@RULES.rule("QNN263", "soc-id-key", "warning", ("qualcomm/aimet#4086", "user lab notes, QAIRT 2.48 on SM8750"))
 def check_soc_id(situation: Situation) -> Finds:
     """The key soc_id.
 
@@ -120,7 +118,7 @@ def check_soc_id(situation: Situation) -> Finds:
     "QNN264",
     "dlbc-weights-alone",
     "warning",
-    sources=["HTP configuration classes of the QAIRT Python package, seen in a public repository"],
+    "HTP configuration classes of the QAIRT Python package, seen in a public repository",
 )
 def check_dlbc(situation: Situation) -> Finds:
     """dlbc_weights without dlbc.
@@ -138,7 +136,7 @@ def check_dlbc(situation: Situation) -> Finds:
     "QNN265",
     "run-time-key-at-prepare",
     "warning",
-    sources=("user lab notes, QAIRT 2.48 on SM8750", "user lab notes, QAIRT 2.42 on SM8550"),
+    ("user lab notes, QAIRT 2.48 on SM8750", "user lab notes, QAIRT 2.42 on SM8550"),
 )
 def check_run_time_keys(situation: Situation) -> Finds:
     """A run-time key among the options that a context binary is prepared with.
@@ -153,7 +151,7 @@ def check_run_time_keys(situation: Situation) -> Finds:
             yield about_option(name, f"{name} is a run-time key; at prepare time it is rejected or without effect")
 
 
-@RULES.rule("QNN268", "optimization-level", "error", sources=["docs.qualcomm.com 80-87189-2, HTP Backend Extensions"])
+@RULES.rule("QNN268", "optimization-level", "error", "docs.qualcomm.com 80-87189-2, HTP Backend Extensions")
 def check_level(situation: Situation) -> Finds:
     """An optimization level outside 1 to 3.
 

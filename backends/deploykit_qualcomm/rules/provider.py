@@ -90,7 +90,7 @@ def check_16_bit_per_channel(situation: Situation) -> Finds:
     "QNN233",
     "lpbq-on-v68",
     "warning",
-    sources=(*constraint("lpbq-needs-v69").source, f"{_LAB}: soc_model 30 and 36 give 60.9 dB"),
+    (*constraint("lpbq-needs-v69").source, f"{_LAB}: soc_model 30 and 36 give 60.9 dB"),
 )
 def check_lpbq_on_v68(situation: Situation) -> Finds:
     """LPBQ weights for v68.
@@ -142,7 +142,7 @@ def check_block_size(situation: Situation) -> Finds:
     "QNN235",
     "lpbq-block-size",
     "warning",
-    sources=(*constraint("lpbq-pattern-block").source, f"{_LAB}: 48 MatMuls with blocks of 16 against CPU"),
+    (*constraint("lpbq-pattern-block").source, f"{_LAB}: 48 MatMuls with blocks of 16 against CPU"),
 )
 def check_lpbq_block(situation: Situation) -> Finds:
     """LPBQ blocks that are no power of two, shorter than 16, or an odd number of 16 for over 32 columns.
@@ -163,7 +163,7 @@ def check_lpbq_block(situation: Situation) -> Finds:
             yield at_node(node, f"{shape[0] // 16} blocks of 16 for {shape[1]} columns; an even number computes right")
 
 
-@RULES.rule("QNN242", "per-channel-activation", "error", sources=constraint("perchannel-standalone-qdq").source)
+@RULES.rule("QNN242", "per-channel-activation", "error", constraint("perchannel-standalone-qdq").source)
 def check_per_channel_activation(situation: Situation) -> Finds:
     """Per-channel quantization of something that is computed.
 
@@ -188,7 +188,7 @@ def check_per_channel_activation(situation: Situation) -> Finds:
     "QNN247",
     "layer-norm-types",
     "error",
-    sources=(
+    (
         f"{_LAB}: 24 combinations of scale, bias and activation types",
         "onnxruntime-qnn 2.3.0 to 2.6.0, int8 only",
     ),
@@ -214,7 +214,7 @@ def check_norm_types(situation: Situation) -> Finds:
     "QNN249",
     "int32-constant-of-add",
     "error",
-    sources=["onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: '…_b_DequantizeLinear' refused"],
+    "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: '…_b_DequantizeLinear' refused",
     claim=_SEEN,
 )
 def check_int32_constant(situation: Situation) -> Finds:
@@ -232,7 +232,7 @@ def check_int32_constant(situation: Situation) -> Finds:
                 yield at_node(node, f"its constant {name} is int32, which only a bias may be")
 
 
-@RULES.rule("QNN251", "lpbq-gemm", "error", sources=[f"{_LAB}: LPBQ Gemm against CPU, soc_model 43"])
+@RULES.rule("QNN251", "lpbq-gemm", "error", f"{_LAB}: LPBQ Gemm against CPU, soc_model 43")
 def check_lpbq_gemm(situation: Situation) -> Finds:
     """A Gemm with LPBQ weights.
 
@@ -245,7 +245,7 @@ def check_lpbq_gemm(situation: Situation) -> Finds:
         yield at_node(node, "with LPBQ weights it computes wrong numbers, silently")
 
 
-@RULES.rule("QNN252", "lpbq-conv", "error", sources=[f"{_LAB}: LPBQ Conv refused"], claim=_SEEN)
+@RULES.rule("QNN252", "lpbq-conv", "error", f"{_LAB}: LPBQ Conv refused", claim=_SEEN)
 def check_lpbq_conv(situation: Situation) -> Finds:
     """A Conv with LPBQ weights.
 
@@ -261,7 +261,7 @@ def check_lpbq_conv(situation: Situation) -> Finds:
     "QNN253",
     "float-island-in-model",
     "warning",
-    sources=[f"{_LAB}: one pair removed behind Softmax, two FLOAT_32 nodes in the JSON graph"],
+    f"{_LAB}: one pair removed behind Softmax, two FLOAT_32 nodes in the JSON graph",
 )
 def check_float_island(situation: Situation) -> Finds:
     """A node of a Q/DQ model that is not surrounded by pairs.
@@ -300,9 +300,7 @@ def check_float_island(situation: Situation) -> Finds:
     "QNN241",
     "second-operand-silently-8-bit",
     "warning",
-    sources=[
-        "onnxruntime-qnn 2.7.0 run on Linux x86-64: JSON graph shows UFIXED_POINT_8, isolated MatMul 40.8 to 40.9 dB"
-    ],
+    "onnxruntime-qnn 2.7.0 run on Linux x86-64: JSON graph shows UFIXED_POINT_8, isolated MatMul 40.8 to 40.9 dB",
     cure="simplify",
 )
 def check_uint16_product(situation: Situation) -> Finds:
@@ -326,7 +324,7 @@ def check_uint16_product(situation: Situation) -> Finds:
     "QNN266",
     "unknown-htp-arch",
     "error",
-    sources=["onnxruntime-qnn 2.7.0 run on Linux x86-64: 66, 74 and 85 are accepted and compiled like unset"],
+    "onnxruntime-qnn 2.7.0 run on Linux x86-64: 66, 74 and 85 are accepted and compiled like unset",
 )
 def check_htp_arch(situation: Situation) -> Finds:
     """An htp_arch that does not exist.
@@ -346,7 +344,7 @@ def check_htp_arch(situation: Situation) -> Finds:
     "QNN267",
     "arch-against-soc",
     "warning",
-    sources=["onnxruntime-qnn 2.7.0 run on Linux x86-64: arch 79 with soc 30 gives v68 code, and the reverse"],
+    "onnxruntime-qnn 2.7.0 run on Linux x86-64: arch 79 with soc 30 gives v68 code, and the reverse",
 )
 def check_arch_against_soc(situation: Situation) -> Finds:
     """An htp_arch that is not that of the target.
@@ -366,7 +364,7 @@ def check_arch_against_soc(situation: Situation) -> Finds:
     "QNN269",
     "fp16-option-without-effect",
     "warning",
-    sources=["onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 43, same size and same SQNR with 0 and 1"],
+    "onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 43, same size and same SQNR with 0 and 1",
 )
 def check_fp16_option(situation: Situation) -> Finds:
     """enable_htp_fp16_precision=0 to keep a float model in FP32.
@@ -384,7 +382,7 @@ def check_fp16_option(situation: Situation) -> Finds:
     "QNN272",
     "bf16-option-on-quantized",
     "error",
-    sources=["onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 88, w8a16 Q/DQ model, nodes refused"],
+    "onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 88, w8a16 Q/DQ model, nodes refused",
 )
 def check_bf16_option(situation: Situation) -> Finds:
     """htp_bf16_enable=1 with a quantized model.

@@ -80,7 +80,7 @@ def structure_of(facts: GraphFacts) -> str:
     return sha256("\n".join(sorted(lines)).encode()).hexdigest()[:20]
 
 
-@RULES.rule("QNN330", "measured-by-others", "info", sources=["qualcomm/ai-hub-models v0.47.0, perf.yaml"])
+@RULES.rule("QNN330", "measured-by-others", "info", "qualcomm/ai-hub-models v0.47.0, perf.yaml")
 def check_published(situation: Situation) -> Finds:
     """A network of which others published how long it takes on this chip.
 

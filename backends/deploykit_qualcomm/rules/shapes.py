@@ -46,7 +46,7 @@ RULES = Registry[Situation]("situation")
     "QNN200",
     "rank-above-5",
     "error",
-    sources=(*constraint("rank-max-5").source, "qualcomm/aimet#4086 (fp16 on 2.41)"),
+    (*constraint("rank-max-5").source, "qualcomm/aimet#4086 (fp16 on 2.41)"),
     claim=claim_of(constraint("rank-max-5")),
     cure=("simplify", "merge-axes", "sums-to-matmul", "reshape-behind"),
 )
@@ -129,7 +129,7 @@ def check_row(situation: Situation) -> Finds:
             )
 
 
-@RULES.rule("QNN222", "operand-exceeds-vtcm", "warning", sources=constraint("per-op-vtcm").source)
+@RULES.rule("QNN222", "operand-exceeds-vtcm", "warning", constraint("per-op-vtcm").source)
 def check_operands(situation: Situation) -> Finds:
     """A normalization over whole channels whose operands are larger than the VTCM.
 
@@ -158,7 +158,7 @@ def check_operands(situation: Situation) -> Finds:
             )
 
 
-@RULES.rule("QNN205", "int64-input", "warning", sources=constraint("int64").source)
+@RULES.rule("QNN205", "int64-input", "warning", constraint("int64").source)
 def check_int64(situation: Situation) -> Finds:
     """A graph input or output of type int64.
 
@@ -198,7 +198,7 @@ def check_operator_rank(situation: Situation) -> Finds:
             yield at_node(node, message, sources=row.source, claim=claim_of(row))
 
 
-@RULES.rule("QNN274", "weights-exceed-domain", "warning", sources=constraint("pd-size").source)
+@RULES.rule("QNN274", "weights-exceed-domain", "warning", constraint("pd-size").source)
 def check_domain(situation: Situation) -> Finds:
     """Weights, or one tensor, that do not fit into one process domain of the DSP.
 
@@ -289,9 +289,7 @@ def _row(situation: Situation) -> Feature | None:
     return row if row is not None and row.arch else None
 
 
-@RULES.rule(
-    "QNN215", "rank-3-linear-into-attention", "error", sources=(*constraint("keep-4d").source, "qualcomm/aimet#4086")
-)
+@RULES.rule("QNN215", "rank-3-linear-into-attention", "error", (*constraint("keep-4d").source, "qualcomm/aimet#4086"))
 def check_rank_3_linear(situation: Situation) -> Finds:
     """A quantized linear layer on rank 3 (MatMul and Add) whose result enters attention.
 
@@ -322,7 +320,7 @@ def _is_integer(situation: Situation, name: str) -> bool:
     return found is not None and bool(found.bits)
 
 
-@RULES.rule("QNN271", "attention-partly-float", "warning", sources=["qualcomm/aimet#4086"])
+@RULES.rule("QNN271", "attention-partly-float", "warning", "qualcomm/aimet#4086")
 def check_partly_float(situation: Situation) -> Finds:
     """Linear layers that enter attention, some of them quantized and some left in float.
 
@@ -343,9 +341,7 @@ def check_partly_float(situation: Situation) -> Finds:
         yield Found("node", kept[0], message, evidence=evidence)
 
 
-@RULES.rule(
-    "QNN270", "float-borders", "warning", sources=("qualcomm/aimet#4086", "qualcomm/aimet#4090"), cure="simplify"
-)
+@RULES.rule("QNN270", "float-borders", "warning", ("qualcomm/aimet#4086", "qualcomm/aimet#4090"), cure="simplify")
 def check_borders(situation: Situation) -> Finds:
     """Places where data changes between float16 and integers because of the tensors that are left in float.
 

@@ -31,7 +31,7 @@ _TOLERANCE = 1e-3  # scales are stored as float32, and rounding moves products o
 RULES = Registry[Situation]("situation")
 
 
-@RULES.rule("QNN231", "weights-16-bit", "error", sources=constraint("w16-needs-v73").source)
+@RULES.rule("QNN231", "weights-16-bit", "error", constraint("w16-needs-v73").source)
 def check_weights_16(situation: Situation) -> Finds:
     """16-bit weights on v68 or v69.
 
@@ -56,7 +56,7 @@ def check_weights_16(situation: Situation) -> Finds:
     "QNN236",
     "lpbq-block-scale",
     "error",
-    sources=(
+    (
         *constraint("lpbq-integer-scale").source,
         "aimet-onnx 2.42.0 (writes 1 to 16)",
         "onnxruntime-qnn 2.7.0 (block scales of 16 compiled and run on the emulator)",
@@ -81,7 +81,7 @@ def check_block_scales(situation: Situation) -> Finds:
                 )
 
 
-@RULES.rule("QNN237", "bfloat16", "warning", sources=constraint("bf16").source)
+@RULES.rule("QNN237", "bfloat16", "warning", constraint("bf16").source)
 def check_bfloat16(situation: Situation) -> Finds:
     """bfloat16 on a target that is not known to have it.
 
@@ -109,7 +109,7 @@ def check_bfloat16(situation: Situation) -> Finds:
         )
 
 
-@RULES.rule("QNN238", "per-channel-asymmetric", "error", sources=constraint("perchannel-symmetric").source)
+@RULES.rule("QNN238", "per-channel-asymmetric", "error", constraint("perchannel-symmetric").source)
 def check_per_channel(situation: Situation) -> Finds:
     """Per-channel weights that are not symmetric.
 
@@ -137,7 +137,7 @@ def check_per_channel(situation: Situation) -> Finds:
     "QNN243",
     "bias-scale",
     "warning",
-    sources=(*constraint("perchannel-symmetric").source, "qualcomm/aimet pull requests 3846 and 3870"),
+    (*constraint("perchannel-symmetric").source, "qualcomm/aimet pull requests 3846 and 3870"),
 )
 def check_bias_scale(situation: Situation) -> Finds:
     """An int32 bias whose scale is not input scale times weight scale, or whose offset is not 0.
@@ -168,7 +168,7 @@ def check_bias_scale(situation: Situation) -> Finds:
     "QNN248",
     "norm-scale-signed-8-bit",
     "warning",
-    sources=("user lab notes, QAIRT 2.48 on SM8750", "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64"),
+    ("user lab notes, QAIRT 2.48 on SM8750", "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64"),
 )
 def check_norm_scale(situation: Situation) -> Finds:
     """The scale of an RMS or layer normalization as signed 8-bit integers.
@@ -191,7 +191,7 @@ _SWAMPED = 1e6  # with 16 bits a step of 15, which is too coarse for any network
     "QNN275",
     "swamped-grid",
     "warning",
-    sources=(
+    (
         "qualcomm/aimet#4102 (ranges up to 2.7e34)",
         "RT-DETRv2 topology with aimet-onnx 2.42.0: 807 pixels, 306 with anchors clamped to 20",
     ),
@@ -220,7 +220,7 @@ def check_swamped(situation: Situation) -> Finds:
             )
 
 
-@RULES.rule("QNN280", "signed-activations", "warning", sources=["qualcomm/aimet#4090"])
+@RULES.rule("QNN280", "signed-activations", "warning", "qualcomm/aimet#4090")
 def check_signed_activations(situation: Situation) -> Finds:
     """Asymmetric activations on a signed grid.
 

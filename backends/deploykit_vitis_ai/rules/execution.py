@@ -54,7 +54,7 @@ class QuarkOutcome(Record):
 RULES = Registry[QuarkOutcome]("execution")
 
 
-@RULES.rule("VAI301", "quantizer-not-installed", "warning", sources=["deploykit: the toolchains on this machine"])
+@RULES.rule("VAI301", "quantizer-not-installed", "warning", "deploykit: the toolchains on this machine")
 def check_installed(outcome: QuarkOutcome) -> Finds:
     """Quark is not installed on this machine, so the model was not quantized.
 
@@ -73,7 +73,7 @@ def check_installed(outcome: QuarkOutcome) -> Finds:
         )
 
 
-@RULES.rule("VAI302", "calibration-file-skipped", "error", sources=["deploykit: scripts/quantize.py, run with Quark"])
+@RULES.rule("VAI302", "calibration-file-skipped", "error", "deploykit: scripts/quantize.py, run with Quark")
 def check_skipped(outcome: QuarkOutcome) -> Finds:
     """The quantizer's script could not decode or read a calibration file.
 
@@ -86,9 +86,7 @@ def check_skipped(outcome: QuarkOutcome) -> Finds:
         yield Found("file", name, f"{why}; {outcome.samples} samples were used")
 
 
-@RULES.rule(
-    "VAI303", "equalization-left-out", "warning", sources=["amd-quark 0.12.post1, two models of PP-OCR, a log-mel one"]
-)
+@RULES.rule("VAI303", "equalization-left-out", "warning", "amd-quark 0.12.post1, two models of PP-OCR, a log-mel one")
 def check_endless(outcome: QuarkOutcome) -> Finds:
     """Cross-layer equalization failed, or ended in values without an end, so the model was quantized without it.
 
@@ -104,7 +102,7 @@ def check_endless(outcome: QuarkOutcome) -> Finds:
 _MEASURED = ["deploykit: Quark, run with and without this part; both models run on the calibration samples"]
 
 
-@RULES.rule("VAI280", "end-left-in-float", "warning", sources=_MEASURED)
+@RULES.rule("VAI280", "end-left-in-float", "warning", _MEASURED)
 def check_left(outcome: QuarkOutcome) -> Finds:
     """A part of the model stays in float, since integers destroyed what it computes.
 
@@ -120,7 +118,7 @@ def check_left(outcome: QuarkOutcome) -> Finds:
             yield _of_part(outcome, trial, f"{trial.part} stay in float ({cost})")
 
 
-@RULES.rule("VAI281", "tried-in-float", "info", sources=_MEASURED)
+@RULES.rule("VAI281", "tried-in-float", "info", _MEASURED)
 def check_in_vain(outcome: QuarkOutcome) -> Finds:
     """A part of the model was left in float for a trial, and is quantized after all.
 
@@ -138,7 +136,7 @@ def check_in_vain(outcome: QuarkOutcome) -> Finds:
     "VAI283",
     "precision-chosen",
     "info",
-    sources=["deploykit: Quark, run for each format; the models run on the calibration samples"],
+    "deploykit: Quark, run for each format; the models run on the calibration samples",
 )
 def check_chosen(outcome: QuarkOutcome) -> Finds:
     """The number format was chosen by measuring: the cheapest one whose outputs are good enough.

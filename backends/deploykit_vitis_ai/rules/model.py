@@ -24,7 +24,7 @@ _PAGE = 'AMD documentation page "Model Quantization", Vitis AI 6.2 (June 2026)'
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 
 
-@RULES.rule("VAI113", "float16-source", "error", sources=[_LAB, _PAGE], cure="half-to-float")
+@RULES.rule("VAI113", "float16-source", "error", [_LAB, _PAGE], cure="half-to-float")
 def check_float16(draft: QuarkDraft) -> Finds:
     """The model is stored in float16.
 
@@ -46,7 +46,7 @@ def check_float16(draft: QuarkDraft) -> Finds:
     yield Found("model", draft.facts.model_name, message, handled=handled, cure=cure)
 
 
-@RULES.rule("VAI284", "bundled-quark-and-float16", "warning", sources=[_PAGE, _LAB])
+@RULES.rule("VAI284", "bundled-quark-and-float16", "warning", [_PAGE, _LAB])
 def check_bundled_float16(draft: QuarkDraft) -> Finds:
     """The model is stored in float16, and the vendor warns of that with the Quark that this release bundles.
 
@@ -69,7 +69,7 @@ def check_bundled_float16(draft: QuarkDraft) -> Finds:
     "VAI285",
     "float16-not-kept",
     "error",
-    sources=[_LAB, "AMD Quark documentation, Shapeshifter: onnx_convert_fp16_to_fp32, subgraphs_to_include"],
+    [_LAB, "AMD Quark documentation, Shapeshifter: onnx_convert_fp16_to_fp32, subgraphs_to_include"],
 )
 def check_kept_float16(draft: QuarkDraft) -> Finds:
     """What stays in float is to stay float16, and that is not possible here.
@@ -96,7 +96,7 @@ _ROSS = "repository Xilinx/ross-ai-assistant (AMD assistant skills, for Vitis AI
 _RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
 
 
-@RULES.rule("VAI121", "shape-not-static", "error", sources=[_DOC2, _ROSS, _RAI], cure="batch-of-one")
+@RULES.rule("VAI121", "shape-not-static", "error", [_DOC2, _ROSS, _RAI], cure="batch-of-one")
 def check_shapes(draft: QuarkDraft) -> Finds:
     """An input or output has a dimension that is not a number.
 
@@ -121,7 +121,7 @@ _PAIRS_SINCE = 10  # ONNX's QuantizeLinear and DequantizeLinear
 _BFLOAT16_SINCE = 13  # ONNX's Cast
 
 
-@RULES.rule("VAI122", "opset-out-of-range", "error", sources=[_DOC2, _RAI], cure="raise-opset")
+@RULES.rule("VAI122", "opset-out-of-range", "error", [_DOC2, _RAI], cure="raise-opset")
 def check_opset(draft: QuarkDraft) -> Finds:
     """The operator set is newer than the compiler takes, or older than the quantizer needs.
 
@@ -150,7 +150,7 @@ def check_opset(draft: QuarkDraft) -> Finds:
     "VAI123",
     "cpu-only-operator",
     "error",
-    sources=[_DOC2, "Ultralytics documentation, AMD integration page (format xilinx)", "repository amd/Vitis-AI 6.3"],
+    [_DOC2, "Ultralytics documentation, AMD integration page (format xilinx)", "repository amd/Vitis-AI 6.3"],
 )
 def check_cpu_only(draft: QuarkDraft) -> Finds:
     """An operator takes the whole model to the CPU.
@@ -168,7 +168,7 @@ def check_cpu_only(draft: QuarkDraft) -> Finds:
     yield Found("node", found[0].label, message, handled=handled)
 
 
-@RULES.rule("VAI124", "falls-to-cpu", "warning", sources=[_DOC2, _RAI])
+@RULES.rule("VAI124", "falls-to-cpu", "warning", [_DOC2, _RAI])
 def check_operators(draft: QuarkDraft) -> Finds:
     """Operators have no mark for this number format in the vendor's tables.
 
@@ -183,7 +183,7 @@ def check_operators(draft: QuarkDraft) -> Finds:
             yield Found("node", found[0].label, message, evidence={"operator": op})
 
 
-@RULES.rule("VAI125", "batch-over-one", "warning", sources=["amd/RyzenAI-SW#401"])
+@RULES.rule("VAI125", "batch-over-one", "warning", "amd/RyzenAI-SW#401")
 def check_batch(draft: QuarkDraft) -> Finds:
     """The model has a static batch over 1 on Phoenix.
 
@@ -202,7 +202,7 @@ def check_batch(draft: QuarkDraft) -> Finds:
             )
 
 
-@RULES.rule("VAI126", "known-miscompilation", "warning", sources=["amd/RyzenAI-SW#390"])
+@RULES.rule("VAI126", "known-miscompilation", "warning", "amd/RyzenAI-SW#390")
 def check_miscompilation(draft: QuarkDraft) -> Finds:
     """A model like this one was reported to give wrong results without a warning.
 
@@ -220,7 +220,7 @@ def check_miscompilation(draft: QuarkDraft) -> Finds:
             yield Found("node", found[0].label, message)
 
 
-@RULES.rule("VAI128", "ranges-mixed-at-output", "warning", sources=[_LAB])
+@RULES.rule("VAI128", "ranges-mixed-at-output", "warning", _LAB)
 def check_mixing(draft: QuarkDraft) -> Finds:
     """A Concat at an output joins a bounded operand (Sigmoid, Softmax …) with an unbounded one.
 
@@ -257,7 +257,7 @@ def _is_bounded(facts: GraphFacts, tensor: str) -> bool:
     return node is not None and is_standard(node) and node.op_type in RANGES
 
 
-@RULES.rule("VAI120", "foreign-grid", "error", sources=[_ROSS])
+@RULES.rule("VAI120", "foreign-grid", "error", _ROSS)
 def check_grids(draft: QuarkDraft) -> Finds:
     """A model that is quantized already has scales or zero points that the gen 2 compiler does not match.
 

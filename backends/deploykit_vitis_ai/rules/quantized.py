@@ -34,7 +34,7 @@ def check_loads(quantized: InspectedModel) -> Finds:
         yield _about(quantized, quantized.refusal)
 
 
-@RULES.rule("VAI202", "scale-not-power-of-two", "error", sources=[_LAB, _BOUNDARY])
+@RULES.rule("VAI202", "scale-not-power-of-two", "error", [_LAB, _BOUNDARY])
 def check_scales(quantized: InspectedModel) -> Finds:
     """A scale is not a power of two.
 
@@ -51,7 +51,7 @@ def check_scales(quantized: InspectedModel) -> Finds:
         yield _about(quantized, f"scales that are no powers of two: {listed(bad)}", tensors=bad[:50])
 
 
-@RULES.rule("VAI203", "zero-point-unexpected", "error", sources=[_LAB, _BOUNDARY])
+@RULES.rule("VAI203", "zero-point-unexpected", "error", [_LAB, _BOUNDARY])
 def check_zero_points(quantized: InspectedModel) -> Finds:
     """A zero point is not the one of this format.
 
@@ -226,7 +226,7 @@ def check_static(quantized: InspectedModel) -> Finds:
     "VAI209",
     "quantized-opset-out-of-range",
     "error",
-    sources=["vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_support"],
+    "vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_support",
 )
 def check_opset(quantized: InspectedModel) -> Finds:
     """The quantized model uses a newer operator set than the compiler takes.

@@ -27,7 +27,7 @@ def _device(draft: QuarkDraft) -> str:
     "VAI101",
     "other-tool-chain",
     "error",
-    sources=["repository amd/Vitis-AI, branch 6.3", "AMD UG1414, Vitis AI 3.5 user guide"],
+    ["repository amd/Vitis-AI, branch 6.3", "AMD UG1414, Vitis AI 3.5 user guide"],
 )
 def check_product(draft: QuarkDraft) -> Finds:
     """The device belongs to a tool chain that this backend does not drive.
@@ -46,7 +46,7 @@ def check_product(draft: QuarkDraft) -> Finds:
     "VAI102",
     "precision-not-on-device",
     "error",
-    sources=[_RAI, "Ultralytics documentation, AMD integration page (format xilinx)"],
+    [_RAI, "Ultralytics documentation, AMD integration page (format xilinx)"],
 )
 def check_precision(draft: QuarkDraft) -> Finds:
     """The device does not have the number format that was asked for.
@@ -67,7 +67,7 @@ def check_precision(draft: QuarkDraft) -> Finds:
         )
 
 
-@RULES.rule("VAI103", "precision-unconfirmed", "warning", sources=[_ROSS])
+@RULES.rule("VAI103", "precision-unconfirmed", "warning", _ROSS)
 def check_unconfirmed(draft: QuarkDraft) -> Finds:
     """Only one uncertain source gives this device that number format.
 
@@ -83,7 +83,7 @@ def check_unconfirmed(draft: QuarkDraft) -> Finds:
         )
 
 
-@RULES.rule("VAI104", "precision-unknown", "error", sources=["deploykit: data/precisions.toml of this backend"])
+@RULES.rule("VAI104", "precision-unknown", "error", "deploykit: data/precisions.toml of this backend")
 def check_known(draft: QuarkDraft) -> Finds:
     """No number format was given and none can be chosen, or the name means nothing here.
 
@@ -103,7 +103,7 @@ def check_known(draft: QuarkDraft) -> Finds:
     )
 
 
-@RULES.rule("VAI105", "quark-without-calibration", "error", sources=[_PAGE, _LAB])
+@RULES.rule("VAI105", "quark-without-calibration", "error", [_PAGE, _LAB])
 def check_calibration(draft: QuarkDraft) -> Finds:
     """Quantizing needs calibration data and none was given.
 
@@ -115,7 +115,7 @@ def check_calibration(draft: QuarkDraft) -> Finds:
         yield Found("data", "calibration", f"{draft.precision} needs calibration data")
 
 
-@RULES.rule("VAI106", "encodings-not-used", "error", sources=[_RAI])
+@RULES.rule("VAI106", "encodings-not-used", "error", _RAI)
 def check_encodings(draft: QuarkDraft) -> Finds:
     """Encodings were given, and Quark does not take any.
 
@@ -133,7 +133,7 @@ def check_encodings(draft: QuarkDraft) -> Finds:
         yield Found("encodings", name, message, hint=hint)
 
 
-@RULES.rule("VAI107", "excluded-node-unknown", "error", sources=[_LAB])
+@RULES.rule("VAI107", "excluded-node-unknown", "error", _LAB)
 def check_excluded_names(draft: QuarkDraft) -> Finds:
     """A node that is to stay in float is not in the model.
 
@@ -154,7 +154,7 @@ def check_excluded_names(draft: QuarkDraft) -> Finds:
         )
 
 
-@RULES.rule("VAI108", "excluded-subgraph-leaks", "error", sources=[_LAB])
+@RULES.rule("VAI108", "excluded-subgraph-leaks", "error", _LAB)
 def check_closed(draft: QuarkDraft) -> Finds:
     """A way leads into an excluded subgraph past its starts, or a start does not lead to its ends.
 
@@ -177,7 +177,7 @@ def check_closed(draft: QuarkDraft) -> Finds:
             yield Found("node", name, message, hint="leave this start out")
 
 
-@RULES.rule("VAI109", "mixed-without-exclusion", "error", sources=[_PAGE])
+@RULES.rule("VAI109", "mixed-without-exclusion", "error", _PAGE)
 def check_mixed(draft: QuarkDraft) -> Finds:
     """Mixed precision was asked for without saying what stays in float, and nothing was found that should.
 
@@ -198,7 +198,7 @@ def check_mixed(draft: QuarkDraft) -> Finds:
     "VAI282",
     "float-part-found",
     "info",
-    sources=["deploykit: the graph, its stored values and interval arithmetic over both"],
+    "deploykit: the graph, its stored values and interval arithmetic over both",
 )
 def check_found(draft: QuarkDraft) -> Finds:
     """Mixed precision was asked for without saying what stays in float, and it was found.
@@ -218,7 +218,7 @@ def check_found(draft: QuarkDraft) -> Finds:
         )
 
 
-@RULES.rule("VAI110", "exclusion-without-effect", "error", sources=[_PAGE])
+@RULES.rule("VAI110", "exclusion-without-effect", "error", _PAGE)
 def check_exclusion_used(draft: QuarkDraft) -> Finds:
     """Nodes are to stay in float, but nothing quantizes the model.
 
@@ -234,7 +234,7 @@ def check_exclusion_used(draft: QuarkDraft) -> Finds:
         )
 
 
-@RULES.rule("VAI111", "option-renamed", "info", sources=[_LAB, _ROSS])
+@RULES.rule("VAI111", "option-renamed", "info", [_LAB, _ROSS])
 def check_renamed(draft: QuarkDraft) -> Finds:
     """An option was typed under a name that the tool ignores or that is older.
 
@@ -247,7 +247,7 @@ def check_renamed(draft: QuarkDraft) -> Finds:
         yield Found("config-key", typed, message, handled=f"{used} is set instead")
 
 
-@RULES.rule("VAI112", "option-beyond-documentation", "warning", sources=["deploykit: the tables of this backend"])
+@RULES.rule("VAI112", "option-beyond-documentation", "warning", "deploykit: the tables of this backend")
 def check_beyond(draft: QuarkDraft) -> Finds:
     """An option has a value that its documentation does not list.
 
@@ -260,7 +260,7 @@ def check_beyond(draft: QuarkDraft) -> Finds:
         yield Found("config-key", name, message)
 
 
-@RULES.rule("VAI114", "foreign-qdq", "error", sources=[_RAI, _ROSS])
+@RULES.rule("VAI114", "foreign-qdq", "error", [_RAI, _ROSS])
 def check_qdq(draft: QuarkDraft) -> Finds:
     """A model that is quantized already meets a compiler that may not take it.
 
@@ -283,7 +283,7 @@ def check_qdq(draft: QuarkDraft) -> Finds:
         yield Found("model", draft.facts.model_name, message)
 
 
-@RULES.rule("VAI115", "quantizer-not-established", "warning", sources=["deploykit: the data files of this backend"])
+@RULES.rule("VAI115", "quantizer-not-established", "warning", "deploykit: the data files of this backend")
 def check_toolchain(draft: QuarkDraft) -> Finds:
     """Which Quark belongs to this release is not known, or that version was never tried here.
 
@@ -298,7 +298,7 @@ def check_toolchain(draft: QuarkDraft) -> Finds:
         yield Found("sdk", f"{release.name} {release.version}", f"{bundled}; {draft.toolchain} is used here")
 
 
-@RULES.rule("VAI116", "no-overlay-in-release", "warning", sources=["amd/RyzenAI-SW#396", "amd/RyzenAI-SW#400"])
+@RULES.rule("VAI116", "no-overlay-in-release", "warning", ["amd/RyzenAI-SW#396", "amd/RyzenAI-SW#400"])
 def check_overlay(draft: QuarkDraft) -> Finds:
     """The release does not ship the overlay file that this NPU needs.
 
@@ -314,7 +314,7 @@ def check_overlay(draft: QuarkDraft) -> Finds:
         yield Found("sdk", "Ryzen AI 1.8", message, handled=handled)
 
 
-@RULES.rule("VAI117", "xclbin-forbidden", "error", sources=[_RAI])
+@RULES.rule("VAI117", "xclbin-forbidden", "error", _RAI)
 def check_xclbin(draft: QuarkDraft) -> Finds:
     """An xclbin is named for a device that chooses it by itself.
 
@@ -334,7 +334,7 @@ def check_xclbin(draft: QuarkDraft) -> Finds:
         )
 
 
-@RULES.rule("VAI118", "before-the-new-compiler", "warning", sources=[_RAI])
+@RULES.rule("VAI118", "before-the-new-compiler", "warning", _RAI)
 def check_compiler(draft: QuarkDraft) -> Finds:
     """The release is older than the INT8 compiler whose options are written.
 
@@ -352,7 +352,7 @@ def check_compiler(draft: QuarkDraft) -> Finds:
         yield Found("sdk", name, message)
 
 
-@RULES.rule("VAI119", "driver-bound", "info", sources=[_RAI])
+@RULES.rule("VAI119", "driver-bound", "info", _RAI)
 def check_driver(draft: QuarkDraft) -> Finds:
     """The execution provider of this release needs an NPU driver of at least some version.
 

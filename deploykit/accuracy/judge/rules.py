@@ -50,7 +50,7 @@ RULES = Registry[Judged]("comparison", sources=[_SOURCE])
     "DK601",
     "dead-channels",
     "error",
-    sources=[_SOURCE, "observed: a quantized detector, all scores 0, whole-tensor cosine 0.9999 (docs/numbers.md)"],
+    [_SOURCE, "observed: a quantized detector, all scores 0, whole-tensor cosine 0.9999 (docs/numbers.md)"],
 )
 def check_dead(judged: Judged) -> Finds:
     """Neighbouring slices of an output never change in the candidate although they do in the baseline.
@@ -228,7 +228,7 @@ def check_thresholds(judged: Judged) -> Finds:
     "DK610",
     "not-right",
     "error",
-    sources=["deploykit: the table of thresholds with a reason and a source for each (docs/numbers.md)"],
+    "deploykit: the table of thresholds with a reason and a source for each (docs/numbers.md)",
 )
 def check_right(judged: Judged) -> Finds:
     """An output misses what its kind must have: detections in pixels, labels by agreement, maps by SQNR.

@@ -119,7 +119,7 @@ def _about(seen: Survey | DataFit, message: str, hint: str = "", **evidence: obj
     return Found("data", seen.origin, message, hint=hint, evidence=evidence)
 
 
-@GUIDELINE_RULES.rule("DK621", "few-calibration-samples", "warning", sources=[_GUIDE])
+@GUIDELINE_RULES.rule("DK621", "few-calibration-samples", "warning", _GUIDE)
 def check_number(survey: Survey) -> Finds:
     """There are fewer calibration samples than quantizers are usually given.
 
@@ -131,7 +131,7 @@ def check_number(survey: Survey) -> Finds:
         yield _about(survey, f"{survey.samples} calibration samples", samples=survey.samples)
 
 
-@GUIDELINE_RULES.rule("DK622", "no-calibration-sample", "error", sources=_MEASURED)
+@GUIDELINE_RULES.rule("DK622", "no-calibration-sample", "error", _MEASURED)
 def check_any(survey: Survey) -> Finds:
     """Not one calibration sample can be used.
 
@@ -143,7 +143,7 @@ def check_any(survey: Survey) -> Finds:
         yield _about(survey, "no calibration sample can be used")
 
 
-@GUIDELINE_RULES.rule("DK623", "unusable-calibration-file", "error", sources=_MEASURED)
+@GUIDELINE_RULES.rule("DK623", "unusable-calibration-file", "error", _MEASURED)
 def check_usable(survey: Survey) -> Finds:
     """A calibration file is damaged, or does not fit the model's inputs in name, shape or type.
 
@@ -157,7 +157,7 @@ def check_usable(survey: Survey) -> Finds:
         yield _about(survey, survey.misfit)
 
 
-@GUIDELINE_RULES.rule("DK624", "identical-samples", "warning", sources=_MEASURED)
+@GUIDELINE_RULES.rule("DK624", "identical-samples", "warning", _MEASURED)
 def check_identical(survey: Survey) -> Finds:
     """Calibration samples are byte for byte the same.
 
@@ -169,7 +169,7 @@ def check_identical(survey: Survey) -> Finds:
         yield _about(survey, f"identical: {listed(group)}", samples=list(group))
 
 
-@GUIDELINE_RULES.rule("DK625", "sequential-frames", "warning", sources=_MEASURED)
+@GUIDELINE_RULES.rule("DK625", "sequential-frames", "warning", _MEASURED)
 def check_sequential(survey: Survey) -> Finds:
     """The calibration samples follow each other like frames of one film.
 
@@ -188,7 +188,7 @@ def check_sequential(survey: Survey) -> Finds:
         )
 
 
-@GUIDELINE_RULES.rule("DK627", "random-calibration-data", "warning", sources=_MEASURED)
+@GUIDELINE_RULES.rule("DK627", "random-calibration-data", "warning", _MEASURED)
 def check_random(survey: Survey) -> Finds:
     """The model is calibrated with random data: not for production.
 
@@ -200,7 +200,7 @@ def check_random(survey: Survey) -> Finds:
         yield _about(survey, "calibrated with random data: not for production")
 
 
-@GUIDELINE_RULES.rule("DK628", "empty-looking-samples", "error", sources=_MEASURED)
+@GUIDELINE_RULES.rule("DK628", "empty-looking-samples", "error", _MEASURED)
 def check_values(survey: Survey) -> Finds:
     """A calibration sample is constant, or has values that are not finite.
 
@@ -215,7 +215,7 @@ def check_values(survey: Survey) -> Finds:
         yield _about(survey, f"constant: {listed(survey.constant)}", samples=list(survey.constant))
 
 
-@FIT_RULES.rule("DK230", "scaled-twice-or-never", "error", sources=_FITTED)
+@FIT_RULES.rule("DK230", "scaled-twice-or-never", "error", _FITTED)
 def check_divided(fit: DataFit) -> Finds:
     """The model divides its input by about 255, and the data lies within 0 and 1.
 
@@ -229,7 +229,7 @@ def check_divided(fit: DataFit) -> Finds:
         yield _about(fit, message, divides_by=fit.divides_by, range=[fit.low, fit.high])
 
 
-@FIT_RULES.rule("DK231", "data-in-another-scale", "error", sources=_FITTED)
+@FIT_RULES.rule("DK231", "data-in-another-scale", "error", _FITTED)
 def check_scale(fit: DataFit) -> Finds:
     """The data fits the model's first BatchNormalization much better when it is scaled by 255 or 1/255.
 
@@ -241,7 +241,7 @@ def check_scale(fit: DataFit) -> Finds:
     yield from _prepared(fit, ("divided by 255", "times 255"))
 
 
-@FIT_RULES.rule("DK232", "channels-in-another-order", "warning", sources=_FITTED)
+@FIT_RULES.rule("DK232", "channels-in-another-order", "warning", _FITTED)
 def check_order(fit: DataFit) -> Finds:
     """The data fits the model's first BatchNormalization much better with its colours in the other order.
 
@@ -252,7 +252,7 @@ def check_order(fit: DataFit) -> Finds:
     yield from _prepared(fit, ("channels in the other order",))
 
 
-@FIT_RULES.rule("DK233", "normalisation-missing", "error", sources=_FITTED)
+@FIT_RULES.rule("DK233", "normalisation-missing", "error", _FITTED)
 def check_normalised(fit: DataFit) -> Finds:
     """The data fits the model's first BatchNormalization much better once mean and deviation are taken out.
 
@@ -275,7 +275,7 @@ def _prepared(fit: DataFit, changes: tuple[str, ...]) -> Finds:
         yield _about(fit, message, node=found.node, as_given=found.as_given, changed=dict(found.changed))
 
 
-@FIT_RULES.rule("DK234", "ranges-still-growing", "warning", sources=[*_FITTED, _GUIDE])
+@FIT_RULES.rule("DK234", "ranges-still-growing", "warning", [*_FITTED, _GUIDE])
 def check_growth(fit: DataFit) -> Finds:
     """One half of the calibration samples does not show the ranges that the other half has.
 
@@ -298,7 +298,7 @@ def check_growth(fit: DataFit) -> Finds:
     "DK235",
     "classes-unlike-often",
     "warning",
-    sources=["deploykit: counted in labels.csv, or by the folder of each sample"],
+    "deploykit: counted in labels.csv, or by the folder of each sample",
 )
 def check_classes(fit: DataFit) -> Finds:
     """One class has more than three times the samples of another, and more than an even draw gives by chance.
@@ -321,7 +321,7 @@ def check_classes(fit: DataFit) -> Finds:
         yield _about(fit, message, hint, counts=dict(counts))
 
 
-@FIT_RULES.rule("DK236", "files-not-used", "info", sources=_MEASURED)
+@FIT_RULES.rule("DK236", "files-not-used", "info", _MEASURED)
 def check_unused(fit: DataFit) -> Finds:
     """Files in the folder of calibration data are no arrays, pictures or sounds by their names.
 
@@ -333,7 +333,7 @@ def check_unused(fit: DataFit) -> Finds:
         yield _about(fit, f"{len(fit.unused)} not used: {listed(fit.unused)}")
 
 
-@FIT_RULES.rule("DK252", "bytes-for-a-model-of-small-values", "warning", sources=_FITTED)
+@FIT_RULES.rule("DK252", "bytes-for-a-model-of-small-values", "warning", _FITTED)
 def check_bytes(fit: DataFit) -> Finds:
     """The data is whole numbers in 0..255, the model does not scale them, and its first convolution answers with values
     far larger than such layers are trained to give.
