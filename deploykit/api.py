@@ -207,14 +207,19 @@ def verify(
 ) -> VerifyReport:
     """Verify a package on disk. Raises PackageError if the folder is not a package.
 
-    ``numerics`` also simulates the package's models and judges them. ``expect_digest`` is the digest
-    that was printed when the package was made or built; ``allowed_signers`` is a file of those who
-    may have signed it, in the format of ssh-keygen.
+    ``numerics`` also runs the package's models here, and its compiled context where an emulator can, and
+    judges their outputs. ``expect_digest`` is the digest that was printed when the package was made or
+    built; ``allowed_signers`` is a file of those who may have signed it, in the format of ssh-keygen.
     """
     from deploykit.packages.verifying import verify_package
 
     signers = _path(allowed_signers)
-    return verify_package(Path(package), numerics=numerics, expect_digest=expect_digest, allowed_signers=signers)
+    report = verify_package(Path(package), numerics=numerics, expect_digest=expect_digest, allowed_signers=signers)
+    if not numerics:
+        return report
+    from deploykit.devices.run import rerun
+
+    return rerun(Path(package), report)
 
 
 def explain(package: AnyPath) -> Explanation:

@@ -21,7 +21,7 @@ __all__ = ["command"]
 
 @click.command(cls=Command)
 @argument("package")
-@flag("--numerics", "Simulate the packaged encodings; name where they diverge from float.")
+@flag("--numerics", "Run the packaged models, and contexts that an emulator takes, and judge them again.")
 @option("--expect-digest", "DIGEST", "The digest it had when it was made; fail on any other.")
 @path("--allowed-signers", "FILE", "Who may sign manifest.json (ssh-keygen -Y sign -n deploykit); fail on anyone else.")
 def command(package: Path, numerics: bool, expect_digest: str | None, allowed_signers: Path | None) -> int:

@@ -43,7 +43,7 @@ def locate_on(
     paths = sorted((package / "model").glob("*.onnx"))
     if len(paths) != 1:
         raise UsageError(f"{package}: is run in pieces", why="the device is asked about one model")
-    judge = judge_of(package, manifest.get("status") or {}, Thresholds())
+    judge = judge_of(package, manifest, Thresholds())
     model, facts = lean_weights(load_model(paths[0])), judge.facts
 
     def outputs(wanted: ModelProto, feeds: Sequence[Arrays]) -> Sequence[Arrays]:

@@ -16,9 +16,10 @@ from msgspec.structs import fields
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.answers.diagnosis import Diagnosis
-from deploykit.backend.backend import AnyBackend
+from deploykit.backend.backend import AnyBackend, Check
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Measuring, Place
 from deploykit.backend.plugins import load_backend
+from deploykit.backend.status import Correctness, Right
 from deploykit.devices.measure import faster, summarize
 from deploykit.devices.places import DeviceRow
 from deploykit.devices.profiles import beside_estimate, units_of
@@ -26,17 +27,17 @@ from deploykit.devices.record import OutputBeside, RunRecord, keep_record, last_
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.devices.visit import Visit, VisitEnd, visiting
 from deploykit.encodings.insert_qdq import insert_qdq
-from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.findings.records import Arrays, Json, Published, Tell, replace
+from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
+from deploykit.findings.records import Arrays, Json, Published, Tell, replace, silent
 from deploykit.model.weights import whole_model
 from deploykit.packages.building import diagnosis_of
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.packages.rejudging import PackageJudge, judge_of
-from deploykit.packages.verifying import require_integrity
+from deploykit.packages.verifying import VerifyReport, require_integrity
 from deploykit.packages.writing import clear_left
 from deploykit.system.folders import holding, scratch
 
-__all__ = ["RunOptions", "RunReport", "run_package", "run_there"]
+__all__ = ["RunOptions", "RunReport", "rerun", "run_package", "run_there"]
 
 
 class RunOptions(Measuring, eq=False):
@@ -96,7 +97,7 @@ def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Tell) 
             clear_left(package)
     require_integrity(package, "make the package again")
     before = None if options.against is None else last_samples(options.against)
-    judge = judge_of(package, manifest.get("status") or {}, row.thresholds, data=options.data)
+    judge = judge_of(package, manifest, row.thresholds, data=options.data)
     with scratch() as folder:
         run = run_there(package, row, options, judge.feeds, folder, tell, otherwise=judge)
         if run.results is None:  # explain the failure with the catalogue of known failures
@@ -105,7 +106,7 @@ def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Tell) 
             return RunReport(record=None, status=run.end.status, said=said, diagnosis=diagnosis_of(log, package))
     results, where = run.results, run.job.where
     outputs = judge.finished(results.outputs)
-    missing = [item.name for item in judge.whole.graph.output if any(item.name not in one for one in outputs)]
+    missing = [name for name in judge.facts.outputs if any(name not in one for one in outputs)]
     if missing:
         raise ToolError(f"{row.at}: did not compute {', '.join(missing)}")
     verdict = judge.judged(outputs)
@@ -180,6 +181,30 @@ def run_there(
         except InputError as error:  # in a profile or an output: the device's fault, not the user's file
             raise ToolError(f"{row.at}: sent what cannot be read", why=error.what) from None
     return _Run(visit.place, job, end, results)
+
+
+def rerun(package: Path, report: VerifyReport) -> VerifyReport:
+    """The report, with a verdict on what the compiled context gives where an emulator on this machine runs it."""
+    try:
+        judge, options = judge_of(package, read_manifest(package)), RunOptions(iterations=0, profile=False)
+        if not (report.ok and judge.samples.may_judge):
+            return report
+        with scratch() as folder:
+            run = run_there(package, DeviceRow(at="local"), options, judge.feeds, folder, silent)
+    except UsageError:  # the backend runs nothing here
+        return report
+    except DeploykitError as error:
+        told = Check("context-numbers", ok=True, detail=f"not run here: {error.what}")
+        return replace(report, checks=(*report.checks, told))
+    if run.job.where != "emulator":
+        return report
+    outputs = [{}] if run.results is None else judge.finished(run.results.outputs)
+    if why := judge.unlike(outputs[0]):
+        right = Correctness(state=Right.NO, why=f"the compiled context {why}")
+    else:
+        right = judge.right(judge.judged(outputs), run.job.where)
+    told = Check("context-numbers", ok=right.state is not Right.NO, detail=str(right))
+    return replace(report, checks=(*report.checks, told), status=replace(report.status, right=right))
 
 
 def _check_chip(place: Place, manifest: Json, backend: AnyBackend) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 
+from deploykit.accuracy.judge.kinds import Reading
 from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.domains import encoded_range
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, record, record_expected
@@ -175,6 +176,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
         "status": status,
         "findings": findings,
         "samples": samples,
+        "reading": Reading.of(facts) if samples and not facts.channel_last else None,
     }
     manifest = plain(manifest)
     writer.add([TextFile(SBOM, sbom_text(manifest))] if how.sbom else [])
@@ -205,9 +207,11 @@ def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Json | None:
     # A backend may have written samples in its own form: these stay.
     if data is not None and RECORDED_FILE not in writer.records:
         writer.add([BytesFile(RECORDED_FILE, data)])
-    # What the float model gives for them: a packaged model with encodings is judged by it, not by itself.
+    # What the float model gives for them: a packaged model is judged by it, not by itself.
     judge = decision.chosen.explored.judge
-    if data is not None and judge is not None and any(path.startswith("encodings/") for path in writer.records):
+    paths = writer.records
+    is_other = not decision.given.facts.is_qdq or any(path.startswith("encodings/") for path in paths)
+    if data is not None and judge is not None and is_other and EXPECTED_FILE not in paths:
         expected = record_expected(judge.feeds, {"float": judge.reference}, samples.label)
         writer.add([BytesFile(EXPECTED_FILE, expected)] if expected else [])
     return told

@@ -5,31 +5,32 @@ It reads the package and changes nothing; the adapter decides how a device compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial, reduce
 from pathlib import Path
 
-import numpy as np
 from onnx import ModelProto
 
-from deploykit.accuracy.judge.judge import Judge, judge_outputs
-from deploykit.accuracy.judge.verdict import Against, Context, Thresholds, Verdict
+from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.judge.kinds import Reading
+from deploykit.accuracy.judge.verdict import Against, Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, Samples, gather, read_expected
 from deploykit.accuracy.search.locate import ModelProbe, locate
 from deploykit.accuracy.simulate.sessions import Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, settled
 from deploykit.backend.backend import Check
-from deploykit.backend.status import Correctness, correctness_of
+from deploykit.backend.status import Correctness, Right, correctness_of
 from deploykit.encodings.cut import chain_models
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError
-from deploykit.findings.records import Arrays, Feeds, Json, Record, replace
+from deploykit.findings.records import Arrays, Feeds, Json, Names, Record, replace
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import lean_weights
+from deploykit.tables.reading import structure
 
 __all__ = ["PackageJudge", "judge_of", "rejudge"]
 
@@ -50,23 +51,30 @@ class _Piece(Record, eq=False):
 class PackageJudge(Record, eq=False):
     """What the outputs of a package are compared with, and on which samples, wherever they were computed.
 
-    ``alone`` are the encodings of a package with one model. ``emulated`` are the emulator's outputs for these samples
-    that the package holds. Each is None if there is none.
+    ``outputs`` are those of the given model. ``alone`` are the encodings of a package with one model, ``emulated`` the
+    emulator's outputs for these samples that the package holds, each None if there is none. ``recorded``: the reference
+    is what the package holds of the given model's outputs.
     """
 
     pieces: tuple[_Piece, ...]
     whole: ModelProto
     facts: GraphFacts
+    outputs: Names
     samples: Samples
-    feeds: Feeds
-    compare: Callable[[Feeds], Verdict]
+    judge: Judge
     quantization: Verdict | None
     alone: EncodingSet | None
     emulated: Feeds | None
+    recorded: bool
+
+    @property
+    def feeds(self) -> Feeds:
+        """The samples that are judged on."""
+        return self.judge.feeds
 
     def judged(self, outputs: Feeds) -> Verdict:
         """Return the verdict on the outputs of each sample, compared with the loss by the given encodings."""
-        return settled(self.compare(outputs), self.samples.label).beside(self.quantization)
+        return settled(self.judge.compare(outputs), self.samples.label).beside(self.quantization)
 
     def right(self, verdict: Verdict, where: str) -> Correctness:
         """Convert a verdict into the correctness of the package; made-up samples judge nothing."""
@@ -74,6 +82,12 @@ class PackageJudge(Record, eq=False):
             on = self.samples.described_for_humans
             return Correctness(why=f"the inputs are made up, {on}")
         return correctness_of(verdict, where=where, label=str(self.samples.label), count=len(self.samples.varied))
+
+    def unlike(self, made: Iterable[str]) -> str:
+        """Why these are not the given model's outputs; "" if they are. Models in a row give theirs in any order."""
+        found, given = [name for name in made if name in self.outputs], list(self.outputs)
+        same = found == given if len(self.pieces) == 1 else sorted(found) == sorted(given)
+        return "" if same else f"gives {', '.join(found) or 'nothing'}, and the given model {', '.join(given)}"
 
     def finished(self, outputs: Feeds) -> list[Arrays]:
         """Complete the outputs by running here the models that were not run elsewhere."""
@@ -86,13 +100,13 @@ class PackageJudge(Record, eq=False):
 
 
 def judge_of(
-    package: Path, status: Json, thresholds: Thresholds | None = None, *, data: Path | None = None
+    package: Path, manifest: Json, thresholds: Thresholds | None = None, *, data: Path | None = None
 ) -> PackageJudge:
     """Make the judge of a package, on the samples in it or on ``data``. Raises DeploykitError.
 
-    ``status`` is that of the manifest, with the loss by the given encodings when the package was made. The reference is
-    the float model: its recorded outputs, else the package's model, whose encodings are beside it or which is its own
-    reference. ``thresholds`` of None are the usual limits.
+    The manifest says how the outputs of the given model are read, and the loss by its encodings when the package was
+    made. The reference is the float model: its recorded outputs, else the package's model, whose encodings are beside
+    it or which is its own reference. ``thresholds`` of None are the usual limits.
     """
     found = []
     for path in sorted((package / "model").glob("*.onnx")):
@@ -114,51 +128,35 @@ def judge_of(
         if samples is None and recorded.is_file():
             samples = gathered(recorded=recorded)
     samples = samples or gathered()
-    feeds: Feeds = samples.varied
-    lost = _recorded_loss(status)
+    lost = _recorded_loss(manifest.get("status") or {})
     alone = pieces[0].encodings if len(pieces) == 1 else None
-    kept = package / EXPECTED_FILE
-    expected = read_expected(kept, feeds) if kept.is_file() else {}
-    reference, names = expected.get("float", []), {item.name for item in whole.graph.output}
-    if reference and all(names <= one.keys() for one in reference):
+    kept, names = package / EXPECTED_FILE, {item.name for item in whole.graph.output}
+    expected = read_expected(kept, samples.varied) if kept.is_file() else {}
+    reference = [one for one in expected.get("float", ()) if names <= one.keys()]
+    if manifest.get("reading"):  # what is counted follows from the given model: a changed one may show nothing of it
+        reading = structure(Reading, manifest["reading"], where="manifest.json: reading")
+        facts.once(Reading, lambda: reading if names == reading.pieces.keys() else Reading.of(facts))
+    if reference:
         # Without quantization the float graph itself was packaged, so stricter limits apply.
-        context = Context(samples.label, thresholds=thresholds, same_graph=lost is None)
-
-        def compare(outputs: Feeds) -> Verdict:
-            verdict = judge_outputs(facts, context, reference, outputs, feeds)
-            # What counts is read from the packaged graph: another one may give, say, no detections to count.
-            counted = {(number.output, number.limit.measure) for number in verdict.numbers}
-            for number in lost.numbers if lost else ():
-                if number.words and (number.output, number.limit.measure) not in counted:
-                    given = zip(Session(whole).runs(feeds), reference, strict=True)
-                    pairs = ((one[name], two[name]) for one, two in given for name in names)
-                    if all(np.allclose(a, b, 1e-2, 1e-4 * np.abs(b).max(), equal_nan=True) for a, b in pairs):
-                        break
-                    words = f"the packaged model computes something else, in float too; {number.words} when it was made"
-                    numbers = replace(number, value=np.nan, items=0, words=words), *verdict.numbers
-                    return replace(verdict, right=False, numbers=numbers)
-            return verdict
-
+        judge = Judge(whole, facts, samples, reference=reference, thresholds=thresholds, same_graph=lost is None)
     elif alone is not None and samples.may_judge:
         judge, _ = fit_judge(whole, facts, alone, samples, thresholds)
-        feeds, compare = judge.feeds, judge.compare
     else:
-        shape: Json = {}
-        if not entries:  # the same graph is judged that was packaged, so stricter limits apply
-            against, bits = (Against.QUANTIZED, 8) if facts.is_qdq else (Against.FLOAT, 0)
-            shape, lost = {"against": against, "bits": bits, "same_graph": True}, None
-        # Run the same graph on the CPU only when there is something to compare.
-        compare = lambda outputs: Judge(whole, facts, samples, thresholds=thresholds, **shape).compare(outputs)  # noqa: E731
+        against, bits = (Against.QUANTIZED, 8) if facts.is_qdq else (Against.FLOAT, 0)
+        # The same graph is judged that was packaged, so stricter limits apply.
+        asked: Json = {} if entries else {"against": against, "bits": bits, "same_graph": True}
+        judge, lost = Judge(whole, facts, samples, thresholds=thresholds, **asked), lost if entries else None
     return PackageJudge(
         pieces=pieces,
         whole=whole,
         facts=facts,
+        outputs=tuple(row["name"] for row in manifest.get("io", ()) if row["kind"] == "output") or facts.outputs,
         samples=samples,
-        feeds=feeds,
-        compare=compare,
+        judge=judge,
         quantization=lost,
         alone=alone,
         emulated=expected.get("emulator"),
+        recorded=bool(reference),
     )
 
 
@@ -184,31 +182,41 @@ def _recorded_loss(status: Json) -> Verdict | None:
     return Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}) if known else None
 
 
-def rejudge(package: Path, status: Json) -> tuple[Check, Correctness] | None:
-    """Simulate the models of a package in order and compare its outputs with those of the same models in float.
+def rejudge(package: Path, manifest: Json) -> tuple[Check, Correctness | None]:
+    """Run the models of a package in order, with their encodings, and compare the outputs with the given model's.
 
-    Returns None for a package in which no model has encodings.
+    The correctness is None where nothing that a device rounds is computed here: what was recorded stays.
     """
-    files = sorted((package / "model").glob("*.onnx"))
-    if not any((package / "encodings" / f"{path.stem}.json").is_file() for path in files):
-        return None
     try:
-        judge = judge_of(package, status, None)
+        judge = judge_of(package, manifest)
         on, names = judge.samples.described_for_humans, " + ".join(piece.name for piece in judge.pieces)
-        if not judge.samples.may_judge:
-            check = Check("numerics", ok=True, detail=f"{names}: not judged, {on}")
-            return check, Correctness(why=f"the inputs are made up, {on}")
+        if why := judge.unlike(judge.facts.outputs):
+            why = f"{names}: {why}"
+            return Check("numerics", ok=False, detail=why), Correctness(state=Right.NO, why=why)
+        is_encoded = any(piece.encodings is not None for piece in judge.pieces)
+        why = "" if judge.samples.may_judge else on
+        if not (why or is_encoded or judge.recorded):
+            why = "the package holds no outputs of the given model in float"
+        if why:
+            check = Check("numerics", ok=True, detail=f"{names}: not judged, {why}")
+            return check, Correctness(why=f"the inputs are made up, {on}") if is_encoded else None
         verdict = judge.judged(run_chain((piece.opened() for piece in judge.pieces), judge.feeds))
-        right = judge.right(verdict, "simulated")
-        shown = verdict.failures[:3] or tuple(n for n in verdict.numbers if n.passes)[:3]
-        words = "; ".join([*([verdict.cost] if verdict.cost else []), *(n.loss for n in shown)])
         where = ""
-        if verdict.right is False and judge.alone is not None:
-            probes = ModelProbe(judge.whole), ModelProbe(judge.whole, judge.alone)
-            found = locate(judge.facts, *probes, judge.samples.varied).first
-            where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
-        detail = f"{names}: {words or verdict.reason}, on {on}{where}"
-        return Check("numerics", ok=verdict.right is not False, detail=detail), right
+        if verdict.right is False and not judge.facts.is_qdq:
+            plain = judge.judge.compare(Session(judge.whole).runs(judge.feeds))
+            if plain.right is False:
+                verdict = replace(plain, reason=f"the packaged model computes something else in float: {plain.reason}")
+            elif judge.alone is not None:
+                probes = ModelProbe(judge.whole), ModelProbe(judge.whole, judge.alone)
+                found = locate(judge.facts, *probes, judge.samples.varied).first
+                where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
+        elif verdict.right and not (is_encoded or judge.facts.is_qdq):
+            why = "not judged: without encodings the device chooses its types; in float it computes what was given"
+            return Check("numerics", ok=True, detail=f"{names}: {why}, on {on}"), None
+        passed = [number.loss for number in verdict.numbers if number.passes]
+        words = verdict.reason or "; ".join(filter(None, (verdict.cost, *passed[:3])))
+        check = Check("numerics", ok=verdict.right is not False, detail=f"{names}: {words}, on {on}{where}")
+        return check, judge.right(verdict, "simulated")
     except DeploykitError as error:
         why = error.what + (f" ({error.why})" if error.why else "")
         return Check("numerics", ok=False, detail=why), Correctness(why=why, broken=True)

@@ -98,7 +98,7 @@ def verify_package(
 ) -> VerifyReport:
     """Verify one package folder. Raises PackageError if it has no readable manifest.
 
-    ``numerics`` also simulates every packaged model with its encodings on the recorded samples and judges it again.
+    ``numerics`` also runs the packaged models with their encodings on the recorded samples and judges them again.
     ``expect_digest`` is the digest that the manifest must have; ``allowed_signers`` is a file of people who may have
     signed it; None skips either check. With either one, build files that the manifest does not record are errors too.
     ``witnessed`` holds the hashes that this process computed while writing the files.
@@ -134,9 +134,8 @@ def verify_package(
     if numerics:
         from deploykit.packages.rejudging import rejudge
 
-        again = rejudge(package, manifest.get("status") or {})
-        if again is not None:
-            checks, status = (*checks, again[0]), replace(status, right=again[1])
+        check, right = rejudge(package, manifest)
+        checks, status = (*checks, check), replace(status, right=right or status.right)
     return VerifyReport(
         package=package,
         checks=checks,

@@ -1,5 +1,6 @@
 """Packages from beginning to end, really compiled and run on the emulator; every trap of the issue is caught."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import numpy_helper
 
+import deploykit
 import deploykit_ort_qnn.provider_model as provider
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.inputs import Label
@@ -32,6 +34,7 @@ from deploykit.errors import ToolError
 from deploykit.flow.pipeline import make_package, make_packages
 from deploykit.model.collect import facts_of
 from deploykit.packages.building import build_package
+from deploykit.packages.manifests import sealed
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler.emulation import EmulationJob, _both_sides, compare
@@ -329,3 +332,19 @@ def test_swapped_classes_in_what_was_compiled_are_a_no(
     made = make_package(request(tmp_path / "model.onnx", "sm8650", no_rewrite=("cut-tail",), **asked), tmp_path / "out")
     assert (made.status.right.state, made.exit_status) == (("no", 1) if wrong else ("yes", 0)), made.status.right
     assert "detections kept" in made.status.right.why.partition("(")[0] or not wrong, "the loss comes first"
+    if wrong:
+        return
+    assert [c.id for c in deploykit.verify(tmp_path / "out", numerics=True).checks][-2:] == [
+        "numerics",
+        "context-numbers",
+    ]
+    monkeypatch.setattr(provider, "provider_model", spoilt)
+    make_package(request(tmp_path / "model.onnx", "sm8650", no_rewrite=("cut-tail",), **asked), tmp_path / "wrong")
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text("utf-8"))
+    for path in (tmp_path / "wrong/artifacts").glob("model_ctx*"):
+        shutil.copy(path, tmp_path / "out/artifacts")
+        digest = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "bytes": path.stat().st_size}
+        manifest["files"][f"artifacts/{path.name}"] |= digest
+    (tmp_path / "out/manifest.json").write_text(sealed(manifest)[0], "utf-8")
+    report = deploykit.verify(tmp_path / "out", numerics=True)
+    assert report.exit_status == 1 and "labels of" in report.status.right.why

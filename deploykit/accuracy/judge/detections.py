@@ -5,6 +5,7 @@ It measures; limits are looked up elsewhere. Boxes are corners, or centres and s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -320,6 +321,8 @@ def judge_detections(
     if are_corners is not None:
         partners = [_partners(one, two, are_corners, slack) for one, two in both]
         lost = sum(int((found < 0).sum()) for found in partners)
+        # Whatever has its box and score still, and no partner of its class, has lost its label.
+        renamed = sum(int((_partners(*pair, are_corners, math.inf) >= 0).sum()) for pair in both) - wanted + lost
         back = [_partners(two, one, are_corners, slack) for (_, two), (one, _) in zip(sure, loose, strict=True)]
         new = sum(int((found < 0).sum()) for found in back)
         known = zip(both, partners, strict=True)
@@ -332,6 +335,7 @@ def judge_detections(
             words += f"{' once overlapping boxes are dropped' * alone}, {sum(count.made) - kept} new"
             if count.share < value - _TIES:
                 words = f"{1 - lost / max(wanted, 1):.1%} of the detections kept, {new} new, near ties forgiven"
+            words += f", labels of {renamed} boxes differ" if 2 * renamed > lost else ""
         if wanted + made:
             numbers.append(context.number(name, kind, Measure.KEPT, value, items=max(wanted, made), words=words))
     same = both

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import starmap
 from operator import is_
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from onnx import ModelProto
 
 from deploykit.accuracy.judge import measures
-from deploykit.accuracy.judge.kinds import OutputKind, Piece, Task, detection_sets, pieces_of
+from deploykit.accuracy.judge.kinds import OutputKind, Piece, Reading, Task
 from deploykit.accuracy.judge.measures import Pair
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import (
@@ -78,7 +78,12 @@ class Judge:
         self._context = Context(samples.label if isinstance(samples, Samples) else label, **asked)
         self._facts = facts if end is None else replace(facts_of(whole), channel_last=facts.channel_last)
         self._end = None if end is None else Session(end)
-        self.reference = self._finished(Session(model).runs(self.feeds) if reference is None else reference)
+        self._model, self._known = model, reference
+
+    @cached_property
+    def reference(self) -> Sequence[Arrays]:
+        """The outputs that others are compared with; computed where nobody gave them."""
+        return self._finished(Session(self._model).runs(self.feeds) if self._known is None else self._known)
 
     def compare(self, outputs: Sequence[Arrays]) -> Verdict:
         """The verdict on outputs, one mapping per sample with every output; they may be of the first samples only."""
@@ -145,7 +150,8 @@ def judge_outputs(
         name: [(m.left, m.right) for m in found if m.left.shape == m.right.shape] for name, found in matched.items()
     }
     numbers, counts, covered = list[JudgedNumber](), list[KeptCount](), set[str]()
-    for group in facts.once("detections", lambda: detection_sets(facts)):
+    reading = facts.once(Reading, lambda: Reading.of(facts))
+    for group in reading.detections:
         if all(name in known for name in group.outputs):
             from deploykit.accuracy.judge.detections import judge_detections
 
@@ -153,7 +159,7 @@ def judge_outputs(
             counts += [] if count is None else [count]
             covered |= set(group.outputs) if found else set()
             numbers += found
-    pieces = {name: facts.once(("pieces", name), partial(pieces_of, facts, name)) for name in known}
+    pieces = reading.pieces
     scores = next((pairs[n] for n in known if [piece.kind for piece in pieces[n]] == [OutputKind.SCORES]), [])
     for name in known:
         made = _output_numbers(context, pieces[name], matched[name], scores, loses_rows=name not in covered)

@@ -5,7 +5,7 @@ No arrays are read and nothing is compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import accumulate, pairwise
 from math import prod
@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 from deploykit.accuracy.judge.verdict import limits
 from deploykit.encodings.post_processing import concat_parts
-from deploykit.findings.records import Names, Record, Shape, replace
+from deploykit.findings.records import Names, Published, Shape, replace
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import QUANTIZERS, Trait, has, ops
 
-__all__ = ["STRIDES", "DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "pieces_of"]
+__all__ = ["STRIDES", "DetectionSet", "OutputKind", "Piece", "Reading", "Task", "detection_sets", "pieces_of"]
 
 STRIDES = (8, 16, 32, 64, 128)
 """Pixels from a cell of a detector to the next, finest first."""
@@ -53,7 +53,7 @@ class Task(StrEnum):
     SIGNAL = "signal"
 
 
-class Piece(Record, kw_only=False):
+class Piece(Published, kw_only=False):
     """Slices ``start`` to ``stop`` (excluded) of ``axis`` of an output; all of it where ``axis`` is None.
 
     ``class_axis`` is the axis along which one of several is the answer, None where there is none.
@@ -76,7 +76,7 @@ class Piece(Record, kw_only=False):
         return "" if self.axis is None else f"slices {self.start} to {self.stop - 1} of axis {self.axis}"
 
 
-class DetectionSet(Record):
+class DetectionSet(Published):
     """The pieces that together are detections. ``sizes`` is the graph input that boxes are multiplied by, "" for none.
 
     Without ``labels`` the scores are per class, classes along the last axis of the piece (or its sliced axis).
@@ -97,6 +97,18 @@ class DetectionSet(Record):
         levels = (self, *self.coarser)
         pieces = [piece for one in levels for piece in (one.boxes, one.scores, one.labels, one.objectness)]
         return tuple(dict.fromkeys(piece.output for piece in pieces if piece is not None))
+
+
+class Reading(Published):
+    """How the outputs of a model are read: the pieces of each one, and the detections among them."""
+
+    pieces: Mapping[str, tuple[Piece, ...]]
+    detections: tuple[DetectionSet, ...]
+
+    @classmethod
+    def of(cls, facts: GraphFacts) -> Reading:
+        """The reading of a graph's outputs."""
+        return cls(pieces={name: pieces_of(facts, name) for name in facts.outputs}, detections=detection_sets(facts))
 
 
 _Shape: TypeAlias = tuple[int | str | None, ...]
