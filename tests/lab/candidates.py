@@ -386,7 +386,7 @@ class Grower:
         self.watch.install()
         warnings.simplefilter("error")  # as the tests have it
         os.environ["DEPLOYKIT_CACHE"] = tempfile.mkdtemp()
-        sys.path.insert(0, str(WIDE))
+        sys.path[:0] = map(str, (WIDE, ROOT / "tests" / "support"))
         vars(importlib.import_module("deploykit_ort_qnn.bench.opinions"))["toolchain_host"] = lambda wheel: None
         self.wide, self.kind, self.seed = importlib.import_module("test_wide"), kind, seed
         head = (WIDE / "graphs.told").read_text("utf-8").partition("\n# ")[0]
