@@ -39,6 +39,8 @@ from told_apart import KEPT, ROOT, Watch, instrumented, kept
 WIDE, DATA = ROOT / "tests" / "wide", ROOT / "tests" / "data"
 POOLS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 MOST_SECONDS = 2.0
+QUICK_SECONDS = 5.0
+"""Of processor, for what `write` adds to the first tier."""
 WORTH = (1.0, 0.5, 0.25, 0.1)
 """Of the first question that tells a fault apart, of the second, ...: one alone may tell it and print the same."""
 OPERATOR = r"(?<== )(?:com\.microsoft\.)?[A-Z]\w+(?= ?[<(])"
@@ -450,21 +452,25 @@ class Grower:
 
 
 def write(seconds: float) -> None:
-    """Adds the kept ones that tell most apart for their time; `tiers` says later which of them are for the first."""
+    """Adds the kept ones that tell most apart for their time; the very best are asked first until `tiers` says more."""
     sized = [
         (sum(mask.bit_count() for _, mask in places) / (spent + 0.05), header, lines, spent, places)
         for header, lines, spent, places in _kept_before()
     ]
-    told, parts = set[tuple[int, int]](), list[str]()
+    told, files = set[tuple[int, int]](), {"grown_quick": list[str](), "grown": list[str]()}
+    left = {"grown_quick": QUICK_SECONDS, "grown": seconds}
     for _, header, lines, spent, places in sorted(sized, reverse=True):
         new = {(site, bit) for site, mask in places for bit in range(8) if mask >> bit & 1} - told
-        if new and spent < seconds:
-            seconds -= spent
+        name = "grown_quick" if spent < left["grown_quick"] else "grown"
+        if new and spent < left[name]:
+            left[name] -= spent
             told |= new
-            parts.append("\n    ".join([header, *lines]) + "\n")
-    with (WIDE / "grown.told").open("a", encoding="utf-8") as file:
-        file.write("".join(f"# {part}" for part in parts))
-    print(f"{len(parts)} questions, {len(told)} goals more, {seconds:.0f} s left")
+            files[name].append("# " + "\n    ".join([header, *lines]) + "\n")
+    for name, parts in files.items():
+        with (WIDE / f"{name}.told").open("a", encoding="utf-8") as file:
+            file.write("".join(parts))
+        print(f"{name}: {len(parts)} questions more")
+    print(f"{len(told)} goals more, {left['grown']:.0f} s left")
 
 
 def tiers(seconds: float) -> None:

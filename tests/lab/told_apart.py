@@ -420,9 +420,10 @@ def kept(folder: Path, sites: Sequence[Site]) -> tuple[bytes, dict[str, tuple[fl
     whole, single = np.zeros(len(sites), np.uint8), dict[str, tuple[float, bytes]]()
     for path in sorted(folder.glob("*.seen")):
         count, seen, by_test = pickle.loads(path.read_bytes())
-        if count == len(sites):
-            whole |= np.frombuffer(seen, np.uint8)
-            single |= by_test
+        if count != len(sites):
+            sys.exit(f"{path} was seen on other code: remove it, and run the tests under told_apart again")
+        whole |= np.frombuffer(seen, np.uint8)
+        single |= by_test
     return whole.tobytes(), single
 
 
