@@ -48,7 +48,7 @@ _SECONDS = 3.0
 # Estimated seconds: for any kernel, as its share of a compilation and a run; and for each value of an input or weight.
 _EACH = 0.03
 _PER_VALUE = 1e-6
-# Of a model of so few nodes, which take a second by the estimates above, a check runs all kernels in any case.
+# Of a model of so few nodes, which take a second by the estimates above, a check asks in any case what is refused.
 _FEW = 33
 # How many times the budget of nodes is cut out of the model: that equal nodes are one kernel is only seen then.
 _ALIKE = 4
@@ -63,7 +63,8 @@ def audit_draft(
 
     Level ``full`` runs all of them; ``auto`` as many as are affordable if the atlas suspects any or the model is
     ``doubted``; ``quick`` those that the atlas calls wrong. With ``given``, those of a very small model are run in any
-    case; kernels of a small model as the user gave it are run too, and those that are wrong are reported as repaired.
+    case, to tell what is refused; kernels of a small model as the user gave it are run too, and those that are wrong
+    are reported as repaired.
     """
     host = toolchain_host(draft.wheel)
     wheel = who_compiles(host)
@@ -77,19 +78,20 @@ def audit_draft(
         return replace(found, findings=RULES.run(found))
     model = compiled_model(draft)
     suspects = frozenset() if level == "full" else suspects_in(model, verdicts=_SUSPECT[level])
-    whole = whole_model(given) if given is not None and level in ("auto", "full") and given.facts.is_qdq else None
+    whole = whole_model(given) if given is not None and level != "quick" and given.facts.is_qdq else None
     if level == "auto":
         doubted |= bool(suspects or repairs_of(draft.options)) or any(one.code == "QNN284" for one in draft.lint)
-        doubted |= given is not None and len(facts.nodes) <= _FEW
-        if not doubted and (whole is None or not suspects_in(whole, verdicts=_SUSPECT[level])):
+        doubted |= whole is not None and bool(suspects_in(whole, verdicts=_SUSPECT[level]))
+        if not doubted and (given is None or len(facts.nodes) > _FEW):
             level = "quick"  # runs no kernel here: the whole model is compiled and emulated in any case
     bench = bench_of(wheel, host, draft.soc_model, progress, "auditing kernels")
     run = partial(audit_model, bench=bench, by=f"QAIRT {wheel['qairt']} for soc_model {draft.soc_model}")
     found = run(model, level=level, suspects=suspects)
-    findings = RULES.run(found)
+    # Of a model that nothing is suspected of, inputs that it never gets are no evidence; a refusal needs none.
+    findings = tuple(one for one in RULES.run(found) if doubted or level != "auto" or one.code == "QNN323")
     if whole is not None and level != "quick" and not found.left_out:
         first = run(whole, level="auto", suspects=frozenset(), ways=False)
-        findings += tuple(mended(RULES.run(first), first, whole, found, model))
+        findings += tuple(mended(first, whole, found, model))
     return replace(found, findings=findings, settled=settled_by(found, draft.lint))
 
 
@@ -140,8 +142,7 @@ def audit_model(
         kernel = kernels[place]
         told = right.get(kernel.nodes[0])
         audited[place] = replace(audited[place], ways=told, shown_by=shown.get(kernel.prefix, ""))
-    left_out = beyond + len(there) - len(kernels)
-    return Audit(level=level, by=by, kernels=tuple(audited), known=known, left_out=left_out)
+    return Audit(level=level, by=by, kernels=tuple(audited), known=known, left_out=beyond + len(there) - len(kernels))
 
 
 def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], str]:
@@ -211,9 +212,9 @@ def kernels_within_budget(kernels: Sequence[Kernel], suspects: Set[str]) -> tupl
 
     sized = []
     for kernel in kernels:
-        given = sum(values.size for sample in kernel.samples for values in sample.values())
-        stored = sum(math.prod(tensor.dims) for tensor in kernel.model.graph.initializer)
-        sized.append((kernel, 0.0 if kernel.why else _EACH + _PER_VALUE * (given + stored)))
+        size = sum(values.size for sample in kernel.samples for values in sample.values())
+        size += sum(math.prod(tensor.dims) for tensor in kernel.model.graph.initializer)
+        sized.append((kernel, 0.0 if kernel.why else _EACH + _PER_VALUE * size))
     chosen = {kernel.prefix for kernel in _filled(sized, urgency, _SECONDS)}
     return tuple(kernel for kernel in kernels if kernel.prefix in chosen)
 
@@ -228,9 +229,7 @@ def _filled(sized: Iterable[tuple[T, float]], urgency: Callable[[T], Any], budge
     return chosen
 
 
-def mended(
-    before: Iterable[Finding], first: Audit, given: ModelProto, found: Audit, made: ModelProto
-) -> Iterator[Finding]:
+def mended(first: Audit, given: ModelProto, found: Audit, made: ModelProto) -> Iterator[Finding]:
     """Yields findings about kernels of the given model as handled, if what is
     compiled in their place was run and is right.
 
@@ -245,7 +244,7 @@ def mended(
         verdict = KernelVerdict(kernel.verdict)
         for name in (kernel.node, *kernel.nodes) if verdict in rank else ():
             verdicts[name] = min(verdicts.get(name, verdict), verdict, key=rank.index)
-    for finding in before:
+    for finding in RULES.run(first):
         if finding.subject.kind is not SubjectKind.NODE or finding.severity is Severity.INFO:
             continue
         alike = {name for one in first.kernels if one.node == finding.subject.name for name in one.nodes}
