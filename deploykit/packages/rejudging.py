@@ -10,10 +10,12 @@ from contextlib import suppress
 from functools import partial, reduce
 from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.kinds import Reading
+from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import Against, Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, Samples, gather, read_expected
 from deploykit.accuracy.search.locate import ModelProbe, locate
@@ -34,6 +36,7 @@ from deploykit.tables.reading import structure
 
 __all__ = ["PackageJudge", "judge_of", "rejudge"]
 
+_FAR = 1e-3  # of the largest value: rewrites of the graph change float results far less
 _MOST_GIVEN = 64  # samples of a user's data that are run elsewhere
 
 
@@ -88,6 +91,16 @@ class PackageJudge(Record, eq=False):
         found, given = [name for name in made if name in self.outputs], list(self.outputs)
         same = found == given if len(self.pieces) == 1 else sorted(found) == sorted(given)
         return "" if same else f"gives {', '.join(found) or 'nothing'}, and the given model {', '.join(given)}"
+
+    def other(self, made: Feeds) -> str:
+        """The first output with a value that the given model's has not there; rows behind a choice have no place."""
+        rows = ChosenRows.of(self.facts)
+        for one, two in zip(made, self.judge.reference, strict=True):
+            for name, known in two.items():
+                near = _FAR * abs(known).max(initial=0)
+                if known.dtype.kind == "f" and not (rows.is_behind(name) or np.allclose(one[name], known, 1e-2, near)):
+                    return name
+        return ""
 
     def finished(self, outputs: Feeds) -> list[Arrays]:
         """Complete the outputs by running here the models that were not run elsewhere."""
@@ -202,17 +215,21 @@ def rejudge(package: Path, manifest: Json) -> tuple[Check, Correctness | None]:
             return check, Correctness(why=f"the inputs are made up, {on}") if is_encoded else None
         verdict = judge.judged(run_chain((piece.opened() for piece in judge.pieces), judge.feeds))
         where = ""
-        if verdict.right is False and not judge.facts.is_qdq:
-            plain = judge.judge.compare(Session(judge.whole).runs(judge.feeds))
-            if plain.right is False:
-                verdict = replace(plain, reason=f"the packaged model computes something else in float: {plain.reason}")
-            elif judge.alone is not None:
+        if not judge.facts.is_qdq:
+            made = Session(judge.whole).runs(judge.feeds)
+            plain = judge.judge.compare(made)
+            why = judge.other(made) if plain.right else plain.reason
+            if why and plain.right is not None:
+                verdict = replace(
+                    plain, right=False, reason=f"the packaged model computes something else in float: {why}"
+                )
+            elif verdict.right and not is_encoded:
+                why = "not judged: without encodings the device chooses its types; in float it computes what was given"
+                return Check("numerics", ok=True, detail=f"{names}: {why}, on {on}"), None
+            elif verdict.right is False and judge.alone is not None:
                 probes = ModelProbe(judge.whole), ModelProbe(judge.whole, judge.alone)
                 found = locate(judge.facts, *probes, judge.samples.varied).first
                 where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
-        elif verdict.right and not (is_encoded or judge.facts.is_qdq):
-            why = "not judged: without encodings the device chooses its types; in float it computes what was given"
-            return Check("numerics", ok=True, detail=f"{names}: {why}, on {on}"), None
         passed = [number.loss for number in verdict.numbers if number.passes]
         words = verdict.reason or "; ".join(filter(None, (verdict.cost, *passed[:3])))
         check = Check("numerics", ok=verdict.right is not False, detail=f"{names}: {words}, on {on}{where}")

@@ -177,6 +177,7 @@ def test_wrong_encodings_are_a_no(
     ("scores", "Sub", 0.5, "the packaged model computes something else in float: 46.4% of the detections kept"),
     ("scores", "Pow", np.nan, "the packaged model computes something else in float: scores: 1024 values are NaN"),
     ("scores", "", 0.0, "model/model.onnx: gives scores, boxes, and the given model boxes, scores"),
+    ("scores", "Max", 0.02, "the packaged model computes something else in float: scores"),
     ("boxes", "Add", 0.0, "112 of 112 detections kept at score 0.25, 0 new; the encodings by themselves"),
 )
 def test_another_model_in_the_package_is_a_no(
