@@ -95,7 +95,7 @@ _MOST_WORDS = 80
 """How many characters of the compiler's words are shown for one form."""
 
 
-class _Span(Record):
+class _Span(Record, kw_only=False):
     """A range of releases, from ``since`` to ``until`` ("" for open), and the release ``ran`` that speaks for it."""
 
     since: str
@@ -105,10 +105,10 @@ class _Span(Record):
 
 
 _SPANS = (
-    _Span(since="2.33.0", until="2.36.0", ran="2.36.1", observed=False),
-    _Span(since="2.36.1", until="2.36.1", ran="2.36.1", observed=True),
-    _Span(since="2.37.0", until="2.41.99", ran="2.36.1", observed=False),
-    _Span(since="2.42.0", until="2.46.99", ran="2.47.0", observed=False),
+    _Span("2.33.0", "2.36.0", ran="2.36.1", observed=False),
+    _Span("2.36.1", "2.36.1", ran="2.36.1", observed=True),
+    _Span("2.37.0", "2.41.99", ran="2.36.1", observed=False),
+    _Span("2.42.0", "2.46.99", ran="2.47.0", observed=False),
 )
 """The releases whose compiler does not run here, each with the nearest one that was run."""
 
@@ -132,9 +132,9 @@ def _spans(releases: Sequence[str]) -> Iterator[_Span]:
         # 2.47.99. Only a release's own series is observed.
         major, minor = _numbers(release)[:2]
         before = _numbers(following)[1] - 1 if following else minor
-        yield _Span(since=release, until=f"{major}.{minor}.99" if following else "", ran=release, observed=True)
+        yield _Span(release, f"{major}.{minor}.99" if following else "", ran=release, observed=True)
         if before > minor:
-            yield _Span(since=f"{major}.{minor + 1}.0", until=f"{major}.{before}.99", ran=release, observed=False)
+            yield _Span(f"{major}.{minor + 1}.0", f"{major}.{before}.99", ran=release, observed=False)
 
 
 def _rows(op: str, span: _Span, cells: Sequence[KernelCell]) -> Iterator[CompatRow]:

@@ -196,8 +196,8 @@ def _job(package: Path, draft: ProviderDraft, plan: Plan[None], host: Host | Non
     entries.pop("ep.context_enable")
     strict = entries.pop("session.disable_cpu_ep_fallback", "0") == "1"
     return CompileJob(
-        root=package,
-        model=MODEL,
+        package,
+        MODEL,
         context=CONTEXT,
         options=config["provider_options"],
         entries=entries,

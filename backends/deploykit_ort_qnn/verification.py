@@ -72,7 +72,7 @@ def verify(package: Path, manifest: Json) -> Verification:
             findings += DLC_RULES.run(dlc)
         except DeploykitError as error:
             checks.append(Check("dlc-types", ok=False, detail=f"{error.what}: {error.why}"))
-    return Verification(checks=tuple(checks), intended=intended, actual=actual, findings=tuple(findings))
+    return Verification(tuple(checks), intended, actual=actual, findings=tuple(findings))
 
 
 def _package_findings(package: Path, manifest: Json, checks: list[Check]) -> Iterator[Finding]:

@@ -42,7 +42,7 @@ from deploykit_qualcomm.rules.registries import CONVERTERS, run_lint
 __all__ = ["DraftedPart", "PreparedConversions", "prepare"]
 
 
-class DraftedPart(Record):
+class DraftedPart(Record, kw_only=False):
     """One conversion before its route is known. ``segment`` is the part's name, "" for a whole model."""
 
     draft: ConversionDraft
@@ -54,7 +54,7 @@ class DraftedPart(Record):
     provider: ProviderPart | None = None
 
 
-class PreparedConversions(Record):
+class PreparedConversions(Record, kw_only=False):
     """The draft of the whole model, and of each conversion; without a cut they are the same.
 
     ``findings`` are those that only the uncut model shows.
@@ -77,22 +77,22 @@ def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
         for name, number, draft in cut:
             context = f"{graph}_{number}" if several else graph
             paths = Paths(name, number if several else None, context)
-            made.append(DraftedPart(draft=draft, paths=paths, segment=name, context=context))
-        return PreparedConversions(whole=whole, parts=tuple(made), findings=whole.findings)
+            made.append(DraftedPart(draft, paths, segment=name, context=context))
+        return PreparedConversions(whole, tuple(made), findings=whole.findings)
     if not situation.segments:
         whole = _judged(whole, shared)
         # The provider's backend prepares only if its route will be selected, as it may load weights.
         selected, provider = select_route(whole).candidate, None
         if selected is not None and selected.route.by_provider and whole.carried is not None:
             provider = prepare_provider(situation, whole.carried, shared, dlc=selected.route.dlc)
-        drafted = DraftedPart(draft=whole, paths=Paths(graph), provider=provider)
-        return PreparedConversions(whole=whole, parts=(drafted,))
+        drafted = DraftedPart(whole, Paths(graph), provider=provider)
+        return PreparedConversions(whole, (drafted,))
     drafts = segment_drafts(whole)
     parts = tuple(
-        DraftedPart(draft=_judged(draft, shared), paths=Paths(f"{graph}_{segment.name}", number), segment=segment.name)
+        DraftedPart(_judged(draft, shared), Paths(f"{graph}_{segment.name}", number), segment=segment.name)
         for number, (segment, draft) in enumerate(zip(situation.segments, drafts, strict=True))
     )
-    return PreparedConversions(whole=whole, parts=parts, findings=crossing_findings(whole, drafts))
+    return PreparedConversions(whole, parts, findings=crossing_findings(whole, drafts))
 
 
 def _judged(draft: ConversionDraft, shared: SharedWork) -> ConversionDraft:

@@ -40,8 +40,8 @@ def verify(package: Path, manifest: Json) -> Verification:
     words = f"{len(ordered)} tensors compared, {wrong} differ"
     types = words if ordered else "not built yet: the converter's types are not known"
     return Verification(
-        checks=(*_listed(package, manifest), Check("converter-types", ok=not wrong, detail=types)),
-        intended={tensor: intended for tensor, intended, _ in ordered},
+        (*_listed(package, manifest), Check("converter-types", ok=not wrong, detail=types)),
+        {tensor: intended for tensor, intended, _ in ordered},
         actual={tensor: actual for tensor, _, actual in ordered},
     )
 

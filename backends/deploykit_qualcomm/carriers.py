@@ -124,7 +124,7 @@ _MAINTAINER = "qualcomm/ai-hub-apps#148 (maintainer statement)"
 _V81 = 81  # the emulator refuses binaries for v81 under any older architecture, and no others
 
 
-class Loading(Record):
+class Loading(Record, kw_only=False):
     """One part of the verdict: ``release`` or ``architecture``."""
 
     part: str
@@ -150,8 +150,8 @@ def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arc
     verdict = min((part.status for part in parts), key=(Status.UNSUPPORTED, Status.UNKNOWN, Status.SUPPORTED).index)
     sure = [part.confidence for part in parts if part.status is verdict and part.confidence is not None]
     whole = Loading(
-        part="",
-        status=verdict,
+        "",
+        verdict,
         why=f"on {runtime}, {arch or 'an unknown architecture'}: {'; '.join(part.why for part in parts)}",
         source=tuple(dict.fromkeys(source for part in parts for source in part.source)),
         confidence=max(sure, key=lambda confidence: confidence.rank, default=None),
@@ -175,7 +175,7 @@ def _by_release(built_with: str, loaded_by: str) -> Loading:
     if built.release[:both] <= runtime.release[:both]:
         if built.release[:both] == runtime.release and any(built.release[both:3]):
             why = f"{runtime} may be an older build than {built}: name it with all its numbers"
-            return Loading(part="release", status=Status.UNKNOWN, why=why)
+            return Loading("release", Status.UNKNOWN, why=why)
         why = f"a binary of {built} is not newer than the runtime {runtime}"
         return Loading(status=Status.SUPPORTED, why=why, **known)
     shelf = tables()
@@ -199,7 +199,7 @@ def _by_arch(built: str, wanted: str) -> Loading:
             raise UnknownTargetError(f"unknown architecture {name!r}", next=f"known: {', '.join(known_archs())}")
     built_for, arch = arch_number(built), arch_number(wanted)
     if built_for is None or arch is None:
-        return Loading(part="architecture", status=Status.UNKNOWN, why="an architecture is unknown")
+        return Loading("architecture", Status.UNKNOWN, why="an architecture is unknown")
     status, why, contradicts = Status.SUPPORTED, f"built for v{arch} itself: optimal", ""
     if built_for < arch:
         why = f"built for v{built_for}, below v{arch}: accepted, recompilation preferred"
@@ -209,8 +209,8 @@ def _by_arch(built: str, wanted: str) -> Loading:
         contradicts = "" if built_for >= _V81 else "the x86 emulator loads such a binary all the same"
     source = (_CACHE, _EMULATOR)
     return Loading(
-        part="architecture",
-        status=status,
+        "architecture",
+        status,
         why=why,
         source=source,
         confidence=Confidence.OBSERVED,

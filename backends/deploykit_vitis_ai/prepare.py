@@ -21,7 +21,7 @@ __all__ = ["DRAFT_REGISTRIES", "QuarkPrepared", "prepare"]
 DRAFT_REGISTRIES = (request.RULES, model.RULES)
 
 
-class QuarkPrepared(Record):
+class QuarkPrepared(Record, kw_only=False):
     """The draft with its data. ``files`` maps package paths to the user's data files."""
 
     draft: QuarkDraft
@@ -39,13 +39,13 @@ def prepare(situation: Situation) -> QuarkPrepared:
     try:
         inputs = input_specs(draft.facts)
     except InputError:  # the rank is unknown, which VAI121 reports
-        return QuarkPrepared(draft=draft, findings=found)
+        return QuarkPrepared(draft, findings=found)
     source = situation.request.calibration
     if draft.random_data and draft.needs_quark:
         seen = Survey("random", "random data", samples=0)
-        return QuarkPrepared(draft=draft, inputs=inputs, survey=seen, findings=(*found, *GUIDELINE_RULES.run(seen)))
+        return QuarkPrepared(draft, inputs, survey=seen, findings=(*found, *GUIDELINE_RULES.run(seen)))
     if source is None or not (draft.needs_quark or draft.precision == "bf16"):
-        return QuarkPrepared(draft=draft, inputs=inputs, findings=found)
+        return QuarkPrepared(draft, inputs, findings=found)
     calibration = load_calibration(source, inputs)
     if calibration.sound is not None:
         raise UsageError(
@@ -56,8 +56,8 @@ def prepare(situation: Situation) -> QuarkPrepared:
     bad = {name for name, _ in seen.unusable}
     usable = [path for path in calibration.files if path.name not in bad]
     return QuarkPrepared(
-        draft=draft,
-        inputs=inputs,
+        draft,
+        inputs,
         calibration=calibration,
         survey=seen,
         files=tuple((f"calibration/{i:05}_{path.name}", path) for i, path in enumerate(usable)),

@@ -42,7 +42,7 @@ def verify(package: Path, manifest: Json) -> Verification:
     findings += () if summary is None else SUMMARY_RULES.run(summary)
     intended = dict(manifest.get("precision", {}).get("intended", {})) if quantized is not None else {}
     actual = dict(actual_types(quantized.facts, quantized.grids)) if quantized is not None else {}
-    return Verification(checks=tuple(checks), intended=intended, actual=actual, findings=findings)
+    return Verification(tuple(checks), intended, actual=actual, findings=findings)
 
 
 def _check(identifier: str, problems: list[str] | tuple[str, ...], good: str) -> Check:

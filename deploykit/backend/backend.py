@@ -183,7 +183,7 @@ class Execution(Record):
     estimate: Estimate | None = None
 
 
-class Verification(Record):
+class Verification(Record, kw_only=False):
     """The adapter's verdict on a package: checks, intended and actual types, findings."""
 
     checks: tuple[Check, ...] = ()

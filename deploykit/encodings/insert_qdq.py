@@ -26,7 +26,7 @@ from deploykit.model.weights import element_type, numpy_type, stored_values
 __all__ = ["dequantized", "insert_qdq"]
 
 
-class QuantizedConstant(Record, eq=False):
+class QuantizedConstant(Record, eq=False, kw_only=False):
     """Integers of a weight with the grid that gives them meaning.
 
     ``scale`` and ``zero_point`` are 0-d per tensor, 1-d along ``axis`` per channel, and of the tensor's rank per block,
@@ -58,8 +58,8 @@ def quantize_constant(values: Numbers, encoding: Affine | Lpbq) -> QuantizedCons
         sizes = blocks * on_axis(channel, encoding.axis, values.ndim)
         grid = np.repeat(sizes, encoding.block_size, encoding.block_axis)
         return QuantizedConstant(
-            dtype=encoding.dtype,
-            values=_steps(values, grid, -lowest, encoding.bits) + lowest,
+            encoding.dtype,
+            _steps(values, grid, -lowest, encoding.bits) + lowest,
             scale=blocks.astype(np.float32),
             zero_point=np.zeros(blocks.shape, np.int64),
             axis=encoding.block_axis,
@@ -75,8 +75,8 @@ def quantize_constant(values: Numbers, encoding: Affine | Lpbq) -> QuantizedCons
     shift = _full(values.shape, zero - encoding.lowest, encoding)  # distance of the real zero from the lowest integer
     steps = _steps(values, _full(values.shape, scale, encoding), shift, encoding.bits)
     return QuantizedConstant(
-        dtype=encoding.dtype,
-        values=steps + encoding.lowest,
+        encoding.dtype,
+        steps + encoding.lowest,
         scale=scale.astype(np.float32),
         zero_point=zero.astype(np.int64),
         axis=encoding.axis if encoding.block_size is None else encoding.block_axis,
@@ -354,8 +354,8 @@ class _Insertion(Struct, kw_only=True):
         if (np.abs(steps) > 2**31).any():
             self.skipped.setdefault(name, "32 bits do not hold its values in the steps of its layer: they are cut off")
         return QuantizedConstant(
-            dtype="int32",
-            values=np.clip(steps, -(2**31), 2**31 - 1).astype(np.int64),
+            "int32",
+            np.clip(steps, -(2**31), 2**31 - 1).astype(np.int64),
             scale=np.asarray(scale, np.float32),
             zero_point=zero_point,
             axis=0 if np.ndim(scale) else None,

@@ -593,6 +593,10 @@ def test_signals_and_values_that_keep_less_than_98_in_100_ask_for_a_wider_type()
         assert _judged(facts, scores, [y + off * (-1) ** n for n, y in enumerate(scores)]).loses is loses
     facts = _one("Relu", DENSE.shape)
     assert [_judged(facts, DENSE, _noise(db)(DENSE)).loses for db in (30, 36)] == [True, False]
+    chance = np.full((1, 100), 0.9, np.float32)
+    chance[0, :5] = 0.52  # five of a hundred decide otherwise, which is forgiven, and told
+    verdict = _judged(_one("Sigmoid", (1, 100)), [chance] * 3, [np.where(chance < 0.6, 0.48, chance)] * 3)
+    assert verdict.right and verdict.loses and "95.0% where nothing near a half is forgiven" in verdict.words
 
 
 def test_maps_beside_a_map_of_rare_scores_are_judged_where_it_has_some() -> None:

@@ -119,8 +119,8 @@ class TimedBench(Struct, kw_only=True):
         with scratch() as folder:
             (folder / "model.onnx").write_bytes(model.SerializeToString())
             job = CompileJob(
-                root=folder,
-                model="model.onnx",
+                folder,
+                "model.onnx",
                 context="context.onnx",
                 options=self.options,
                 entries=self.entries,

@@ -216,6 +216,6 @@ def time_us(model: bytes, device: Device, progress: Tell) -> float | None:
         given = provider_model(given, None, int16_matmul=has("matmul_16bit", device)).model
     with scratch() as folder:
         (folder / "model.onnx").write_bytes(given.SerializeToString())
-        job = CompileJob(root=folder, model="model.onnx", context="context.onnx", options={"soc_model": str(soc)})
+        job = CompileJob(folder, "model.onnx", context="context.onnx", options={"soc_model": str(soc)})
         outcome = compile_model(job, progress)
     return None if outcome.estimate is None else outcome.estimate.time_us

@@ -189,8 +189,8 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
     first, limit = batch[0], _SECONDS * (1 + len(batch) / 10)
     (root / "model.onnx").write_bytes(joined(one.model for one in batch).SerializeToString())
     job = CompileJob(
-        root=root,
-        model="model.onnx",
+        root,
+        "model.onnx",
         context="c.onnx",
         options=options,
         entries={"optimization.disable_specified_optimizers": _MIXING},

@@ -273,8 +273,8 @@ def _losses(
         root = Path(folder)
         onnx.save(model, root / "model.onnx")
         again = CompileJob(
-            root=root,
-            model="model.onnx",
+            root,
+            "model.onnx",
             context="c.onnx",
             options=job.options,
             allow_cpu=job.allow_cpu,

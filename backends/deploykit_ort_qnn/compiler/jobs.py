@@ -94,7 +94,7 @@ def _files(folder: Path) -> list[str]:
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 
 
-class CompileJob(Record):
+class CompileJob(Record, kw_only=False):
     """One compilation. ``model`` and ``context`` are paths relative to ``root``, the worker's working folder.
 
     ``options`` are provider options, ``entries`` session configuration entries. ``timeout`` is in seconds. ``host``

@@ -21,6 +21,7 @@ from deploykit.accuracy.judge.kinds import OutputKind, Piece, Reading, Task
 from deploykit.accuracy.judge.measures import Pair
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import (
+    MOST,
     PROBABILITY_TOLERANCE,
     WORKING_SCORE,
     Context,
@@ -298,7 +299,11 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
     def counted(measure: Measure, what: str, same: int, total: int, more: str = "") -> JudgedNumber:
         return number(measure, same / total, items=total, words=f"{same} of {total} {what} equal{more}")
 
+    def beside(value: float, strict: float) -> str:
+        return f", {strict:.1%} where nothing near a half is forgiven" if strict < min(value, MOST) else ""
+
     axis = piece.class_axis
+    both = (measures.answers(pairs, axis, forgives=forgives) for forgives in (True, False))
     if piece.kind is OutputKind.LABELS:
         yield counted(Measure.AGREEMENT, "labels", *measures.agreement(pairs))
     match piece.task:
@@ -308,8 +313,7 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             if piece.kind is OutputKind.SCORES:  # a mean over classes, such as an age, rests on all of them
                 moved = float(np.mean([np.abs(one - two).sum(axis).mean() / 2 for one, two in pairs]))
             more = f", {moved:.1%} of the probability lies elsewhere" if moved > PROBABILITY_TOLERANCE else ""
-            same, total = measures.agreement(measures.answers(pairs, axis))
-            plainly = measures.agreement([(one.argmax(axis), two.argmax(axis)) for one, two in pairs])[0]
+            (same, total), (plainly, _) = map(measures.agreement, both)
             more = f", {same - plainly} near ties besides{more}" if same > plainly else more
             yield replace(counted(Measure.TOP_1, what, plainly, total, more), value=same / total)
             if pairs[0][0].shape[axis] > 10:
@@ -319,12 +323,15 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             same, total, changed = measures.texts_read(measures.answers(pairs, axis))
             yield counted(Measure.TEXT, "texts", same, total, f", {changed:.1%} of the letters differ")
         case Task.SEGMENTATION | Task.MASK:
-            overlap = measures.mean_overlap(measures.answers(pairs, axis), 0 if axis is None else None)
+            background = 0 if axis is None else None
+            overlap, strict = (measures.mean_overlap(made, background) for made in both)
             if not math.isnan(overlap):
-                yield number(Measure.IOU, overlap, words=f"mean overlap of areas {overlap:.1%}")
+                words = f"mean overlap of areas {overlap:.1%}{beside(overlap, strict)}"
+                yield number(Measure.IOU, overlap, words=words, plainly=strict)
         case Task.DECISIONS:
-            same, total, what = measures.decisions_kept(measures.answers(pairs, None))
-            yield counted(Measure.AGREEMENT, what, same, total)
+            (same, total, what), plain = map(measures.decisions_kept, both)
+            strict = plain[0] / max(plain[1], 1)
+            yield replace(counted(Measure.AGREEMENT, what, same, total, beside(same / total, strict)), plainly=strict)
         case Task.EMBEDDING:
             value, same, total = measures.embeddings(pairs)
             near = f", nearest neighbour equal for {same} of {total}" if total else ""

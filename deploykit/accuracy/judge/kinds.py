@@ -76,7 +76,7 @@ class Piece(Published, kw_only=False):
         return "" if self.axis is None else f"slices {self.start} to {self.stop - 1} of axis {self.axis}"
 
 
-class DetectionSet(Published):
+class DetectionSet(Published, kw_only=False):
     """The pieces that together are detections. ``sizes`` is the graph input that boxes are multiplied by, "" for none.
 
     Without ``labels`` the scores are per class, classes along the last axis of the piece (or its sliced axis).
@@ -433,7 +433,7 @@ def _of_cells(facts: GraphFacts, picture: Sequence[int]) -> Iterator[DetectionSe
         pieces.sort(key=lambda piece: (piece.kind is OutputKind.SCORES, piece.width))
         boxes = [piece for piece in pieces if piece.width in _BINS and piece.kind is not OutputKind.SCORES][-1:]
         scores = [piece for piece in pieces if piece not in boxes][-1:]
-        found |= {prod(shape): DetectionSet(boxes=box, scores=score) for box in boxes for score in scores}
+        found |= {prod(shape): DetectionSet(box, score) for box in boxes for score in scores}
     levels = sorted({*counts, *sums} & found.keys(), reverse=True)
     if sum(levels) in sums:
         finest, *coarser = map(found.__getitem__, levels)
@@ -455,7 +455,7 @@ def _in_one(facts: GraphFacts, parts: tuple[Piece, ...]) -> DetectionSet | None:
     other = next((piece for piece in scores if piece is not best and piece.width == 1), None)
     single = labels[-1] if labels and best.width == 1 else None
     sizes = _size_input(facts, boxes[0].output)
-    return DetectionSet(boxes=boxes[0], scores=best, labels=single, objectness=other, sizes=sizes)
+    return DetectionSet(boxes[0], best, labels=single, objectness=other, sizes=sizes)
 
 
 def _among(facts: GraphFacts, name: str, rows: int | str | None, others: list[Piece]) -> DetectionSet | None:
@@ -482,7 +482,7 @@ def _among(facts: GraphFacts, name: str, rows: int | str | None, others: list[Pi
         return None
     best = min(scores, key=lambda piece: piece.kind is not OutputKind.SCORES)
     box, single = Piece(name, OutputKind.BOXES), labels[0] if labels else None
-    return DetectionSet(boxes=box, scores=best, labels=single, sizes=_size_input(facts, name))
+    return DetectionSet(box, best, labels=single, sizes=_size_input(facts, name))
 
 
 def _size_input(facts: GraphFacts, boxes: str) -> str:

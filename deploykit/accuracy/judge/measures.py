@@ -337,10 +337,10 @@ def at_points(pairs: Sequence[Pair], scores: Sequence[Pair], least: float) -> li
     return [(one[at], two[at]) for (one, two), at in zip(moved, chosen, strict=True)]
 
 
-def answers(pairs: Sequence[Pair], axis: int | None) -> list[Pair]:
+def answers(pairs: Sequence[Pair], axis: int | None, *, forgives: bool = True) -> list[Pair]:
     """The decisions of both sides: the class that leads along ``axis``; for None, which probabilities lie above a half.
 
-    In a near tie of the left side the right side is taken to agree.
+    In a near tie of the left side the right side is taken to agree, unless nothing is forgiven.
     """
     found: list[Pair] = []
     for one, two in pairs:
@@ -352,7 +352,7 @@ def answers(pairs: Sequence[Pair], axis: int | None) -> list[Pair]:
             values = np.take_along_axis(a, np.expand_dims(right, axis), axis).squeeze(axis)
             best = np.moveaxis(np.sort(a, axis), axis, -1)[..., -_LEADING:]
             near = a.max(axis) - values <= _CLEAR * min(np.std(a), np.sqrt(best.var(-1).mean()))
-        found.append((left, np.where(near, left, right)))
+        found.append((left, np.where(near & forgives, left, right)))
     return found
 
 

@@ -15,6 +15,7 @@ from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
     "ASKED",
+    "MOST",
     "NOT_JUDGED",
     "OVERLAP",
     "PROBABILITY_TOLERANCE",
@@ -40,7 +41,7 @@ OVERLAP = 0.5
 
 _ENOUGH = 100
 """So many items show a difference of one in a hundred; of fewer, some may be lost by chance."""
-_MOST = 0.98
+MOST = 0.98
 """The share of a task's own count from which on nobody has to think of a wider type."""
 _CHANCE = 0.05
 """Misses that chance alone gives more often than this do not prove that the limit is missed."""
@@ -155,7 +156,7 @@ class JudgedNumber(Published):
     ``kind`` is the kind of output, ``part`` the slices that are meant ("" for all), ``where`` the place of the worst
     sample or slice. ``note`` says why the number counts for nothing. ``base`` is the same number of the quantization
     itself, None where that was not measured; ``items`` is how many things were counted; ``words`` say the number for
-    people.
+    people. ``plainly`` is what is kept where near ties are not forgiven.
     """
 
     output: str
@@ -172,6 +173,7 @@ class JudgedNumber(Published):
     base_words: str = ""
     items: int = 0
     words: str = ""
+    plainly: float = 1.0
 
     @property
     def passes(self) -> bool | None:
@@ -227,7 +229,7 @@ class JudgedNumber(Published):
 
     def as_published(self) -> Json:
         """The published fields, with the limit's measure, unit and value."""
-        told = published(self, without=("limit", "label", "count", "base", "base_words"), also=("passes",))
+        told = published(self, without=("limit", "label", "count", "base", "base_words", "plainly"), also=("passes",))
         return told | {
             "measure": self.limit.measure,
             "where": self.place,
@@ -405,17 +407,17 @@ class Verdict(Published):
 
     @property
     def is_short(self) -> bool:
-        """True where a limit is missed, values are not finite, or less than ``_MOST`` is kept and not by chance.
+        """True where a limit is missed, values are not finite, or less than ``MOST`` is kept and not by chance.
 
         Of values, one less their relative error counts as the kept share.
         """
         told = [n for n in self.numbers if n.passes and not n.limit.unit and not n.is_open]
         kept = [n.kept for n in told if n.limit.at_least or n.limit.measure is Measure.ERROR]
-        return bool(self.failures or self.oddities) or min(kept, default=1.0) < _MOST
+        return bool(self.failures or self.oddities) or min(kept, default=1.0) < MOST
 
     @property
     def loses(self) -> bool:
-        """True where ``is_short``, or less than ``_MOST`` is kept of a signal, or of what is counted, be it by chance.
+        """True where ``is_short``, or less than ``MOST`` is kept of a signal, or of what is counted, be it by chance.
 
         Where nothing is counted: of signals that have decibels alone, and of what varies in values, all but the noise.
         """
@@ -429,7 +431,8 @@ class Verdict(Published):
             and "slice" not in n.where
             and (n.limit.measure, words.get((n.output, n.part), bool(words))) in noisy
         ]
-        return self.is_short or min((n.kept for n in told), default=1.0) < _MOST
+        kept = [*(n.kept for n in told), *(n.plainly for n in self.numbers)]
+        return self.is_short or min(kept, default=1.0) < MOST
 
     @property
     def failures(self) -> tuple[JudgedNumber, ...]:

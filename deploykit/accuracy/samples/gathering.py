@@ -145,7 +145,7 @@ class Samples(Published, kw_only=False, eq=False):
 _Make: TypeAlias = Callable[[int], Numbers]
 
 
-class _ValueSource(Record):
+class _ValueSource(Record, kw_only=False):
     """The function that makes one input's values for a set, by its number; how many sets differ, and what they mean."""
 
     source: InputSource
@@ -287,21 +287,21 @@ def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -
             last = (len(declaration.values),) if len(declaration.values) > 1 and spec.shape[-1] is None else ()
             wanted = (*shape[:-1], *last) if last else shape
             fixed = np.broadcast_to(np.asarray(declaration.values).astype(dtype), wanted)
-            return _ValueSource(source=source, sets=1, make=lambda _: np.array(fixed))
+            return _ValueSource(source, 1, make=lambda _: np.array(fixed))
         case "range":
             low, high = declaration.low, declaration.high
             if spec.is_float:
                 make = _points(spec, seed, make_floats, np.asarray(low, np.float64), np.asarray(high, np.float64))
             else:
                 make = _points(spec, seed, make_integers, int(low), int(high))
-            return _ValueSource(source=source, sets=1 if low == high else len(SETS), make=make)
+            return _ValueSource(source, 1 if low == high else len(SETS), make=make)
         case "file":
             from deploykit.accuracy.samples.calibration import places_in, read_places
 
             assert declaration.file is not None
             places = places_in(declaration.file, (spec,))
             arrays = [feed[spec.name] for feed in read_places(places[i] for i in evenly_chosen(len(places), most))]
-            return _ValueSource(source=source, sets=len(arrays), make=lambda number: arrays[number % len(arrays)])
+            return _ValueSource(source, len(arrays), make=lambda number: arrays[number % len(arrays)])
 
 
 def _made_up(spec: InputSpec, found: EncodedRange | None, domain: Domain | None, seed: int) -> _ValueSource:
@@ -327,13 +327,13 @@ def _made_up(spec: InputSpec, found: EncodedRange | None, domain: Domain | None,
             ends = () if domain.is_mask else (low, high)
             make = _points(spec, seed, make_mask if domain.is_mask else make_integers, *ends)
     if make is not None:
-        return _ValueSource(source=InputSource(Label.DERIVED, why), sets=len(SETS), make=make)
+        return _ValueSource(InputSource(Label.DERIVED, why), len(SETS), make=make)
 
     def anything(number: int) -> Numbers:
         rng = generator(seed, spec.name, number)
         return arbitrary_values(rng, spec.made_shape, spec.numpy_type, is_float=spec.is_float, low=start)
 
-    return _ValueSource(source=InputSource(Label.ARBITRARY, why), sets=_ARBITRARY_SETS, make=anything)
+    return _ValueSource(InputSource(Label.ARBITRARY, why), _ARBITRARY_SETS, make=anything)
 
 
 def _points(spec: InputSpec, seed: int, make: Callable[..., Numbers], *ends: Any) -> _Make:
