@@ -244,14 +244,14 @@ class Commands:
         return sorted({word for path in small for word in named.findall(path.read_text("utf-8"))})
 
     def _logs(self) -> list[str]:
-        """Lines that real tools wrote, and words that the tables know."""
+        """Lines that real tools wrote, with nobody's home in them, and words that the tables know."""
         texts = [path.read_text("utf-8") for path in sorted((DATA / "logs").glob("*.txt"))]
         lines = [line.split("\t")[-1] for text in texts for line in text.splitlines() if line[:1] not in ("#", "=")]
         for path in sorted(path for path in ROOT.glob("*/**/known_errors/*.toml") if "tests" not in path.parts):
             for row in tomllib.loads(path.read_text("utf-8")).get("error", []):
                 for key in ("match", "general", "weak", "mild", "follows", "unless"):
                     lines += [str(one).replace(" && ", " ").replace("…", "x7") for one in row.get(key, [])]
-        return [line for line in lines if 4 < len(line) < 400]
+        return [line.replace("/home/", "/data/") for line in lines if 4 < len(line) < 400]
 
     def _filled(self, text: str) -> str:
         """With a value for every option in braces."""
