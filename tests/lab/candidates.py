@@ -251,7 +251,7 @@ class Commands:
             for row in tomllib.loads(path.read_text("utf-8")).get("error", []):
                 for key in ("match", "general", "weak", "mild", "follows", "unless"):
                     lines += [str(one).replace(" && ", " ").replace("…", "x7") for one in row.get(key, [])]
-        return [line.replace("/home/", "/data/") for line in lines if 4 < len(line) < 400]
+        return [re.sub(r"/home\b", "/data", line) for line in lines if 4 < len(line) < 400]
 
     def _filled(self, text: str) -> str:
         """With a value for every option in braces."""
