@@ -35,7 +35,7 @@ from deploykit_ort_qnn.bench.repair import done_otherwise, rescue, wanted_repair
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, EmulationJob, compare, correctness, narrowest, numbers_json
 from deploykit_ort_qnn.compiler.estimates import compiled_origins, nearest_estimated
-from deploykit_ort_qnn.compiler.hosts import Host, installed_wheel, toolchain_host
+from deploykit_ort_qnn.compiler.hosts import HERE, Host, installed_wheel, toolchain_host, who_compiles
 from deploykit_ort_qnn.compiler.jobs import LATE, CompileJob, CompileOutcome, compile_model, write_dlc
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, dlc_scope, evidence_json, precision_scope, read_evidence
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL
@@ -53,6 +53,7 @@ from deploykit_ort_qnn.rules.numerics import PRECISION_RULES, NumericScope
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 from deploykit_qualcomm.devices import POWER
 from deploykit_qualcomm.profiles import read_profile_csv
+from deploykit_qualcomm.tables import tables
 
 __all__ = ["device_job", "device_results", "execute"]
 
@@ -79,7 +80,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
             why="onnxruntime-qnn cannot be imported",
             next="pip install 'deploykit[ort-qnn]' (Linux x86-64)",
         )
-    wheel = installed if host is None else host.identity
+    wheel = who_compiles(host)
     emulator = installed if host is None or host.emulator is None else host.identity
     environment = ENVIRONMENT_RULES.run(EnvironmentScope(installed=wheel, planned=draft.wheel, emulator=emulator))
     if wheel is None or wheel["wheel"] != draft.wheel.version:
@@ -123,18 +124,18 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
             record["numbers"]["emulated_for"] = f"another chip of this run, {numeric.shared}"
     right = correctness(numeric)
     audit = _audited(package, draft, right, progress, doubted=bool(numeric.doubtful))
-    if audit is not None:
+    if audit:
         record["audit"] = {"level": audit.level, "by": audit.by, "kernels": dict(audit.counts)}
     instead = wanted_repairs(draft, audit, numeric, host, progress)
     left = (path for path in (AUDIT, EXPECTED_FILE, NUMBERS, DLC, TIMELINE) if (package / path).is_file())
     if draft.max_time_us:
         findings += BUDGET_RULES.run(TimeBudget(most_us=draft.max_time_us, estimate=estimate))
-    findings += (*precision, *NUMERIC_RULES.run(numeric), *(DLC_RULES.run(dlc) if dlc is not None else ()))
+    findings += (*precision, *NUMERIC_RULES.run(numeric), *(DLC_RULES.run(dlc) if dlc else ()))
     return Execution(
         executed=("compile", "emulate") if ran else ("compile",),
         outputs=(*outcome.files, EVIDENCE, *left),
         record=record,
-        findings=(*findings, *(audit.findings if audit is not None else ())),
+        findings=(*findings, *(audit.findings if audit else ())),
         compiled=Compilation(Compiled.YES, by),
         right=right,
         instead=instead,
@@ -150,16 +151,16 @@ def _estimated(
 ) -> Estimate | None:
     """The compiler's estimate, its trace written to the package; ``--estimate`` allows that of the nearest chip."""
     device, estimate, instead = draft.situation.target.device, outcome.estimate, ""
-    if estimate is None and draft.options.get("estimate"):
+    if not estimate and draft.options.get("estimate"):
         near = nearest_estimated(device)
-        if near is None:
+        if not near:
             return None
         with scratch() as folder:
             shutil.copytree((package / MODEL).parent, (folder / MODEL).parent)
             options = {**job.options, "soc_model": str(near.fact("soc_model"))}
             estimate = compile_model(replace(job, root=folder, options=options), progress).estimate
         device, instead = near, device.name
-    if estimate is None:
+    if not estimate:
         return None
     timeline = TIMELINE if estimate.events else ""
     told = replace(estimate, compiler=compiler, chip=device.name, instead_of=instead, timeline=timeline)
@@ -213,9 +214,7 @@ def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome)
     options = plan.configs[COMPILE]["provider_options"]
     return {
         "status": outcome.status,
-        "wheel": wheel["wheel"],
-        "qairt": wheel["qairt"],
-        "onnxruntime": wheel["onnxruntime"],
+        **wheel,
         "soc_model": int(options["soc_model"]),
         "finalization_mode": options.get("htp_graph_finalization_optimization_mode", "default"),
         "graphs": len(outcome.graphs),
@@ -258,7 +257,10 @@ def _judge_numbers(
 
 
 def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob:
-    """The job that runs the context in the device's own Python, whose wheel must be the package's. Raises ToolError."""
+    """The job that runs the context in the device's own Python, whose wheel must be the package's. Raises ToolError.
+
+    On this machine a toolchain with that wheel runs it, unless another Python was named.
+    """
     if not (package / CONTEXT).is_file():
         raise ToolError(f"{package}: is not compiled", next="deploykit build, where the wheel is installed")
     place = request.place
@@ -268,6 +270,11 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
             why="an Android device has no Python that onnxruntime-qnn is made for",
             next="a package of --backend qnn-htp runs there by the SDK's own program",
         )
+    release = (manifest.get("sdk") or {}).get("version", "")
+    if (place.kind, place.python) == ("local", HERE.python):
+        hosts = [toolchain_host(wheel) for wheel in tables().wheels if wheel.version == release]
+        for emulator in (host.emulator for host in hosts if host and host.emulator):
+            request = replace(request, place=replace(place, python=emulator.python))
     config = read_json(package / RUN)
     options = dict(config["provider_options"])
     if request.power:
@@ -285,7 +292,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
         request,
         asked,
         [DeviceFile(path.relative_to(package).as_posix(), path) for path in paths],
-        distributions={"onnxruntime-qnn": str((manifest.get("sdk") or {}).get("version", ""))},
+        distributions={"onnxruntime-qnn": str(release)},
         # On such a machine the provider's library is an emulator.
         where="emulator" if place.machine == "x86_64" else "device",
     )

@@ -71,7 +71,7 @@ class RunReport(Published):
 
     def as_published(self) -> Json:
         """The JSON that ``deploykit run --json`` prints."""
-        if self.record is not None:
+        if self.record:
             return {"ok": self.exit_status == 0, "record": self.path, **self.record.to_json()}
         return {"schema": 1, "ok": False, "status": self.status, "log": self.said, "diagnosis": self.diagnosis}
 
@@ -113,10 +113,10 @@ def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Tell) 
     beside = None if judge.emulated is None or where != "device" else judge.judged(judge.emulated)
     # If the device's clock was set during the run, the times add up to more than the whole run took by this clock.
     latency = summarize(results.latencies_us, within_s=run.end.took_s) if results.latencies_us else None
-    if latency is not None and where != "device":  # a slower emulator says nothing about a chip
+    if latency and where != "device":  # a slower emulator says nothing about a chip
         latency = replace(latency, trend=replace(latency.trend, words=""))
     budget = None
-    if budget_us is not None and latency is not None:
+    if budget_us and latency:
         budget = {"p90_us": budget_us, "held": latency.p90_us <= budget_us}
     record = RunRecord(
         package=str(manifest["digest"]),
@@ -166,8 +166,8 @@ def run_there(
         request = DeviceRequest(feeds=feeds, place=visit.place, power=row.power, **measuring)
         _check_chip(visit.place, manifest, backend)
         job = backend.device_job(package, manifest, request)
-        plain = job is None and row.at == "local" and otherwise is not None
-        if plain and otherwise is not None:
+        plain = job is None and row.at == "local"
+        if plain and otherwise:
             job = _on_cpu(package, otherwise, request)
         if job is None:
             raise UsageError(f"--on {row.at}: {backend.id} runs nothing there", next="its own scripts run it by hand")
@@ -186,15 +186,16 @@ def run_there(
 def rerun(package: Path, report: VerifyReport) -> VerifyReport:
     """The report, with a verdict on what the compiled context gives where an emulator on this machine runs it."""
     try:
-        judge, options = judge_of(package, read_manifest(package)), RunOptions(iterations=0, profile=False)
+        judge = judge_of(package, read_manifest(package))
         if not (report.ok and judge.samples.may_judge):
             return report
         with scratch() as folder:
-            run = run_there(package, DeviceRow(at="local"), options, judge.feeds, folder, silent)
+            once = RunOptions(iterations=0, profile=False)
+            run = run_there(package, DeviceRow(at="local"), once, judge.feeds, folder, silent)
     except UsageError:  # the backend runs nothing here
         return report
     except DeploykitError as error:
-        told = Check("context-numbers", ok=True, detail=f"not run here: {error.what}")
+        told = Check("context-numbers", ok=True, detail=f"not run here: {error.what}; {error.next}")
         return replace(report, checks=(*report.checks, told))
     if run.job.where != "emulator":
         return report
@@ -213,8 +214,8 @@ def _check_chip(place: Place, manifest: Json, backend: AnyBackend) -> None:
     found = backend.device_of_id(place.soc) if place.soc else None
     if found is None or found.id == target.get("id"):
         return
-    wanted, arch = target.get("arch"), found.facts["arch"].value if "arch" in found.facts else None
-    if wanted is None or arch is None or arch != wanted:
+    wanted, arch = target.get("arch"), found.fact("arch")
+    if arch is None or arch != wanted:
         raise ToolError(
             f"{place.name}: is {found.id} ({arch or 'of an unknown architecture'}), and the package is for "
             f"{target.get('id')} ({wanted or 'unknown'})",
@@ -223,21 +224,20 @@ def _check_chip(place: Place, manifest: Json, backend: AnyBackend) -> None:
 
 
 def _check_distributions(visit: Visit, job: DeviceJob) -> None:
-    """Raise ToolError if the device's Python lacks the runtime or has another release of it.
+    """Raise ToolError if the Python that runs the job there lacks the runtime or has another release of it.
 
     This is checked before anything is pushed.
     """
     for name, wanted in job.distributions.items():
-        asked = f"print(m.version({name!r}))"
-        code = f"import importlib.metadata as m\ntry: {asked}\nexcept m.PackageNotFoundError: print()"
-        told = visit.connection.ask(f"PYTHONSAFEPATH=1 {quote(visit.place.python)} -c {quote(code)}")
+        code = f"import importlib.metadata as m\ntry: print(m.version({name!r}))\nexcept ImportError: print()"
+        told = visit.connection.ask(f"PYTHONSAFEPATH=1 {quote(job.argv[0])} -c {quote(code)}")
         found = told[-1].strip() if told else ""
         if found != wanted:
             has = f"has {name} {found}" if found else f"has no {name}"
             raise ToolError(
                 f"{visit.connection.where}: {has}, the package is for {wanted}",
                 why="what one release compiled is not what another one loads",
-                next=f"install {name}=={wanted} in {visit.place.python}, or name another Python with --python",
+                next=f"install {name}=={wanted} in {job.argv[0]}, or name another Python with --python",
             )
 
 
@@ -259,7 +259,7 @@ def _beside(
     rows = []
     for name, value in verdict.sqnr_db.items():
         told = [value, None, None]
-        if emulator is not None and judge.emulated is not None:
+        if emulator and judge.emulated:
             pairs = [(there[name], here[name]) for there, here in zip(judge.emulated, outputs, strict=True)]
             told[1:] = emulator.sqnr_db.get(name), overall_db(pairs)
         device, before, both = (None if db is None or not math.isfinite(db) else round(db, 3) for db in told)

@@ -20,14 +20,7 @@ import deploykit
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached, parse_goal
-from deploykit.accuracy.search.layer_losses import (
-    Budget,
-    Layer,
-    LayerLoss,
-    Sensitivity,
-    analyze,
-    layers_of,
-)
+from deploykit.accuracy.search.layer_losses import Budget, Layer, LayerLoss, Sensitivity, analyze, layers_of
 from deploykit.accuracy.search.output_losses import OutputLoss, OutputLosses
 from deploykit.accuracy.search.raising import Raiser, WideType
 from deploykit.accuracy.simulate.partial_runs import PartialRuns

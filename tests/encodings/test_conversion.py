@@ -9,13 +9,7 @@ import numpy as np
 
 from deploykit.encodings.formats.aimet import parse_encodings, read_encodings
 from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
-from deploykit.encodings.formats.differences import (
-    EntryChange,
-    Signedness,
-    compare_values,
-    describe_encodings,
-    diff,
-)
+from deploykit.encodings.formats.differences import EntryChange, Signedness, compare_values, describe_encodings, diff
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8
 from deploykit.model.facts import GraphFacts

@@ -11,11 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.encodings.complete import complete, complete_encodings, effective_entry
 from deploykit.encodings.cut import chain_models, cut_alike, cut_model
-from deploykit.encodings.float_sets import (
-    collect_coverage,
-    predict_float_set,
-    suggest_extensions,
-)
+from deploykit.encodings.float_sets import collect_coverage, predict_float_set, suggest_extensions
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq import lpbq_encodings

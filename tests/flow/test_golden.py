@@ -38,12 +38,7 @@ PACKAGES = {
         adapter_options={"route": "provider-context", "emit": "github-actions"},
     ),
     "vitis-ai-bf16": Request(
-        model=DATA / "quark/fp32.onnx",
-        target="vek385",
-        sdk="6.3",
-        backend="vitis-ai",
-        precision="bf16",
-        compile=False,
+        model=DATA / "quark/fp32.onnx", target="vek385", sdk="6.3", backend="vitis-ai", precision="bf16", compile=False
     ),
 }
 

@@ -11,12 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.findings import Finding
 from deploykit.model.collect import collect_facts, constant_range, constant_value, plain
 from deploykit.model.emptying import emptied
-from deploykit.model.facts import (
-    GraphFacts,
-    TensorRole,
-    changes_between,
-    setting_of,
-)
+from deploykit.model.facts import GraphFacts, TensorRole, changes_between, setting_of
 from deploykit.model.load import wrap_proto
 from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import element_type

@@ -36,8 +36,9 @@ from deploykit.model.collect import facts_of
 from deploykit.packages.building import build_package
 from deploykit.packages.manifests import sealed
 from deploykit.packages.verifying import verify_package as verify
-from deploykit_ort_qnn import backend
+from deploykit_ort_qnn import backend, execution
 from deploykit_ort_qnn.compiler.emulation import EmulationJob, _both_sides, compare
+from deploykit_ort_qnn.compiler.hosts import Worker
 from deploykit_ort_qnn.compiler.jobs import CompileOutcome
 from deploykit_ort_qnn.provider_model import provider_model
 from sample_models.cell_detectors import cell_detector, cell_pictures
@@ -96,7 +97,9 @@ def test_a_removed_pair_is_a_float_island(tmp_path: Path) -> None:
     assert strict.exit_status == 1
 
 
-def test_a_device_is_asked_for_the_context_in_its_own_python(compiled_package: Path, tmp_path: Path) -> None:
+def test_a_device_is_asked_for_the_context_in_its_own_python(
+    compiled_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = Place(kind="ssh", system="Windows", machine="aarch64", folder="/f", python="/py", soc="SM8650")
     asked, manifest = DeviceRequest(feeds=[{"input": np.zeros(2)}], place=place), {"sdk": {"version": "2.7.0"}}
     job = backend.device_job(compiled_package, manifest, replace(asked, power="saver"))
@@ -110,6 +113,12 @@ def test_a_device_is_asked_for_the_context_in_its_own_python(compiled_package: P
     assert told["profile_options"] == {"profiling_level": "detailed", "profiling_file_path": "provider_profile.csv"}
     here = backend.device_job(compiled_package, {}, replace(asked, place=replace(place, machine="x86_64")))
     assert (here.where, here.distributions) == ("emulator", {"onnxruntime-qnn": ""})
+    monkeypatch.setattr(
+        execution, "toolchain_host", lambda wheel: SimpleNamespace(emulator=Worker(python=f"/{wheel.version}"))
+    )
+    for python, runs in ((sys.executable, "/2.7.0"), ("/named", "/named")):
+        local = replace(asked, place=replace(place, kind="local", python=python))
+        assert backend.device_job(compiled_package, manifest, local).argv[0] == runs, "a toolchain has the wheel"
     for package, kind, what in ((compiled_package, "adb", "is not run through"), (tmp_path, "ssh", "is not compiled")):
         with pytest.raises(ToolError, match=what):
             backend.device_job(package, manifest, replace(asked, place=replace(place, kind=kind)))
@@ -334,10 +343,8 @@ def test_swapped_classes_in_what_was_compiled_are_a_no(
     assert "detections kept" in made.status.right.why.partition("(")[0] or not wrong, "the loss comes first"
     if wrong:
         return
-    assert [c.id for c in deploykit.verify(tmp_path / "out", numerics=True).checks][-2:] == [
-        "numerics",
-        "context-numbers",
-    ]
+    again = [check.id for check in deploykit.verify(tmp_path / "out", numerics=True).checks]
+    assert again[-2:] == ["numerics", "context-numbers"]
     monkeypatch.setattr(provider, "provider_model", spoilt)
     make_package(request(tmp_path / "model.onnx", "sm8650", no_rewrite=("cut-tail",), **asked), tmp_path / "wrong")
     manifest = json.loads((tmp_path / "out/manifest.json").read_text("utf-8"))

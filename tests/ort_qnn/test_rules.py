@@ -232,10 +232,7 @@ CASES: dict[str, Any] = {
         lambda: types(graph(("float32", "float32", "float32")), made("Float32"), intended="float16"),
         lambda: types(graph(("float32", "float32", "float32")), made("Float16"), intended="float16"),
     ),
-    "ORT110": (
-        lambda: CompileOutcome(status="refused", refused=NODES),
-        lambda: replace(FINE, refused=NODES),
-    ),
+    "ORT110": (lambda: CompileOutcome(status="refused", refused=NODES), lambda: replace(FINE, refused=NODES)),
     "ORT111": (lambda: CompileOutcome(status="failed", message="m"), lambda: FINE),
     "ORT112": (lambda: CompileOutcome(status="crashed", message="m", culprit=NODES), lambda: FINE),
     "ORT113": (lambda: CompileOutcome(status="timed-out", message="m", culprit=NODES), lambda: FINE),

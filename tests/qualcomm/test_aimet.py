@@ -181,10 +181,7 @@ def test_the_job_does_what_it_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     made: dict[str, Any] = {"param_type": "int8", "activation_type": "int16", "quant_scheme": "min_max"}
     simulate, export = (
         ("simulate", {**made, "config_file": "htp_v75"}),
-        (
-            *("export", str(tmp_path), "model"),
-            {"encoding_version": "1.0.0", "export_int32_bias": True},
-        ),
+        (*("export", str(tmp_path), "model"), {"encoding_version": "1.0.0", "export_int32_bias": True}),
     )
     nothing: dict[str, Any] = {}
     shared, calibrate = ("duplicate_shared_initializers", nothing), ("calibrate", nothing)

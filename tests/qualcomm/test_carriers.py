@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 from deploykit.backend.probes import Surroundings
-from deploykit_qualcomm.carriers import (
-    RULES,
-    Carried,
-    carrier_for,
-    machines,
-    probe_hosts,
-)
+from deploykit_qualcomm.carriers import RULES, Carried, carrier_for, machines, probe_hosts
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.tables import DATA, Wheel, tables
 from rule_cases import check_pairs

@@ -10,14 +10,7 @@ from deploykit.backend.backend import Situation
 from deploykit.errors import InputError
 from deploykit.findings import Finding
 from deploykit.tables.devices import load_device, search_devices
-from deploykit_qualcomm.devices import (
-    arch_number,
-    capability,
-    has,
-    known_archs,
-    lacks,
-    qualcomm_devices,
-)
+from deploykit_qualcomm.devices import arch_number, capability, has, known_archs, lacks, qualcomm_devices
 from deploykit_qualcomm.rules import published
 from deploykit_qualcomm.tables import DATA
 from rule_cases import check_pairs
