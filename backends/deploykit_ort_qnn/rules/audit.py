@@ -161,7 +161,7 @@ def check_count(scope: Counted) -> Finds:
 
     It says how much of the model was looked at: a kernel that was not run is right only as far as anyone knows.
 
-    Fix: 'deploykit check --kernels full' lists them one by one
+    Fix: 'deploykit check --kernels full' runs all, and lists those that are not right
     """
     # The counts by verdict do not depend on whether a kernel was run now or before.
     audit = scope.audit
