@@ -20,6 +20,7 @@ from deploykit.flow.run import execute
 from deploykit.packages.manifests import list_files
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn import execution as module
+from deploykit_ort_qnn.compiler import hosts
 from deploykit_ort_qnn.compiler.jobs import LATE, CompileOutcome
 from deploykit_ort_qnn.rules.compiled import DlcScope
 from deploykit_ort_qnn.rules.numerics import NumericScope
@@ -95,7 +96,8 @@ def answer(folder: Path, asked: str, how: dict[str, Any], outcome: CompileOutcom
             module, "write_dlc", lambda _, path, *__: str(path.write_bytes(b"") or "") if dlc is True else dlc
         )
         patch.setattr(module, "dlc_scope", lambda _: DlcScope(metadata="a graph"))
-        patch.setattr(module, "installed_wheel", lambda: here if here["wheel"] else None)
+        for room in (module, hosts):
+            patch.setattr(room, "installed_wheel", lambda: here if here["wheel"] else None)
         patch.setattr(module, "toolchain_host", lambda _: None)
         place = folder / str(len(list(folder.iterdir())))
         for name in ("artifacts", "model"):

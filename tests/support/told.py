@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from difflib import unified_diff
 from pathlib import Path
 
 from deploykit.accuracy.judge.verdict import Verdict
@@ -17,7 +18,8 @@ def check_told(file: Path, cases: Mapping[str, Iterable[str]]) -> None:
     )
     if os.environ.get("DEPLOYKIT_WRITE_GOLDEN"):
         file.write_text(text, "utf-8")
-    assert text.splitlines() == file.read_text("utf-8").splitlines()
+    different = "\n".join(unified_diff(file.read_text("utf-8").splitlines(), text.splitlines(), lineterm="", n=1))
+    assert not different, different
 
 
 def check_file(file: Path, answer: Callable[[str], Iterable[str]]) -> None:
