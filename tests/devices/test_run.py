@@ -72,7 +72,7 @@ def test_on_this_machine_the_processor_runs_what_has_nothing_else(
 
 def test_what_a_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A device that loses more than the emulator, on a chip that no table has; and a program that failed there."""
-    place = Place(kind="adb", system="Android", machine="aarch64", folder="/data/here", soc="SM9999")
+    place = Place(kind="adb", system="Android", machine="aarch64", folder="/data/here", soc="SM0001")
     judged: dict[str, Any] = {"package": "p", "backend": "qnn-htp", "target": "sm8650", "where": "device"}
     judged |= dict.fromkeys(("started", "power"), "")
     beside = OutputBeside(output="y", device_db=20.0, emulator_db=40.0, beside_db=20.0)
@@ -87,7 +87,7 @@ def test_what_a_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     said = capsys.readouterr().out
     assert "y: 20.0 dB here, 40.0 dB on the emulator" in said and "/data/here, on the device" in said
     assert "n99: 99 us\ndearest    n98: 98 us" in said and "n1: " not in said
-    assert (tmp_path / "my" / "drafts" / "sm9999.toml").is_file()
+    assert (tmp_path / "my" / "drafts" / "sm0001.toml").is_file()
     assert run_command(cli, [*asked, "--junit", str(tmp_path / "j.xml")]) == 5
     assert "the program on the device failed (status 14)" in capsys.readouterr().out
     assert [suite.get("errors") for suite in ElementTree.parse(tmp_path / "j.xml").getroot()] == ["1"]
