@@ -102,7 +102,7 @@ def _pairs(said: str, expected: str) -> Iterator[tuple[str, ...]]:
 def _is_like(said: str, expected: str) -> bool:
     lines = (expected.rstrip() + "\n").splitlines(keepends=True)
     words = (r"(?:.*\n)*?" if line == "...\n" else re.escape(line).replace(r"\.\.\.", ".*") for line in lines)
-    return re.fullmatch("".join(words), said.rstrip() + "\n") is not None
+    return said.rstrip() == expected.rstrip() or bool(re.fullmatch("".join(words), said.rstrip() + "\n"))
 
 
 def _typed(part: str) -> Iterator[str]:
