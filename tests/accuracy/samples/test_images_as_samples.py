@@ -79,10 +79,13 @@ def test_pixels_become_what_the_recipe_says(layout: str, channels: str, tmp_path
     shape = (1, 3, 6, 8) if layout == "NCHW" else (1, 6, 8, 3)
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     said = {"scale": 1 / 255, "mean": mean, "std": std, "layout": layout, "channels": channels}
-    folder = _folder(tmp_path, {"a.png": png(PIXELS), "b.bmp": bmp(PIXELS)}, **said)
+    pictures = {"a.png": png(PIXELS), "b.bmp": bmp(PIXELS), "c.JPG": png(PIXELS), "d.jpeg": png(PIXELS)}
+    folder = _folder(tmp_path, pictures, **said)
     expected = (PIXELS[..., :: 1 if channels == "RGB" else -1] / 255 - mean) / std
     expected = expected.transpose(2, 0, 1)[None] if layout == "NCHW" else expected[None]
-    for sample in _read(_model(*shape), folder):
+    samples = _read(_model(*shape), folder)
+    assert len(samples) == len(pictures)
+    for sample in samples:
         assert sample["image"].dtype == np.float32
         np.testing.assert_allclose(sample["image"], expected, rtol=1e-5, atol=1e-6)
 
