@@ -175,6 +175,12 @@ def test_a_line_that_says_enough_by_its_form_gets_its_kind(part: int) -> None:
     assert {key: got for key, got in found.items() if not got or got[0].partition("/")[2] != key[0]} == {}
 
 
+def test_a_program_that_fails_at_a_part_of_the_chain_is_named_as_a_symptom() -> None:
+    (cause,) = answer("/usr/bin/ld: cannot find -lQnnHtp: No such file or directory").causes
+    assert (cause.error.id, cause.error.root) == ("foreign/linker", "symptom")
+    assert "not of the way of a model" not in cause.error.cause
+
+
 def test_an_event_is_a_kind_of_failure_and_its_cause_needs_no_part_of_the_line() -> None:
     def wrong(row: KnownError, text: str) -> bool:
         told = row.cause + row.workaround + row.way_out

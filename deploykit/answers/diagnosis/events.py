@@ -64,14 +64,9 @@ class Event(Record):
 
     def to_json(self) -> dict[str, object]:
         """The published shape, without empty fields."""
-        told = {
-            "level": self.level,
-            "tool": self.tool,
-            "stage": self.stage,
-            "where": self.where,
-            "codes": [*self.codes],
-        }
-        return {"line": self.line, **{key: value for key, value in told.items() if value}, **self.parts}
+        names = ("level", "tool", "stage", "where", "codes")
+        told = {name: list(value) if name == "codes" else value for name in names if (value := getattr(self, name))}
+        return {"line": self.line, **told, **self.parts}
 
 
 def event_of(line: ErrorLine, catalog: Catalog) -> Event:

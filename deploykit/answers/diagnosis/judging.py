@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Sighting, collect
 from deploykit.answers.diagnosis.events import codes_of, event_of, level_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
-from deploykit.answers.diagnosis.names import MappedName, Names
+from deploykit.answers.diagnosis.names import Names
 from deploykit.answers.diagnosis.structure import NOBODY, answer_by_structure, end_of_first_step
 from deploykit.answers.diagnosis.trouble import TOLD, trouble_of
 from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis
@@ -94,7 +94,6 @@ def diagnose(
     failed = {cause.error.root for cause in causes if cause.error.severity is Severity.ERROR} - {"follow-up"}
     explained = hit_lines.keys() - {hit.line for cause in past for hit in cause.hits}
     events = tuple(event_of(line, catalog) for line in _first_and_last([*seen.error_lines.values()]))
-    loose = [line for line in seen.error_lines.values() if line.line not in explained]
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*known_tools, *(event.tool for event in events)} - {""} <= beside
     if nobody:  # a general message of any program: report it, and that nothing here is about the NPU
@@ -104,7 +103,7 @@ def diagnose(
             else replace(cause, because=f"{cause.because}; {NOBODY}".strip("; "))
             for cause in causes
         ]
-    unexplained = [] if failed else loose
+    unexplained = [line for line in seen.error_lines.values() if not failed and line.line not in explained]
     finished = tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line))
     diagnosis = Diagnosis(
         causes=tuple(causes),
@@ -269,15 +268,11 @@ def _cause(
         certainty="possible" if because else "likely",
         count=sighting.count,
         hits=hits,
-        names=_unique_names(named),
+        names=tuple({name.onnx: name for name in named}.values()),
         terms=tuple(dict(terms).items()),
         fields=sighting.fields,
         because=because,
     )
-
-
-def _unique_names(names: Iterable[MappedName]) -> tuple[MappedName, ...]:
-    return tuple({name.onnx: name for name in names}.values())
 
 
 def _in_line(cause: Cause) -> tuple[int, int]:
@@ -300,7 +295,7 @@ def _group(causes: list[Cause]) -> list[Cause]:
                 roots[owner] = replace(
                     root,
                     follow_ups=(*root.follow_ups, cause),
-                    names=_unique_names((*root.names, *cause.names)),
+                    names=tuple({name.onnx: name for name in (*root.names, *cause.names)}.values()),
                     terms=tuple({**dict(root.terms), **dict(cause.terms)}.items()),
                 )
     return [*roots, *(cause for cause in causes if cause.error.severity is not Severity.ERROR)]

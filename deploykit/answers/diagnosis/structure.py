@@ -22,7 +22,7 @@ __all__ = ["NOBODY", "answer_by_structure", "end_of_first_step"]
 _NO_ROW = "no row has these words"
 NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
 _LONGEST_NAME = 160
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|0|-?[1-9]\d*")
 _CRASHED = re.compile(
     r"core dumped|\bKilled\b|^\S*sh: (?:(?:line )?\d+: )?(?!warning)\S+: .*(?:ot found|No such|denied|cannot execute)"
 )
@@ -117,7 +117,7 @@ def _by_kind(
         unless = known.unless if known and kind.chain else ()
         if refuted := [text for text in (line.text, *line.before) if any(word in text for word in unless)]:
             if other := speaker(refuted, [tool for tool in catalog.tools if tool.foreign]):
-                return _beside(line, other)
+                return _beside(line, other, catalog)
             continue
         if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
             tool = tools.get(event.tool) or Tool("line", "the program")
@@ -129,7 +129,7 @@ def _by_kind(
             said = " ".join(kind.cause.format_map(words).split())
             way_out = kind.workaround.format_map(words)
             if tool.foreign and not mild and not named:
-                return _beside(line, tool, said, way_out, kind.source)
+                return _beside(line, tool, catalog, said, way_out, kind.source)
             row = known or KnownError(
                 id=f"{tool.id}/{kind.id}",
                 cause=said,
@@ -152,9 +152,13 @@ def _kinds(text: str, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKin
         matches = [match for pattern in kind.patterns if (match := compiled(pattern).search(text))]
         if matches:  # prefer the first match with a name
             match = next((match for match in matches if match.groupdict().get("name")), matches[0])
-            given = ((key, value.strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict("").items())
             name = kind.unnamed or text[match.start() :].strip()[:_LONGEST_NAME]
-            yield kind, {"name": name, **{key: value for key, value in given if value}}
+            given = {
+                key: said[:_LONGEST_NAME]
+                for key, value in match.groupdict("").items()
+                if (said := value.strip(" .,:;"))
+            }
+            yield kind, {"name": name, **given}
 
 
 def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
@@ -164,7 +168,7 @@ def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
     """
     spelling = names.get("code", "")
     if _NUMBER.fullmatch(spelling):
-        number = int(spelling, 16 if "x" in spelling else 10)
+        number = int(spelling, 0)
         # A driver gives the system's numbers with or without a sign.
         meaning = catalog.code(number) or catalog.code(-number)
     else:
@@ -181,16 +185,15 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
     # A run that goes on after a doubt, or long after a failure, was not stopped by it.
     crash = next((line.line for line, _ in pairs if _DIED.match(line.text)), 0)
     first = next((line.line for line, _ in pairs if line.trouble == "failure" and crash - line.line < 50), 0)
-    asked = [pair for pair in pairs if pair[0].line >= first]
-    ordered = sorted(asked, key=lambda pair: pair[0].trouble != "failure")
+    ordered = sorted((pair for pair in pairs if pair[0].line >= first), key=lambda pair: pair[0].trouble != "failure")
     for line, event in ordered:
         if event.tool in tools:
-            return _beside(line, tools[event.tool])
+            return _beside(line, tools[event.tool], catalog)
     for line, _ in ordered[:10] if nobody else ():  # the tool shows above the first lines, or nowhere
         tool = _unknown_package(line, catalog)
         above = (speaker((text,), [*tools.values()]) for text in reversed(line.before))
         if tool or (tool := next(filter(None, above), None) or _named(_NAMES_ITSELF.match(line.text))):
-            return _beside(line, tool)
+            return _beside(line, tool, catalog)
     return None
 
 
@@ -206,10 +209,17 @@ def _named(own: re.Match[str] | None) -> Tool | None:
     return Tool("program", own[1], foreign=True, drives_others=True)
 
 
-def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()) -> Cause:
-    """Return the cause that names a failure of a tool outside the chain, with its way out if its kind is known."""
+def _beside(
+    line: ErrorLine, tool: Tool, catalog: Catalog, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()
+) -> Cause:
+    """Return the cause that names a failure of a tool outside the chain, with its way out if its kind is known.
+
+    If the line names a part of the chain, the answer says so: it is only a symptom then.
+    """
     first = f"its first error is {line.text[:_LONGEST_NAME]!r}" + (f"; {detail}" if detail else "")
     scope = "and nothing here speaks of the NPU" if tool.drives_others else "not of the way of a model onto the NPU"
+    if part := speaker((line.text,), [other for other in catalog.tools if not other.foreign]):
+        scope = "at a part of the way of a model onto the NPU"
     row = KnownError(
         id=f"foreign/{tool.id}",
         cause=f"this is a failure of {tool.name}, {scope}: {first}",
@@ -217,11 +227,12 @@ def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", so
         source=tuple(dict.fromkeys((*tool.source, *source))) or ("the form of its lines",),
         confidence=Confidence.INFERRED,
         symptom=line.text,
+        root="symptom" if part else "cause",
         stage=tool.stage,
     )
     return _cause(line, row, f"by whose code fails; {_NO_ROW}")
 
 
 def _cause(line: ErrorLine, row: KnownError, because: str) -> Cause:
-    hit = Hit(line=line.line, text=line.text)
-    return Cause(error=row, certainty="likely", count=line.count, hits=(hit,), because=because)
+    hits = (Hit(line=line.line, text=line.text),)
+    return Cause(error=row, certainty="likely", count=line.count, hits=hits, because=because)

@@ -39,7 +39,7 @@ DOUBTS = (
 """Parts of lines about a doubt only, in small letters."""
 
 LEVELS = re.compile(
-    rb"^(?:[EF]\d{4,8} \d\d:\d\d"  # glog
+    rb"^(?:[EF](?:\d{4,8})? \d\d:\d\d[:.]"  # glog, ExecuTorch
     rb"|\d\d-\d\d \d\d:\d\d:\d\d\.\d+ +\d+ +\d+ [EF] "  # logcat, threadtime
     rb"|[EF]/[\w.\- ]+[(:]|(?:[#\d. ]{1,14} )?E: [A-Z]"  # logcat, brief; apt
     rb"|(?:[\d:. -]{8,40} )?\[[EF]:[a-z]"  # ONNX Runtime's kind of prefix

@@ -34,9 +34,9 @@ class CodeSeen(Record):
             "code": self.code,
             "hex": hex(self.code),
             "spelling": self.spelling,
-            "area": "" if row is None else row.area,
-            "meaning": None if row is None else row.meaning,
-            "source": [] if row is None else list(row.source),
+            "area": row.area if row else "",
+            "meaning": row.meaning if row else None,
+            "source": list(row.source) if row else [],
         }
 
 
