@@ -124,7 +124,7 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
     foreign tool counts from above only in a stack frame: its name alone may be a command or a file. Foreign code called
     by the chain's own code is attributed to the chain.
     """
-    for tool in tools:
+    for tool in sorted(tools, key=lambda tool: tool.foreign):
         if any(compiled(pattern).search(lines[0]) for pattern in tool.lines):
             return tool
     marks = [(mark, tool) for tool in tools for mark in tool.speaks]

@@ -89,7 +89,11 @@ def diagnose(
     causes = _in_order(_group([*shown, *_by_structure(shown, aside, seen, catalog, known_tools)]), catalog.forms)
     hit_lines = {hit.line: hit.text for sighting in found for hit in sighting.hits.values()}
     told = [*hit_lines.values(), *(line.text for line in seen.error_lines.values())]
-    codes = _codes(told or (() if seen.finishes else seen.tail), catalog)
+    codes = {
+        number: spelling
+        for line in told or (() if seen.finishes else seen.tail)
+        for number, spelling in codes_of(line)  # known or not
+    }
     causes = sorted([*causes, *_in_order(_group(aside), catalog.forms)], key=lambda cause: cause.error.severity.rank)
     failed = {cause.error.root for cause in causes if cause.error.severity is Severity.ERROR} - {"follow-up"}
     explained = hit_lines.keys() - {hit.line for cause in past for hit in cause.hits}
@@ -107,7 +111,10 @@ def diagnose(
     finished = tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line))
     diagnosis = Diagnosis(
         causes=tuple(causes),
-        codes=codes,
+        codes=tuple(
+            CodeSeen(code=number, spelling=spelling, meaning=catalog.code(number))
+            for number, spelling in sorted(islice(codes.items(), _MOST_CODES))
+        ),
         numbers=seen.numbers,
         events=tuple(event for event in events if event.level in ("error", "") and event.line not in explained)[
             :_MOST_UNKNOWN
@@ -161,11 +168,12 @@ def _by_structure(
     elif not failing:  # a run that continued after a doubt was not stopped by it
         lines = [line for line in lines if seen.lines - line.line < _PAST_A_DOUBT]
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
-    if cause is None or (roots and cause.error.severity is not Severity.ERROR):
-        return
-    if _is_past(cause, seen, catalog.forms):
-        return
-    if cause.error.id.startswith(_OF_OTHERS) and _went_on(seen, catalog.forms):
+    if (
+        cause is None
+        or (roots and cause.error.severity is not Severity.ERROR)
+        or _is_past(cause, seen, catalog.forms)
+        or (cause.error.id.startswith(_OF_OTHERS) and _went_on(seen, catalog.forms))
+    ):
         return
     if not roots:
         yield cause
@@ -341,13 +349,4 @@ def _in_order(causes: list[Cause], forms: Iterable[LineForm]) -> list[Cause]:
             cause.first_line,
             -cause.words,
         ),
-    )
-
-
-def _codes(lines: Iterable[str], catalog: Catalog) -> tuple[CodeSeen, ...]:
-    """Return every code in lines of trouble, whether known or not."""
-    found = {number: spelling for line in lines for number, spelling in codes_of(line)}
-    return tuple(
-        CodeSeen(code=number, spelling=spelling, meaning=catalog.code(number))
-        for number, spelling in sorted(islice(found.items(), _MOST_CODES))
     )

@@ -100,8 +100,9 @@ _OF_ANOTHER = re.compile(
 _BEGINS = re.compile(
     rb"\W\n[A-Z]|.?\n"
     rb"(?:\W{0,3}(?:\d{1,4}[-:/.]\d\d|\d+\.\d+ms|[A-Z]{4,}\b|[EWIF]\d{4}|File \"|at |#\d|[\w.]*(?:Error|Exception)\b"
-    rb"|(?:error|warning|fatal|info|note|failed)\b|Traceback|[EWID][ /])|[\[<{*>=|+-]|$)"
+    rb"|(?:error|warning|fatal|info|note|failed)\b|Traceback|[EWID][ /]|\S+:\d+:\d+: )| *[%^]|[\[<{*>=|+-]|$)"
 )
+_OPEN = re.compile(rb"(?:[Ee]rror|ERROR|[Ff]ailed|[Rr]eason): *$")
 _NEVER = re.compile(rb"\xff\xfe\xff\xfe")  # in no text; a literal is sought much faster than an empty lookahead
 _MOST_WRAPPED = 1800
 _SCREENS = (80, 100, 120, 132)
@@ -174,15 +175,18 @@ def blocks(stream: IO[bytes]) -> Iterator[Block]:
 
 
 def _rejoined(pairs: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Lines of a short log that a terminal wrapped, put together again: each too full for the next one's first word."""
+    """Lines of a short log that a terminal wrapped, put together again: each too full for the next one's first word.
+
+    So are the words "error:" at a line's end and the reason in the line below.
+    """
     width = max((len(line) for _, line in pairs), default=0)
     near = [len(line) for _, line in pairs if len(line) * 4 > width * 3]
-    if not 60 < width < 140:
-        return pairs
-    hard = near.count(width) * 2 >= len(near) > (width not in _SCREENS)
+    wide = 60 < width < 140
+    hard = wide and near.count(width) * 2 >= len(near) > (width not in _SCREENS)
     joined, gap = pairs[:1], b"" if hard else b" "
     for (_, last), (number, line) in pairwise(pairs):
         fits = len(last) < width if hard else len(last) + len(line.split(b" ")[0]) < width or b" " not in last
+        fits = (fits or not wide) and not _OPEN.search(last)
         if fits or line[:2] == last[:2] or _BEGINS.match((gap or last[-1:]) + b"\n" + line):
             joined.append((number, line))
         else:

@@ -234,5 +234,6 @@ def _beside(
 
 
 def _cause(line: ErrorLine, row: KnownError, because: str) -> Cause:
-    hits = (Hit(line=line.line, text=line.text),)
-    return Cause(error=row, certainty="likely", count=line.count, hits=hits, because=because)
+    return Cause(
+        error=row, certainty="likely", count=line.count, hits=(Hit(line=line.line, text=line.text),), because=because
+    )
