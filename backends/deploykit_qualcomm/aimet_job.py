@@ -206,7 +206,10 @@ def work(job: child.ChildJob) -> None:
     model = prepared(job)
     names = [value.name for value in model.graph.output]
     child.tell("building the simulation")
+    factors = {name for node in model.graph.node if node.op_type in ("Resize", "Upsample") for name in node.input[1:]}
     sim = simulation(model, job.settings)
+    for quantizer in filter(None, map(sim.qc_quantize_op_dict.get, factors)):
+        quantizer.enabled = False  # no device rounds a factor, and here it would move whole pictures
     if job.settings["lpbq"] and not any(one.quant_info.blockSize for one in sim.qc_quantize_op_dict.values()):
         raise ValueError("no weight takes a whole number of blocks: set a smaller block_size")
     job.stage_done("simulation")

@@ -1,7 +1,7 @@
 """A copy of a model that keeps its structure and none of its weights; it reads no weight and writes nothing.
 
 Stored values become ones of the same type and shape, except where they are structure: small integers that are no
-quantized weights, factors of Resize, bounds of Range, and grids of quantizers.
+quantized weights, and settings of operators: factors, bounds, grids of quantizers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from onnx import AttributeProto, ModelProto, TensorProto, helper
 
 from deploykit.model.nodes import bodies, copy_of
-from deploykit.model.operators import QUANTIZERS, is_standard
+from deploykit.model.operators import QUANTIZERS, is_standard, settings
 from deploykit.model.weights import point_outside
 
 __all__ = ["Emptied", "emptied"]
@@ -22,8 +22,6 @@ __all__ = ["Emptied", "emptied"]
 # Bytes; larger stubs lie outside the model, in one file per element type, as long as the longest of them.
 _INLINE = 1024
 _SMALL = 64
-_STRUCTURE = {("Resize", 1), ("Resize", 2), ("Upsample", 1), ("Range", 0), ("Range", 1), ("Range", 2)}
-_GRIDS = {(kind, place) for kind in QUANTIZERS for place in (1, 2)}
 
 
 class Emptied(Struct, kw_only=True):
@@ -66,12 +64,13 @@ def _forget(message: Any) -> None:
 
 def _empty(made: Emptied, body: Any, tensor: Callable[[str], str], node: Callable[[str], str]) -> None:
     """Empty one graph or function, and the graphs that its nodes run."""
-    uses: dict[str, set[tuple[str, int]]] = {}
+    uses: dict[str, set[tuple[str, bool]]] = {}
     for reader in body.node:
+        known = {1, 2} if reader.op_type in QUANTIZERS else settings(reader)
         for place, name in enumerate(reader.input):
-            uses.setdefault(name, set()).add((reader.op_type, place))
+            uses.setdefault(name, set()).add((reader.op_type, place in known))
 
-    def stub(stored: TensorProto, read: set[tuple[str, int]]) -> None:
+    def stub(stored: TensorProto, read: set[tuple[str, bool]]) -> None:
         _stub(made, stored, read)
         stored.name = tensor(stored.name) if stored.name else ""
 
@@ -82,7 +81,7 @@ def _empty(made: Emptied, body: Any, tensor: Callable[[str], str], node: Callabl
         for attribute in one.attribute:
             for stored in _held(attribute):
                 stub(stored, read)
-            structure = attribute.name == "value_float" and bool(read & _STRUCTURE)
+            structure = attribute.name == "value_float" and any(is_setting for _, is_setting in read)
             if not structure and (one.op_type == "Constant" or not is_standard(one)):
                 _blank(attribute)
         one.name = node(one.name) if one.name else ""
@@ -123,13 +122,16 @@ def _blank(attribute: AttributeProto) -> None:
     attribute.strings[:] = [b""] * len(attribute.strings)
 
 
-def _stub(made: Emptied, stored: TensorProto, read: set[tuple[str, int]]) -> None:
-    """Replace a stored value by ones unless it is structure; ``read`` holds operator and position of each use."""
+def _stub(made: Emptied, stored: TensorProto, read: set[tuple[str, bool]]) -> None:
+    """Replace a stored value by ones unless it is structure.
+
+    ``read`` holds each use: the operator, and whether it takes the value as a setting.
+    """
     kind, name, shape = stored.data_type, stored.name, list(stored.dims)
     count, outside = prod(shape), stored.data_location == TensorProto.EXTERNAL
     small = kind in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL) and count <= _SMALL
-    structure = bool(read) and read <= _STRUCTURE | _GRIDS
-    if (structure or small) and not outside and ("DequantizeLinear", 0) not in read:
+    structure = bool(read) and all(is_setting for _, is_setting in read)
+    if (structure or small) and not outside and ("DequantizeLinear", False) not in read:
         made.kept += 1
         return
     made.replaced += 1

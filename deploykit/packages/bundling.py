@@ -117,7 +117,7 @@ def _contents(made: Emptied, texts: Mapping[str, str], names: BundleNames) -> di
     changed = sum(new != old for old, new in names.given.items())
     told = {
         "model.onnx": f"the graph; {made.replaced} stored values are ones of the same type and shape; {made.kept} "
-        f"are as they were: small integers, factors of Resize, bounds of Range, grids of quantizers; no documentation, "
+        f"are as they were: small integers and settings (factors, bounds, grids of quantizers); no documentation, "
         f"no metadata; {changed} of {len(names.given)} names are numbers",
         "model.encodings": "the encodings as they were, ranges and scales included; names as in the graph",
         "versions.txt": "deploykit --version -v",

@@ -56,7 +56,9 @@ class PartialRuns:
         self.graph = GraphPieces(model, wanted, size=size)
         self._values = dict(values or {})
         self.feeds = feeds
-        self._stored = {name: _stored(tensor, self._values.get(name)) for name, tensor in self.graph.stored.items()}
+        self._stored = {
+            name: quantized_tensor(tensor, self._values.get(name)) for name, tensor in self.graph.stored.items()
+        }
         self._room = memory_budget() // _SHARES
         self._types: dict[str, int] = {}
         self._whole: dict[int, Session] = {}
@@ -161,23 +163,17 @@ class PartialRuns:
             if number in touched:
                 places = self.graph.pieces[number]
                 held = {name for place in places for name in self.graph.holds[place] if name in change}
-                stored = {**self._stored, **{name: _stored(self.graph.stored[name], change[name]) for name in held}}
+                stored = {
+                    **self._stored,
+                    **{name: quantized_tensor(self.graph.stored[name], change[name]) for name in held},
+                }
                 session = self._open(places, self.graph.crossing[number], {**self._values, **change}, stored)
             else:
                 session = self._session_of(number)
             for kept, new in zip(self._kept, found, strict=True):
                 if number in touched or any(name in new for name in session.inputs):
                     made = self._run(session, new, kept)
-                    new.update((name, value) for name, value in made.items() if not _same(value, kept[name]))
+                    for name, value in made.items():
+                        if value.shape != kept[name].shape or value.tobytes() != kept[name].tobytes():
+                            new[name] = value
         return [self._answers({**kept, **new}) for kept, new in zip(self._kept, found, strict=True)]
-
-
-def _same(one: Numbers, two: Numbers) -> bool:
-    return one.shape == two.shape and one.tobytes() == two.tobytes()
-
-
-def _stored(tensor: TensorProto, value: Value | None) -> TensorProto:
-    """A stored tensor on the grid of its encoding; sessions quantize what they read out of files."""
-    if value is None or tensor.data_type != TensorProto.FLOAT:
-        return tensor
-    return quantized_tensor(tensor, value, tensor.name)

@@ -20,6 +20,7 @@ from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8
 from deploykit.errors import InputError
 from deploykit.findings.records import Numbers, Shape
 from deploykit.model.nodes import opset_of, without_values
+from deploykit.model.operators import settings
 from deploykit.model.values import named_tensors
 from deploykit.model.weights import element_type, is_mapped, numpy_type, stored_values
 
@@ -140,7 +141,12 @@ def quantizers_of(model: ModelProto, encodings: EncodingSet) -> tuple[dict[str, 
                 next="correct the entry",
             )
         values[name] = value
-    skipped |= {name: "the main graph has no such tensor" for name in given if name not in values}
+    # A factor that is rounded moves whole pictures, and no device rounds a setting.
+    read_as = {(name, at in settings(node)) for node in model.graph.node for at, name in enumerate(node.input)}
+    for name, is_setting in read_as:
+        if is_setting and (name, False) not in read_as:
+            values.pop(name, None)
+    skipped |= {name: "the main graph computes with no float32 of this name" for name in given if name not in values}
     return values, skipped
 
 
@@ -149,18 +155,15 @@ def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto
 
     Graph inputs are quantized when they are fed, and weights that lie in files when they are read.
     """
-    floats = ((name, one) for name, one in named_tensors(model).items() if one.data_type == TensorProto.FLOAT)
-    stored = {name: tensor for name, tensor in floats if name in values}
+    named = named_tensors(model)
+    stored = {name for name in named if name in values and named[name].data_type == TensorProto.FLOAT}
     copy = without_values(model)
     graph, constants = copy.graph, dict[np.float32, str]()
-    graph.initializer.extend(
-        quantized_tensor(tensor, values[tensor.name], tensor.name) if tensor.name in stored else tensor
-        for tensor in model.graph.initializer
-    )
+    graph.initializer.extend(quantized_tensor(one, values.get(one.name)) for one in model.graph.initializer)
     for node in model.graph.node:
         if node.op_type == "Constant" and node.output[0] in stored:
             name = node.output[0]
-            graph.initializer.append(quantized_tensor(stored[name], values[name], name))
+            graph.initializer.append(quantized_tensor(named[name], values[name]))
             graph.initializer[-1].name = name
             continue
         copied = graph.node.add()
@@ -172,12 +175,14 @@ def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto
     return copy
 
 
-def quantized_tensor(tensor: TensorProto, value: Value, name: str) -> TensorProto:
-    """A stored float tensor on its encoding's grid; a tensor that lies in a file is quantized when it is read.
+def quantized_tensor(tensor: TensorProto, value: Value | None) -> TensorProto:
+    """A stored tensor on its encoding's grid, if it has one; a tensor that lies in a file is quantized when it is read.
 
-    Raises InputError, with the entry's ``name``, where the two do not fit.
+    Raises InputError where the two do not fit.
     """
-    _check_fit(tensor, value, name)
+    if value is None or tensor.data_type != tensor.FLOAT:
+        return tensor
+    _check_fit(tensor, value, tensor.name)
     if is_mapped(tensor):
         return tensor
     return numpy_helper.from_array(fake_quantize(stored_values(tensor), value), tensor.name)
@@ -204,27 +209,20 @@ def _add_quantizer(graph: GraphProto, name: str, value: Value, known: dict[np.fl
         return
     assert isinstance(value, Affine)  # as ``quantizers_of`` lets through
     scale, zero_offset = float(value.scale.reshape(())), float(value.lowest - value.zero_point.reshape(()))
-    # The threshold takes NaN to the lowest step, for NaN is not above it; an offset of zero changes no number.
-    steps = [
-        ("Div", [scale]),
-        *([("Sub", [zero_offset])] if zero_offset else []),
-        ("Add", [0.5]),
-        ("Floor", []),
-        ("ThresholdedRelu", []),
-        ("Min", [float((1 << value.bits) - 1)]),
-        *([("Add", [zero_offset])] if zero_offset else []),
-        ("Mul", [scale]),
-    ]
+    # The threshold takes NaN to the lowest step, for NaN is not above it.
+    steps = [("Div", scale), ("Sub", zero_offset), ("Add", 0.5), ("Floor", None), ("ThresholdedRelu", None)]
+    steps += [("Min", float((1 << value.bits) - 1)), ("Add", zero_offset), ("Mul", scale)]
+    steps = [step for step in steps if step[1] != 0]  # an offset of zero changes no number
     before = name + RAW
-    for place, (op, constants) in enumerate(steps, start=1):
-        made = name if place == len(steps) else f"{name}::{place}"
-        threshold = _THRESHOLD if op == "ThresholdedRelu" else ()
-        for constant in constants:
+    for place, (op, constant) in enumerate(steps, start=1):
+        made, read = name if place == len(steps) else f"{name}::{place}", [before]
+        if constant is not None:
             number = np.float32(constant)
             if number not in known:
                 known[number] = f"::float32({number!s})::{number.tobytes().hex()}"
                 graph.initializer.append(numpy_helper.from_array(np.asarray(number), known[number]))
-        read = (before, *(known[np.float32(one)] for one in constants))
+            read.append(known[number])
+        threshold = _THRESHOLD if op == "ThresholdedRelu" else ()
         graph.node.add(op_type=op, input=read, output=(made,), attribute=threshold)
         before = made
 
