@@ -439,8 +439,12 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
     shared = [(pattern + rng.normal(size=(1, 40)) * 0.5).astype(np.float32) for _ in range(6)]
     yield "samples with a common pattern, 30 dB", single, shared, [_noise(30)(sample) for sample in shared], {}
     yield "samples with a common pattern, exchanged", single, shared, [shared[-1], *shared[:-1]], {}
-    alike = [(pattern + 1e-4 * index).astype(np.float32) for index in range(6)]
-    yield "samples that hardly differ", single, alike, [_noise(30)(alike[0])] * 6, {}
+    for step in (1e-4, 1e-2):
+        alike = [(pattern + step * index).astype(np.float32) for index in range(6)]
+        yield f"samples that differ by {step}", single, alike, [_noise(30)(alike[0])] * 6, {}
+    for name, *kept in (("of which some are lost", 90, 93), ("all gone", 90, 100), ("that are all one", 100, 100)):
+        a, b = ([*np.where(np.arange(800) % 100 < n, 0, np.arange(800) % 3).reshape(8, 100)] for n in kept)
+        yield f"rare labels, {name}", _one("ArgMax", (100, 4), axis=-1, keepdims=0), a, b, {}
     samples = [rng.normal(size=(1, 2, 16)).astype(np.float32) * size for size in (1, 1, 1, 1, 1, 1, 1, 0.01)]
     rows = _one("Relu", (1, 2, 16))
     yield "one broken sample", rows, samples, [*samples[:2], _noise(5)(samples[2]), *samples[3:]], {}
@@ -477,6 +481,8 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
         yield f"texts, {name}", _one("Softmax", (1, 8, 30), axis=-1), _texts(lines), _texts(read), {}
         steps, changed = ([one.transpose(1, 0, 2) for one in _texts(side)] for side in (lines, read))
         yield f"texts by step, {name}", _one("Softmax", (8, 1, 30), axis=-1), steps, changed, {}
+    heard, late = ([[0] * n + [sound] * 5 + [0] * (3 - n) for sound in range(1, 25)] for n in (2, 3))
+    yield "sounds, which last, a step late", _one("Softmax", (1, 8, 30), axis=-1), _texts(heard), _texts(late), {}
     # The sample that is decided otherwise is counted once: it is no broken sample besides.
     classes = _one("Softmax", (1, 12), axis=-1)
     for items, flipped in ((8, 1), (16, 2), (40, 4), (16, 4), (40, 5), (100, 6), (100, 1)):
@@ -505,8 +511,7 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
     lost[..., ::10, ::25] = 0.1
     yield "rare decisions of which a quarter is lost", sounds, [*notes], [*lost], {}
     yield "rare decisions, kept", sounds, [*notes], [*notes], {}
-    doubled = [*np.maximum(notes, np.roll(notes, 1, 2))]
-    yield "rare decisions, and as many more beside them", sounds, [*notes], doubled, {}
+    yield "rare decisions, and as many more beside", sounds, [*notes], [*np.maximum(notes, np.roll(notes, 1, 2))], {}
     yield "rare decisions, and all others too", sounds, [*notes], [*np.maximum(notes, 0.8)], {}
     yield "decisions that are mostly yes", sounds, [*(1 - notes)], [*(1 - notes)], {}
     # Where nothing sounds in any sample, there is nothing to lose; what is invented is damage.

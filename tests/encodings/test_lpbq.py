@@ -123,5 +123,4 @@ def test_external_data_is_streamed_and_memory_stays_small(tmp_path: Path) -> Non
     (file,) = load_model(tmp_path / "out.onnx").external
     assert all(claim.offset % 4096 == 0 for claim in file.claims), "maps begin where a page does"
     (tmp_path / "sub").mkdir()
-    inside = convert(tmp_path / "sub", block_model(shape=(2048, 1024)), refined=True)
-    assert inside.loss == report.weights[0].loss
+    assert convert(tmp_path / "sub", block_model(shape=(2048, 1024)), refined=True).loss == report.weights[0].loss

@@ -104,8 +104,7 @@ def test_the_grids_tell_the_size() -> None:
 
 
 def test_without_them_it_is_an_error_that_names_the_input_and_the_ways_out() -> None:
-    made = chosen(result=False, mixed="refuse")
-    assert made.explored.winner is None
+    assert chosen(result=False, mixed="refuse").explored.winner is None
     followed = chosen(result=False, mixed="refuse", inputs=("sizes=640,480",))
     assert followed.explored.winner is not None and not list(CHOICE_RULES["DK207"].run(followed))
     assert [_reach(followed, name) for name in ("cast", "pixels")] == pytest.approx([640] * 2, rel=1e-3)

@@ -178,8 +178,7 @@ def test_outputs_whose_size_the_values_decide_are_told(tmp_path: Path) -> None:
         asked: Any = {"target": "sm8650", "calibration": tmp_path / "rows.npz", "precision": "w8a8"}
         deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / "o", **asked)
     np.savez(tmp_path / "rows.npz", x=np.concatenate([rows[:3], np.eye(40, dtype=np.float32)[:13, None]]))
-    done = deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / "o", **asked)
-    told = done.record["numbers"]
+    told = deploykit.quantize(tmp_path / "m.onnx", out=tmp_path / "o", **asked).record["numbers"]
     assert (told["sqnr_db"], told["samples"]) == (None, {"count": 3, "held_out": True})
 
 

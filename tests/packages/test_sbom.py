@@ -20,8 +20,7 @@ def test_a_package_with_a_bill_of_materials(tmp_path: Path) -> None:
     texts = []
     for name in ("one", "two"):
         asked: Any = {"target": "sm8650", "sdk": "2.33", "encodings": CNN / "w8a8.v0.6.1.encodings", "compile": False}
-        made = deploykit.package(CNN / "model.onnx", out=tmp_path / name, sbom=True, **asked)
-        assert made.package is not None
+        assert deploykit.package(CNN / "model.onnx", out=tmp_path / name, sbom=True, **asked).package is not None
         texts.append((tmp_path / name / "sbom.cdx.json").read_text("utf-8"))
     assert texts[0] == texts[1]
     document = json.loads(texts[0])

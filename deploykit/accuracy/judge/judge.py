@@ -47,11 +47,11 @@ _DECIDES = "the task's own measure decides"
 _UNVARIED = "not judged: no signal, the reference hardly varies"
 # How far a sum of shares may be from 1: each share is rounded to 8 bits.
 _NEARLY = 0.02
-# A share of the largest value: four steps of a grid of 8 bits that reaches from zero to it.
+# A share of what the values are: four steps of a grid of 8 bits that reaches from zero to it.
 _ALIKE = 1 / 64
 # Tasks judged in decibels of single samples. Elsewhere, and for scores, the task's own measure decides, and the
 # decibels of a sample show only that it is not broken.
-_SIGNALS = (Task.SIGNAL, Task.REGRESSION, Task.IMAGE, Task.CLASSES)
+_SIGNALS = (Task.SIGNAL, Task.REGRESSION, Task.IMAGE)
 
 
 class Judge:
@@ -232,13 +232,20 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     """The numbers of one piece: its task's own measure, decibels, and the measures that look for damage."""
     number = partial(context.number, piece.output, piece.kind, part=str(piece))
     if piece.kind is OutputKind.LABELS:
-        yield from _of_task(number, piece, pairs)
+        same, total, what = measures.decisions_kept(pairs, "labels")
+        measure = Measure.AGREEMENT if what == "labels" else Measure.IOU  # rare ones are areas
+        # Labels that are all one, and stay it, show nothing.
+        shows = total == 1 or same < total or any((one != pairs[0][0].flat[0]).any() for one, _ in pairs)
+        words, note = f"{same} of {total} {what} equal", "" if shows else _UNVARIED
+        yield number(measure, same / total, items=total, words=words, note=note)
         return
     if piece.kind in (OutputKind.SCORES, OutputKind.LOGITS) and all(_are_shares(one) for one, _ in pairs):
         # However they were made: by a Softmax, an average of several, or a division by their sum.
         axis = pairs[0][0].ndim - 1 if piece.class_axis is None else piece.class_axis
         task = Task.CLASSES if piece.task is Task.DECISIONS or piece.kind is OutputKind.LOGITS else piece.task
         piece = replace(piece, kind=OutputKind.SCORES, class_axis=axis, task=task)
+    if piece.task is Task.TEXT and not measures.are_letters(measures.answers(pairs, piece.class_axis)):
+        piece = replace(piece, task=Task.CLASSES)
     db, tolerance = measures.overall_db(pairs), PROBABILITY_TOLERANCE * (piece.kind is OutputKind.SCORES)
     values, error = np.concatenate([one.ravel() for one, _ in pairs]), max(starmap(measures.max_error, pairs))
     # Scores that all say no to every sample, as a wake word that nobody speaks, show nothing of a yes.
@@ -278,9 +285,10 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
         note = _DECIDES if told and len(texts) > 1 else note
         lost = number(Measure.SLICE, worst[0], where=worst[1], note=note)
         # Values that hardly differ between samples, such as scores of much the same sounds, cannot show a loss.
-        amounts = any(n.limit.measure is Measure.ERROR for n in measured)
-        alike = amounts and np.std(values, dtype=np.float64) < _ALIKE * np.abs(values).max()
-        yield replace(lost, note=f"{_UNVARIED}, and the values differ") if alike and lost.passes is False else lost
+        share, place = 10 ** ((worst[0] - db) / 20), worst[1]
+        alike = lost.passes is False and share < _ALIKE and not place.startswith("slice")
+        why = f"{_UNVARIED} {place} (by {share:.1%}: samples that differ more would show it), and the values differ"
+        yield replace(lost, note=why) if alike else lost
 
 
 def _are_shares(values: Numbers) -> bool:
@@ -304,8 +312,6 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
 
     axis = piece.class_axis
     both = (measures.answers(pairs, axis, forgives=forgives) for forgives in (True, False))
-    if piece.kind is OutputKind.LABELS:
-        yield counted(Measure.AGREEMENT, "labels", *measures.agreement(pairs))
     match piece.task:
         case Task.CLASSES | Task.TOKENS if axis is not None and all(one.shape[axis] > 1 for one, _ in pairs):
             what = "words" if piece.task is Task.TOKENS else "classes"
@@ -329,7 +335,7 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
                 words = f"mean overlap of areas {overlap:.1%}{beside(overlap, strict)}"
                 yield number(Measure.IOU, overlap, words=words, plainly=strict)
         case Task.DECISIONS:
-            (same, total, what), plain = map(measures.decisions_kept, both)
+            (same, total, what), plain = (measures.decisions_kept(made, "decisions") for made in both)
             strict = plain[0] / max(plain[1], 1)
             yield replace(counted(Measure.AGREEMENT, what, same, total, beside(same / total, strict)), plainly=strict)
         case Task.EMBEDDING:

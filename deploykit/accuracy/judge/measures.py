@@ -78,8 +78,7 @@ def _l2_distance(baseline: Numbers, candidate: Numbers) -> float:
 
 def max_error(baseline: Numbers, candidate: Numbers) -> float:
     """The largest absolute difference of two tensors of the same shape; 0 for empty ones."""
-    difference = np.abs(_flat(baseline) - _flat(candidate))
-    return float(difference.max()) if difference.size else 0.0
+    return float(np.abs(_flat(baseline) - _flat(candidate)).max(initial=0.0))
 
 
 def psnr_db(baseline: Numbers, candidate: Numbers) -> float:
@@ -321,6 +320,7 @@ def _along(pairs: Sequence[tuple[Doubles, Doubles]], axis: int) -> Slices:
 _CLEAR = 0.1  # a class leads where it leads by this share of the spread; closer races may end either way
 _LEADING = 10  # the spread is that of so many leading classes: hundreds that never lead would make any lead a near tie
 _NEAR = 0.05  # and a probability decides nothing within so much of a half
+_LONGEST_LETTER = 3  # steps on average
 _RARE, _LEAST_RARE = 0.1, 20  # positive decisions are counted alone where they are rare, and enough to count
 
 
@@ -372,17 +372,31 @@ def among_five(pairs: Sequence[Pair], axis: int) -> tuple[int, int]:
     return same, total
 
 
-def decisions_kept(pairs: Sequence[Pair]) -> tuple[int, int, str]:
-    """How many yes/no answers are equal, of how many, and of what.
+def decisions_kept(pairs: Sequence[Pair], what: str) -> tuple[int, int, str]:
+    """How many answers are equal, of how many, and of what.
 
-    Where few are yes, such as notes of a melody among all that could sound, only answers that are yes on either side
-    count: the silent rest would hide what is lost.
+    Where nearly all are one, such as the silence among all notes that could sound, only those count that are another
+    on either side: the rest would hide what is lost.
     """
-    left, right = _all_of(pairs)
-    either = int((left + right > 0).sum())
-    if either >= _LEAST_RARE and left.sum() < _RARE * left.size:
-        return int((left * right).sum()), either, "positive decisions"
-    return *agreement(pairs), "decisions"
+    left, right = map(np.rint, _all_of(pairs))
+    usual = _usual(left, right)
+    counts = (left != usual) | (right != usual)
+    return int((left == right)[counts].sum()), int(counts.sum()), what if counts.all() else f"rarer {what}"
+
+
+def _usual(left: Doubles, right: Doubles) -> float:
+    """The label of nearly everything, where enough lies elsewhere on either side; NaN for none."""
+    labels, counts = np.unique(left, return_counts=True)
+    most = float(labels[counts.argmax()])
+    elsewhere = ((left != most) | (right != most)).sum() >= _LEAST_RARE
+    return most if elsewhere and counts.max() > (1 - _RARE) * left.size else math.nan
+
+
+def are_letters(pairs: Sequence[Pair]) -> bool:
+    """True where steps of the left side are letters: CTC's last a step or two, a sound as long as it is heard."""
+    steps = np.concatenate([one.ravel() for one, _ in pairs])
+    letters = steps != np.bincount(steps).argmax()  # which is the blank
+    return bool(letters.sum() <= _LONGEST_LETTER * (letters & (steps != np.roll(steps, 1))).sum())
 
 
 def texts_read(pairs: Sequence[Pair]) -> tuple[int, int, float]:
@@ -419,10 +433,8 @@ def mean_overlap(pairs: Sequence[Pair], background: float | None) -> float:
     A label of nearly everything is the background as well, where enough lies elsewhere: it would hide what is lost.
     """
     left, right = _all_of(pairs)
-    labels, counts = np.unique(left, return_counts=True)
-    most = labels[counts.argmax()]
-    if ((left != most) | (right != most)).sum() >= _LEAST_RARE and counts.max() > (1 - _RARE) * left.size:
-        background = most
+    usual = _usual(left, right)
+    background = background if math.isnan(usual) else usual
     areas = [(left == label, right == label) for label in np.union1d(left, right) if label != background]
     return float(np.mean([(a & b).sum() / (a | b).sum() for a, b in areas])) if areas else math.nan
 

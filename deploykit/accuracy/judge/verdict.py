@@ -82,7 +82,10 @@ class Measure(StrEnum):
 
 
 class Limit(Record):
-    """One row of ``limits.toml``. ``unit`` is "" for a ratio; ``floor`` None where no loss is too large by itself."""
+    """One row of ``limits.toml``. ``unit`` is "" for a ratio; ``floor`` None where no loss is too large by itself.
+
+    ``words`` say a miss where no task has words for it; ``asked_as`` is the field of ``Thresholds`` that replaces it.
+    """
 
     measure: Measure
     value: float
@@ -91,6 +94,8 @@ class Limit(Record):
     reason: str
     source: str
     unit: str = ""
+    words: str = ""
+    asked_as: str = ""
     floor: float | None = None
 
     def holds(self, value: float) -> bool:
@@ -138,16 +143,6 @@ class Thresholds(Record):
     min_agreement: float | None = None
     min_psnr: float | None = None
     max_error: float | None = None
-
-
-# The threshold that replaces the limit of a measure.
-_ASKED_OF = {
-    Measure.SQNR: "min_sqnr",
-    Measure.BOX_ERROR: "max_box_error",
-    Measure.COSINE: "min_cosine",
-    Measure.AGREEMENT: "min_agreement",
-    Measure.TOP_1: "min_agreement",
-}
 
 
 class JudgedNumber(Published):
@@ -245,7 +240,7 @@ class JudgedNumber(Published):
     @property
     def loss(self) -> str:
         """What is lost in the words of the task, then the number: what people act on comes first."""
-        words = self.words or _PLAIN_WORDS.get(self.limit.measure, "").format(value=self.value)
+        words = self.words or self.limit.words.format(value=self.value)
         return f"{words} ({self.subject}: {self.beside_limit})" if words else f"{self.subject}: {self.beside_limit}"
 
     @property
@@ -258,17 +253,6 @@ class JudgedNumber(Published):
 
     def __str__(self) -> str:
         return f"{self.beside_limit} ({self.words})" if self.words else self.beside_limit
-
-
-# What a miss means where the measure has no words of a task.
-_PLAIN_WORDS = {
-    Measure.BOX_ERROR: "boxes lie {value:.3g} pixels off",
-    Measure.SCORE_ERROR: "scores are {value:.2g} off",
-    Measure.GAIN: "all values are {value:.0%} too large or too small",
-    Measure.SLICE: "a part of the output is lost",
-    Measure.SAMPLE: "one sample is lost",
-    Measure.ROWS: "the output has other rows",
-}
 
 
 class Context(Record, kw_only=False):
@@ -299,7 +283,7 @@ class Context(Record, kw_only=False):
         same = () if not self.same_graph else ("same",) if self.bits else ("same/float", "same")
         table, names = limits().limit, [f"{measure}/{key}" for key in (*keys, *same)]
         row = table[next((name for name in names if name in table), measure)]
-        asked = getattr(self.thresholds, _ASKED_OF.get(measure, ""), None)
+        asked = getattr(self.thresholds, row.asked_as, None)
         if asked is not None:
             return replace(row, value=asked, reason=ASKED)
         scale = side / _REFERENCE_SIDE if measure is Measure.BOX_ERROR else 1.0

