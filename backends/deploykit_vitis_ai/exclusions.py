@@ -176,19 +176,9 @@ def _downstream(facts: GraphFacts, tensors: Iterable[str]) -> set[int]:
 
 # Operators that put no quantizer on a float input; Identity is removed altogether.
 PASSIVE = frozenset(
-    {
-        "Clip",
-        "Gather",
-        "HardSigmoid",
-        "Identity",
-        "MaxPool",
-        "Relu",
-        "Reshape",
-        "Resize",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    }
+    """
+    Clip Gather HardSigmoid Identity MaxPool Relu Reshape Resize Squeeze Transpose Unsqueeze
+    """.split()  # noqa: SIM905 - names are easier to read without quotes
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
@@ -21,13 +20,13 @@ from deploykit.findings.records import Json
 
 __all__: list[str] = []
 
-READING: Mapping[str, tuple[str, ...]] = {
-    "check": ("plan", "sdk", "encodings", "precision", "calibration", "backend", "target"),
-    "compat": ("sdk", "target"),
-    "targets": (),
-    "diagnose": ("model",),
-    "explain": ("sdk", "target"),
-    "verify": (),
+READING = {
+    "check": "--plan --sdk --encodings --precision --calibration --backend --target",
+    "compat": "--sdk --target",
+    "targets": "",
+    "diagnose": "--model",
+    "explain": "--sdk --target",
+    "verify": "",
 }
 """The commands that are served, each with the options that a client may give."""
 
@@ -35,7 +34,7 @@ READING: Mapping[str, tuple[str, ...]] = {
 def _params(name: str) -> list[click.Parameter]:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
-    wanted = {f"--{option}" for option in READING[name]}
+    wanted = {*READING[name].split()}
     every = command.get_params(click.Context(command, **command.context_settings))
     return [param for param in every if isinstance(param, click.Argument) or wanted & {*param.opts}]
 

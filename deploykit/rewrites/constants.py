@@ -20,7 +20,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings.records import Interval, Numbers
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
-from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
+from deploykit.model.operators import FLOATS, ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.model.ranges import ANYTHING, clip_bounds, graph_bounds, lazy_bounds
 from deploykit.rewrites.contract import (
     Match,
@@ -39,7 +39,8 @@ from deploykit.rewrites.contract import (
 
 __all__: list[str] = []
 
-_MASK_PASSES = {"Add", "Where", "Identity", *ops(Trait.REARRANGES)}
+_MASK_PASSES = {"Add", "Where", "Identity", "Cast", *ops(Trait.REARRANGES)}
+_REAL = ("", *FLOATS)  # or of a type that is not known
 # Values below this are masked: no attention score is that low.
 _MASKED = -1e3
 # exp of less than minus this is zero in float32.
@@ -148,7 +149,10 @@ def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flo
         if axis not in (-1, rank - 1):
             raise NoMatchError(f"the Softmax works along axis {axis}, not the last", node=label(node))
         return True
-    if node.op_type not in _MASK_PASSES or (node.op_type == "Where" and node.input[0] == name):
+    # What is not masked is a zero there, and zero times anything; a part of a whole would be a weight.
+    scales = node.op_type == "Mul" and name == start and all(_is_whole(graph, one) for one in node.input)
+    moves = node.op_type in _MASK_PASSES and graph.dtype(node.output[0]) in _REAL
+    if not (scales or moves) or (node.op_type == "Where" and node.input[0] == name):
         problem = f"it reaches {node.op_type}: only Add, Where, Softmax and what moves values may read a mask"
         raise NoMatchError(problem, node=label(node))
     if node.op_type == "Add" and name == start:
@@ -157,6 +161,14 @@ def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flo
         if (rows < _MASKED).all(axis=1).any():
             raise NoMatchError("a row is masked wholly: its result depends on the mask's magnitude", node=label(node))
     return False
+
+
+def _is_whole(graph: GraphCopy, name: str) -> bool:
+    """True for whole numbers, such as one less a mask of integers that was cast."""
+    node, value = graph.maker(name), graph.array(name)
+    if value is not None or graph.dtype(name) not in _REAL:
+        return value is None or not (value % 1).any()
+    return node is not None and node.op_type in ("Sub", *_MASK_PASSES) and all(_is_whole(graph, n) for n in node.input)
 
 
 def _bound_mask(graph: GraphCopy, name: str, flow: _Flow, bounds: Mapping[str, Interval]) -> str:
@@ -179,7 +191,7 @@ mask_constant = _shrinking(
     name="mask-constant",
     summary="Bounds attention masks of -inf and the like so that Softmax still gives exact zeros.",
     none="no stored value below -1e3 is a Softmax mask",
-    reader=lambda node: node.op_type in ("Add", "Where", "Identity"),
+    reader=lambda node: node.op_type in ("Add", "Where", "Identity", "Mul"),
     wanted=lambda value: bool(value.min() < _MASKED and value.max() < -_MASKED),
     ends=_ends_mask,
     shrink=_bound_mask,
