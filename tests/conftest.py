@@ -24,13 +24,17 @@ from sample_models.min_max import min_max_encodings
 gc.disable()  # what is imported and collected lives to the end: nobody need look through it again and again
 recorded.unpack()
 AIMET = Path(__file__).parent / "data" / "aimet"
+DEAR = {*Path(__file__).with_name("second_tier.txt").read_text("utf-8").split("\n")}
 EXAMPLES = int(os.environ.get("DEPLOYKIT_EXAMPLES", "15"))
 """Of each property, the same in every run; the laboratory looks for new ones with ``DEPLOYKIT_EXAMPLES=1000``."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before what is heavy is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Properties are tried on few examples, whatever they ask for themselves: all of them run while a person waits."""
     for item in items:
+        if item.nodeid.partition("[")[0] in DEAR:
+            item.add_marker(pytest.mark.heavy)
         test = getattr(item, "obj", None)
         if isinstance(test, types.FunctionType) and hasattr(test, "_hypothesis_internal_use_settings"):
             own = test._hypothesis_internal_use_settings or hypothesis.settings()

@@ -89,7 +89,7 @@ def test_a_check_takes_two_gigabytes_at_most_and_programs_inside_their_own(monke
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("1024", 1024), ("3G", 3 << 30), ("1.5 GiB", 3 << 29), ("512m", 512 << 20), ("2KB", 2048)]
+    ("text", "size"), [("1024", 1024), ("4T", 4 << 40), ("1.5 GiB", 3 << 29), ("512m", 512 << 20), ("2KB", 2048)]
 )
 def test_sizes_are_read(text: str, size: int) -> None:
     assert read_size(text) == size

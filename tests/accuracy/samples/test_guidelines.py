@@ -93,11 +93,12 @@ def test_what_a_survey_tells_of_arrays(tmp_path: Path) -> None:
     check_file(Path(__file__).with_name("surveys.told"), told)
 
 
-def test_frames_of_images_are_noticed_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gap", "said"), [(20, {"DK625"}), (4, set())])
+def test_frames_of_images_are_noticed_by_name(gap: int, said: set[str], tmp_path: Path) -> None:
     (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")
-    for number in range(120):
+    for number in [number for number in range(160) if number % gap][:120]:
         (tmp_path / f"frame_{number:05}.png").write_bytes(plain(4, 4 + number))
-    assert codes(tmp_path) == {"DK625"}
+    assert codes(tmp_path) == said
 
 
 def test_copies_constants_and_nan_are_named(tmp_path: Path) -> None:
