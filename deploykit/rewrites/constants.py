@@ -40,12 +40,12 @@ from deploykit.rewrites.contract import (
 __all__: list[str] = []
 
 _MASK_PASSES = {"Add", "Where", "Identity", "Cast", *ops(Trait.REARRANGES)}
-_REAL = ("", *FLOATS)  # or of a type that is not known
+_REAL = FLOATS | {""}  # or of a type that is not known
 # Values below this are masked: no attention score is that low.
 _MASKED = -1e3
 # exp of less than minus this is zero in float32.
 _ZERO_AFTER = 104.0
-# Assumed spread of scores, and assumed size of a summand, whose range is not known.
+# Assumed spread of scores, and assumed size of a summand, whose range is not known or proves nothing.
 _UNKNOWN_SPREAD = 100.0
 _UNKNOWN_MARGIN = 18.0
 # Stored values beyond this are examined: no ordinary weight or anchor is that large.
@@ -177,7 +177,7 @@ def _bound_mask(graph: GraphCopy, name: str, flow: _Flow, bounds: Mapping[str, I
     spread = 0.0
     for summand in flow.summands:
         low, high = bounds.get(summand, ANYTHING)
-        spread += high - low if math.isfinite(high - low) else _UNKNOWN_SPREAD
+        spread += high - low if high - low < -_MASKED else _UNKNOWN_SPREAD
     beside = (bounds.get(other, ANYTHING)[0] for other in flow.beside)
     shown = value[value >= _MASKED]
     lowest = float(shown.min()) if shown.size else 0.0
@@ -191,7 +191,7 @@ mask_constant = _shrinking(
     name="mask-constant",
     summary="Bounds attention masks of -inf and the like so that Softmax still gives exact zeros.",
     none="no stored value below -1e3 is a Softmax mask",
-    reader=lambda node: node.op_type in ("Add", "Where", "Identity", "Mul"),
+    reader=lambda node: node.op_type in ("Add", "Where", "Identity", "Mul", "Gather"),
     wanted=lambda value: bool(value.min() < _MASKED and value.max() < -_MASKED),
     ends=_ends_mask,
     shrink=_bound_mask,

@@ -139,7 +139,7 @@ FLOAT16_RULES = Registry[Float16Plan]("float16-plan")
     "beyond-float16",
     "error",
     ("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
-    cure="log-of-scaled",
+    cure=("log-of-scaled", "mask-constant"),
 )
 def check_range(plan: Float16Plan) -> Finds:
     """A tensor planned as float16 whose values exceed 65504.
