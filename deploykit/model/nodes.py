@@ -133,12 +133,10 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
 
 
 # Operators whose versions 13 to 21 differ in element types or in optional extras whose default is the old meaning.
-_ONLY_MORE_TYPES = frozenset(
-    """
-    AveragePool Cast CastLike Constant ConstantOfShape DequantizeLinear Equal Flatten Identity If IsInf IsNaN Loop Pad
-    QuantizeLinear Relu Reshape Resize Scan Shape Size Split Squeeze Transpose Unsqueeze
-    """.split()  # noqa: SIM905 - names are easier to read without quotes
-)
+_ONLY_MORE_TYPES = ops(Trait.CONTROL_FLOW, Trait.RESHAPES) | {
+    *("AveragePool", "Cast", "CastLike", "Constant", "ConstantOfShape", "DequantizeLinear", "Equal", "IsInf", "IsNaN"),
+    *("Pad", "QuantizeLinear", "Relu", "Resize", "Shape", "Size", "Split", "Transpose"),
+}
 
 _LEAST_IR = {19: 9, 20: 9, 21: 10}
 

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings.records import Names, Record, field, replace
-from deploykit.model.operators import Trait, has, is_standard
+from deploykit.model.operators import Trait, has, is_standard, ops
 from deploykit.model.ranges import clip_bounds
 from deploykit.rewrites.constants import LEAST_LOG_RANGE
 from deploykit.rewrites.contract import ModelLook, Transform, regrid, shares_grid
@@ -33,14 +33,12 @@ __all__ = [
 ]
 
 # Kernels that take one width; BatchNormalization is refused with two.
-_ONE_WIDTH = frozenset(
-    """
-    Abs Add AveragePool BatchNormalization Concat Cos Div Elu Erf Exp Expand Flatten Gather Gelu GlobalAveragePool
-    HardSigmoid HardSwish InstanceNormalization LayerNormalization LeakyRelu Log LogSoftmax Max Mean Min Mul Neg Pow
-    ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Sigmoid Sin Slice Softmax Split Sqrt Squeeze Sub Sum Tanh Tile
-    Transpose Unsqueeze Where
-    """.split()  # noqa: SIM905 - names are easier to read without quotes
-)
+_ONE_WIDTH = ops(Trait.AVERAGES, Trait.COMBINES, Trait.JOINS) | {
+    *("Abs", "AveragePool", "BatchNormalization", "Cos", "Elu", "Erf", "Exp", "Expand", "Flatten", "Gather", "Gelu"),
+    *("HardSigmoid", "HardSwish", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax"),
+    *("Neg", "ReduceMax", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Sin", "Slice", "Softmax", "Split"),
+    *("Sqrt", "Squeeze", "Tanh", "Tile", "Transpose", "Unsqueeze"),
+}
 _KEEPS_WEIGHTS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization"})
 # The zero point of an unsigned 16-bit grid with 0 in its middle.
 _MIDDLE = 1 << 15

@@ -5,17 +5,19 @@ Nothing is started here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import Answerer, Claim, Confidence, Severity
 from deploykit.findings.rules import Finds, Found, Registry
+from deploykit.model.facts import NodeFact
 from deploykit.model.nodes import label, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.patterns import find_blocks
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import forms_of
+from deploykit_qualcomm.rules.views import at_node
 
 if TYPE_CHECKING:
     from deploykit_ort_qnn.prepare import ProviderDraft
@@ -44,6 +46,11 @@ _COMPARES_SINCE, _CLIPS_SINCE = 16, 11
 
 RULES: Registry[ProviderDraft] = Registry("ort-qnn plan")
 _rule = partial(RULES.rule, sources=[_LAB])
+
+
+def _floats(draft: ProviderDraft, kind: str) -> list[NodeFact]:
+    """The nodes of one operator, in a model without encodings; those of any other run in what their encodings say."""
+    return [node for node in draft.situation.facts.nodes if draft.source == "float" and node.op_type == kind]
 
 
 @_rule("ORT001", "no-soc-model", "error")
@@ -228,9 +235,8 @@ def check_erf(draft: ProviderDraft) -> Finds:
 
     Fix: Write it with another operator.
     """
-    for node in draft.situation.facts.nodes if draft.source == "float" else ():
-        if node.op_type == "Erf":
-            yield Found("node", node.label, f"Erf {node.label} is not part of a GELU, and the provider has no Erf")
+    for node in _floats(draft, "Erf"):
+        yield at_node(node, "it is not part of a GELU, and the provider has no Erf")
 
 
 @RULES.rule(
@@ -248,14 +254,12 @@ def check_hard_sigmoid_gate(draft: ProviderDraft) -> Finds:
 
     Fix: Swap the two operands.
     """
-    facts = draft.situation.facts
-    for node in facts.nodes if draft.source == "float" else ():
-        gate = facts.producer_of(node.inputs[1], "HardSigmoid") if node.op_type == "Mul" else None
+    for node in _floats(draft, "Mul"):
+        gate = draft.situation.facts.producer_of(node.inputs[1], "HardSigmoid")
         if gate is None or gate.inputs[0] != node.inputs[0]:
             continue
         if abs(float(gate.attributes.get("alpha", 0.2)) - 1 / 6) < _NEAR:
-            message = f"{node.label}: the product of {node.inputs[0]} and its HardSigmoid is computed wrong"
-            yield Found("node", node.label, message)
+            yield at_node(node, f"the product of {node.inputs[0]} and its HardSigmoid is computed wrong")
 
 
 @RULES.rule(
@@ -277,13 +281,11 @@ def check_reciprocal(draft: ProviderDraft) -> Finds:
     # RMS norms with a scale whose inner nodes include a Reciprocal.
     facts = draft.situation.facts
     for block in find_blocks(facts) if draft.source == "float" else ():
-        inner = [facts.nodes[index] for index in block.nodes]
         if block.kind != "RMSNormalization" or not block.scale:
             continue
-        for node in inner:
+        for node in (facts.nodes[index] for index in block.nodes):
             if node.op_type == "Reciprocal":
-                message = f"{node.label}: the RMS normalization that ends in {block.result} is not finalized"
-                yield Found("node", node.label, message)
+                yield at_node(node, f"the RMS normalization that ends in {block.result} is not finalized")
 
 
 @RULES.rule(
@@ -301,12 +303,10 @@ def check_rms_samples(draft: ProviderDraft) -> Finds:
 
     Fix: Reshape it to one sample with more rows.
     """
-    facts = draft.situation.facts
-    for node in facts.nodes if draft.source == "float" else ():
-        shape = facts.tensor(node.inputs[0]).shape or () if node.op_type == "RMSNormalization" else ()
+    for node in _floats(draft, "RMSNormalization"):
+        shape = draft.situation.facts.tensor(node.inputs[0]).shape or ()
         if len(shape) > 2 and shape[0] != 1:
-            message = f"an RMS normalization of {shape[0]} samples: all but the first were wrong where it was tried"
-            yield Found("node", node.label, f"{node.label}: {message}")
+            yield at_node(node, f"of its {shape[0]} samples all but the first were wrong where it was tried")
 
 
 @RULES.rule(
@@ -332,11 +332,9 @@ def check_opset(draft: ProviderDraft) -> Finds:
     elif 0 < facts.opset < _COMPARES_SINCE:
         for node in facts.nodes:
             if node.op_type in ("GreaterOrEqual", "LessOrEqual"):
-                message = f"{node.label}: {node.op_type} of operator set {facts.opset} is not taken"
-                yield Found("node", node.label, message)
+                yield at_node(node, f"it is not taken from operator set {facts.opset}")
             elif node.op_type == "Clip" and facts.opset < _CLIPS_SINCE and draft.source == "float":
-                message = f"{node.label}: bounds in attributes, as operator set {facts.opset} has them, are not read"
-                yield Found("node", node.label, message)
+                yield at_node(node, f"bounds in attributes, as operator set {facts.opset} has them, are not read")
 
 
 @RULES.rule(
@@ -361,14 +359,13 @@ def check_index(draft: ProviderDraft) -> Finds:
             continue
         data, index = map(facts.tensor, node.inputs[:2])
         if not data.is_weight and index.is_weight and data.rank == 1 and (index.rank or 0) > 1:
-            message = f"{node.label}: an index of {index.rank} dimensions into a list may kill the provider"
-            yield Found("node", node.label, message)
+            yield at_node(node, f"an index of {index.rank} dimensions into a list may kill the provider")
 
 
-def _block_weights(draft: ProviderDraft) -> list[str]:
+def _block_weights(draft: ProviderDraft, kinds: Sequence[str] = ("per-block",)) -> list[str]:
     if draft.prepared is None:
         return []
-    return [entry.name for entry in draft.prepared.encodings if entry.value.granularity == "per-block"]
+    return [entry.name for entry in draft.prepared.encodings if entry.value.granularity in kinds]
 
 
 _OLD = "onnxruntime-qnn 1.22.2 (QAIRT 2.36.1) for Windows, run under Wine 8.0 on Linux x86-64 without hardware"
@@ -389,14 +386,9 @@ def check_blocks_in_release(draft: ProviderDraft) -> Finds:
     """
     # Per-block and LPBQ weights where the wheel's row says that they are not taken.
     refuses = forms_of(draft.wheel).refuses
-    lpbq = "block-weights" in refuses
-    if draft.prepared is None or not (lpbq or "per-block" in refuses):
-        return
-    for entry in draft.prepared.encodings:
-        in_blocks = isinstance(entry.value, Affine) and entry.value.granularity == "per-block"
-        if in_blocks or (lpbq and isinstance(entry.value, Lpbq)):
-            message = f"{entry.name}: its blocks are not taken by onnxruntime-qnn {draft.wheel.version}"
-            yield Found("tensor", entry.name, message)
+    for name in _block_weights(draft, ["per-block", "lpbq"] if "block-weights" in refuses else refuses):
+        message = f"{name}: its blocks are not taken by onnxruntime-qnn {draft.wheel.version}"
+        yield Found("tensor", name, message)
 
 
 @RULES.rule(
@@ -419,10 +411,9 @@ def check_reads(draft: ProviderDraft) -> Finds:
     if limits is None:
         return
     model = draft.situation.model.proto if draft.prepared is None else draft.prepared.model
-    opset = draft.situation.facts.opset if draft.prepared is None else opset_of(model)
-    for words, has, most in (("operator set", opset, limits[0]), ("IR version", model.ir_version, limits[1])):
+    for words, has, most in (("operator set", opset_of(model), limits[0]), ("IR version", model.ir_version, limits[1])):
         if has > most:
-            message = f"{words} {has}; onnxruntime-qnn {draft.wheel.version} reads up to {most}"
+            message = f"{words} {has}; onnxruntime-qnn {wheel.version} reads up to {most}"
             yield Found("model", draft.situation.model.path.name, message)
 
 
@@ -508,11 +499,11 @@ def check_gather(draft: ProviderDraft) -> Finds:
             continue
         data, index = map(facts.tensor, node.inputs[:2])
         if data.dtype == "bool":
-            yield Found("node", node.label, f"{node.label}: {node.inputs[0]} holds truth values")
+            yield at_node(node, f"{node.inputs[0]} holds truth values")
         elif (index.rank or 0) > _MOST_INDEX_DIMENSIONS:
-            yield Found("node", node.label, f"{node.label}: an index of {index.rank} dimensions")
+            yield at_node(node, f"an index of {index.rank} dimensions")
         elif draft.source == "float" and data.is_float and index.is_weight:
-            yield Found("node", node.label, f"{node.label}: its places are stored, and FP32 computes it")
+            yield at_node(node, "its places are stored, and FP32 computes it")
 
 
 @RULES.rule("ORT033", "labels-gathered", "warning", f"{_LAB}: int32 and int64", cure="cast-labels")
@@ -524,12 +515,7 @@ def check_labels(draft: ProviderDraft) -> Finds:
     Fix: Give int32 out, or the number of the class.
     """
     # Only as the last node: a result that another node reads is taken.
-    facts = draft.situation.facts
-    for node in facts.nodes if draft.source == "float" else ():
-        made = facts.tensors[node.outputs[0]] if node.op_type == "Gather" else None
-        if made is not None and made.is_output and made.dtype == "int64":
-            yield Found(
-                "node",
-                node.label,
-                f"{node.label}: its int64 result is an output of the model, so that it stays on the CPU",
-            )
+    for node in _floats(draft, "Gather"):
+        made = draft.situation.facts.tensors[node.outputs[0]]
+        if made.is_output and made.dtype == "int64":
+            yield at_node(node, "its int64 result is an output of the model, so that it stays on the CPU")
