@@ -89,9 +89,9 @@ SLOPED = "gate = HardSigmoid <alpha = 0.16666667> (x)"
 
 
 def of_float(model: onnx.ModelProto) -> ProviderDraft:
-    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
-    known = base()
-    return replace(known, source="float", prepared=None, situation=replace(known.situation, facts=facts))
+    read, known = wrap_proto(model, path=Path("m.onnx")), base()
+    situation = replace(known.situation, model=read, facts=collect_facts(read))
+    return replace(known, source="float", prepared=None, situation=situation)
 
 
 def blocks() -> EncodingSet:

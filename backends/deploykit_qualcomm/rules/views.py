@@ -218,6 +218,5 @@ def at_node(
     node: NodeFact, message: str, *, sources: tuple[str, ...] = (), claim: Claim | None = None, **evidence: object
 ) -> Found:
     """A finding about one node."""
-    return Found(
-        "node", node.label, f"{node.op_type} {node.label}: {message}", sources=sources, claim=claim, evidence=evidence
-    )
+    who = f"{node.op_type} {node.name}" if node.name else node.label
+    return Found("node", node.label, f"{who}: {message}", sources=sources, claim=claim, evidence=evidence)
