@@ -129,9 +129,8 @@ def check_blocks(draft: ProviderDraft) -> Finds:
     """
     if draft.fp16 is not False:
         for name in _block_weights(draft):
-            message = f"{name}: block-quantized, so its layer runs in FP16"
             strict = Severity.ERROR if draft.is_strict else None
-            yield Found("tensor", name, message, severity=strict)
+            yield Found("tensor", name, f"{name}: block-quantized, so its layer runs in FP16", severity=strict)
 
 
 @RULES.rule("ORT007", "encoding-not-written", "warning", "ONNX operators QuantizeLinear and DequantizeLinear")
@@ -205,8 +204,7 @@ def check_unchecked(draft: ProviderDraft) -> Finds:
     """
     # Options whose first wheel is unknown.
     for name in draft.chosen.unchecked:
-        message = f"{name}: whether onnxruntime-qnn {draft.wheel.version} reads it is not known"
-        yield Found("config-key", name, message)
+        yield Found("config-key", name, f"{name}: whether onnxruntime-qnn {draft.wheel.version} reads it is not known")
 
 
 @RULES.rule("ORT013", "lpbq-loss", "info", "docs/howto/language-models.md")
@@ -387,8 +385,7 @@ def check_blocks_in_release(draft: ProviderDraft) -> Finds:
     # Per-block and LPBQ weights where the wheel's row says that they are not taken.
     refuses = forms_of(draft.wheel).refuses
     for name in _block_weights(draft, ["per-block", "lpbq"] if "block-weights" in refuses else refuses):
-        message = f"{name}: its blocks are not taken by onnxruntime-qnn {draft.wheel.version}"
-        yield Found("tensor", name, message)
+        yield Found("tensor", name, f"{name}: its blocks are not taken by onnxruntime-qnn {draft.wheel.version}")
 
 
 @RULES.rule(

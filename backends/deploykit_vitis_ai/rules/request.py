@@ -243,8 +243,7 @@ def check_renamed(draft: QuarkDraft) -> Finds:
     Fix: Write the name that is used.
     """
     for typed, used in draft.options.renamed:
-        message = f"{typed} is written {used}"
-        yield Found("config-key", typed, message, handled=f"{used} is set instead")
+        yield Found("config-key", typed, f"{typed} is written {used}", handled=f"{used} is set instead")
 
 
 @RULES.rule("VAI112", "option-beyond-documentation", "warning", "deploykit: the tables of this backend")
@@ -256,8 +255,7 @@ def check_beyond(draft: QuarkDraft) -> Finds:
     Fix: Use a documented value.
     """
     for name, value, documented in draft.options.beyond:
-        message = f"{name}={value}: documented are {documented}"
-        yield Found("config-key", name, message)
+        yield Found("config-key", name, f"{name}={value}: documented are {documented}")
 
 
 @RULES.rule("VAI114", "foreign-qdq", "error", [_RAI, _ROSS])
