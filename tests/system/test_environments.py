@@ -258,7 +258,7 @@ MACHINE: dict[str, Any] = {"ends": (), "has": (), "free": 1000, "index": True, "
 def test_what_is_run_and_told_where_one_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``key=value`` of a stage, of its toolchain, or of the machine: programs that it ``has``, how those ``ends``."""
     (tmp_path / "x.lock").touch()
-    spoken = {THIS_PYTHON: "MINOR", platform.python_version(): "THIS", sys.executable: "PYTHON"}
+    spoken = {sys.executable: "PYTHON", THIS_PYTHON: "MINOR", platform.python_version(): "THIS"}
 
     def answer(question: str) -> list[str]:
         for text, word in spoken.items():
