@@ -154,6 +154,12 @@ class Group(Command, click.Group):
 Group.group_class = Group
 
 
+def _drop_output() -> None:
+    """Keeps the interpreter from flushing what nobody takes, which would give it an exit status of its own."""
+    with suppress(OSError):  # where it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit status; only the interpreter's own interrupts are raised."""
     arguments = list(sys.argv[1:] if args is None else args)
@@ -189,9 +195,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         click.echo(f"ended by {ended}", err=True)
         return ended.exit_status
     except BrokenPipeError:
-        # The reader left (`| head`) and has read what it wanted. This keeps the
-        # interpreter from flushing into a closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader left (`| head`) and has read what it wanted
         return 0
     except DeploykitError as error:
         return _show_error(arguments, error)
@@ -203,15 +207,16 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
             long = f"{name[:60]}…: no file has so long a name"
             return _show_error(arguments, InputError(long, why=error.strerror or "", next="name a file that exists"))
         if isinstance(error, FileNotFoundError) and _is_nowhere():
-            gone = PackageError("the folder that this runs in is gone", next="change to one that exists")
-            return _show_error(arguments, gone)
+            return _show_error(arguments, PackageError("the folder this runs in is gone", next="change to another"))
         if not isinstance(error, OSError) or error.errno not in _FULL:
             return _show_defect(arguments, error)
         # A disk that is full or read-only is not a defect, wherever the file is.
         file = error.filename2 or error.filename or "the output, or a file of the work in progress"
         why = error.strerror or str(error)
         next_ = "make room there; TMPDIR and DEPLOYKIT_CACHE say where else work and what is kept may lie"
-        return _show_error(arguments, PackageError(f"{file}: cannot be written", why=why, next=next_))
+        status = _show_error(arguments, PackageError(f"{file}: cannot be written", why=why, next=next_))
+        _drop_output()
+        return status
     finally:
         gc.set_threshold(*collecting)
     return result if isinstance(result, int) else 0

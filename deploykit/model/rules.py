@@ -88,8 +88,7 @@ def check_dynamic_result(facts: GraphFacts) -> Finds:
         # A compiler may accept a node sized by values with the size that it had once: that proves nothing for other
         # data.
         settled = not has(node, Trait.SIZED_BY_VALUES)
-        message = f"{node.op_type} {node.label}: {why}"
-        yield Found("node", node.label, message, by_trial=settled)
+        yield Found("node", node.label, f"{node.op_type} {node.label}: {why}", by_trial=settled)
     open_ = (fact for fact in facts.tensors.values() if fact.shape is not None and fact.static_shape is None)
     names = [fact.name for fact in open_ if fact.role is TensorRole.ACTIVATION]
     if names and not makers and not dynamic_inputs(facts):

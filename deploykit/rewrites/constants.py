@@ -7,7 +7,7 @@ change; the proof on data shows whether an assumed margin was enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from deploykit.encodings.place import encoded_bounds, keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings.records import Interval, Numbers
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, label
+from deploykit.model.nodes import attribute, label, reached
 from deploykit.model.operators import FLOATS, ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.model.ranges import ANYTHING, clip_bounds, graph_bounds, lazy_bounds
 from deploykit.rewrites.contract import (
@@ -150,11 +150,13 @@ def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flo
             raise NoMatchError(f"the Softmax works along axis {axis}, not the last", node=label(node))
         return True
     # What is not masked is a zero there, and zero times anything; a part of a whole would be a weight.
-    scales = node.op_type == "Mul" and name == start and all(_is_whole(graph, one) for one in node.input)
+    scales = node.op_type == "Mul" and name == start and _are_whole(graph, node.input)
     moves = node.op_type in _MASK_PASSES and graph.dtype(node.output[0]) in _REAL
     if not (scales or moves) or (node.op_type == "Where" and node.input[0] == name):
-        problem = f"it reaches {node.op_type}: only Add, Where, Softmax and what moves values may read a mask"
-        raise NoMatchError(problem, node=label(node))
+        raise NoMatchError(
+            f"it reaches {node.op_type}: only Add, Where, Softmax and what moves values may read a mask",
+            node=label(node),
+        )
     if node.op_type == "Add" and name == start:
         value: Any = graph.array(start)
         rows = value.reshape(-1, value.shape[-1]) if value.ndim else value.reshape(1, 1)
@@ -163,12 +165,20 @@ def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flo
     return False
 
 
-def _is_whole(graph: GraphCopy, name: str) -> bool:
+def _are_whole(graph: GraphCopy, names: Iterable[str]) -> bool:
     """True for whole numbers, such as one less a mask of integers that was cast."""
-    node, value = graph.maker(name), graph.array(name)
-    if value is not None or graph.dtype(name) not in _REAL:
-        return value is None or not (value % 1).any()
-    return node is not None and node.op_type in ("Sub", *_MASK_PASSES) and all(_is_whole(graph, n) for n in node.input)
+
+    def behind(name: str) -> Iterable[str]:
+        node = graph.maker(name)
+        return node.input if node and node.op_type in ("Sub", *_MASK_PASSES) and graph.dtype(name) in _REAL else ()
+
+    def is_whole(name: str) -> bool:
+        value = graph.array(name)
+        if value is None:
+            return graph.dtype(name) not in _REAL or any(behind(name))
+        return not (value % 1).any()
+
+    return all(map(is_whole, reached(names, behind)))
 
 
 def _bound_mask(graph: GraphCopy, name: str, flow: _Flow, bounds: Mapping[str, Interval]) -> str:

@@ -208,8 +208,7 @@ def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
         counted = np.where(indices < 0, indices + added, indices)
         to.node.input[1] = to.store(f"{to.node.input[1]}_from_front", counted)
 
-    why = f"{node.input[1]} counts from the end of a dimension that is known"
-    return Match(why, write, tensors=(node.input[1],))
+    return Match(f"{node.input[1]} counts from the end of a dimension that is known", write, tensors=(node.input[1],))
 
 
 @rewrite(

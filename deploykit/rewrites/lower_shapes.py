@@ -523,8 +523,7 @@ def _close_batches(model: ModelProto, encodings: EncodingSet | None, matched: Ma
     names = {name for site in matched.sites for name in site.tensors}
     sizes = {item.name: [1, *(dim.dim_value for dim in _dims(item)[1:])] for item in model.graph.input}
     graph = GraphCopy(pin_shapes(model, {name: sizes[name] for name in names}), copy=False)
-    note = f"the batch of {', '.join(sorted(names))} is one sample"
-    return rewritten(graph, encodings, note)
+    return rewritten(graph, encodings, f"the batch of {', '.join(sorted(names))} is one sample")
 
 
 batch_of_one = Transform(

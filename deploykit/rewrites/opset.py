@@ -95,8 +95,7 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
             node.input[1] = graph.store(f"{name}_per_channel", slopes.reshape(wanted))
             encodings = copy_entry(encodings, name, [node.input[1]])
     graph.prune()
-    note = f"operator set {given} became {target}"
-    return rewritten(graph, encodings, note)
+    return rewritten(graph, encodings, f"operator set {given} became {target}")
 
 
 raise_opset = Transform(

@@ -125,8 +125,8 @@ def test_a_folder_that_is_gone_is_no_defect(
     capsys.readouterr()
     assert run(cli, ["doctor"]) == 6
     assert capsys.readouterr().err.splitlines() == [
-        "error: the folder that this runs in is gone",
-        "  next: change to one that exists",
+        "error: the folder this runs in is gone",
+        "  next: change to another",
     ]
 
 

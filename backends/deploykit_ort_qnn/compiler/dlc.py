@@ -140,8 +140,7 @@ def _members(path: Path) -> dict[str, bytes]:
             if info.compress_type != zipfile.ZIP_STORED or left < 0 or info.filename in found:
                 raise _FormError(f"the member {info.filename} is not stored, or not on its own")
             file.seek(info.header_offset + 26)
-            names = struct.unpack("<HH", file.read(4))
-            file.seek(sum(names), 1)
+            file.seek(sum(struct.unpack("<HH", file.read(4))), 1)
             found[info.filename] = file.read(info.file_size)
             if len(found[info.filename]) != info.file_size:
                 raise _FormError(f"the member {info.filename} is cut off")

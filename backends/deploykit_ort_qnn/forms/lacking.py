@@ -103,8 +103,7 @@ def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
         return None
 
     def write(to: NodeSteps) -> None:
-        one = to.store(f"{to.made}_one", 1.0)
-        to.end("Div", [one, to.source])
+        to.end("Div", [to.store(f"{to.made}_one", 1.0), to.source])
 
     return Match("its input is computed", write)
 
@@ -284,8 +283,7 @@ def without_hardsigmoid_range(look: ModelLook) -> dict[str, Affine]:
     QAIRT 2.36.1 computes 93 dB on this grid.
     """
     made = (node.output[0] for node in look.nodes if node.op_type == "HardSigmoid")
-    unit = affine_for_range(0.0, 1.0, GridKind(16, signed=False))
-    return {name: unit for name, _ in of_16_bits(look, made)}
+    return {name: affine_for_range(0.0, 1.0, GridKind(16, signed=False)) for name, _ in of_16_bits(look, made)}
 
 
 _FORMS: tuple[Transform, ...] = (

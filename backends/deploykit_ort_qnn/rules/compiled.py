@@ -112,8 +112,7 @@ def check_timed_out(outcome: CompileOutcome) -> Finds:
     """
     if outcome.status == "timed-out":
         evidence = {"nodes": [node.name for node in outcome.culprit]} if outcome.culprit else {}
-        message = f"the compiler was ended: {outcome.message}{_on(outcome)}"
-        yield Found("model", "model", message, evidence=evidence)
+        yield Found("model", "model", f"the compiler was ended: {outcome.message}{_on(outcome)}", evidence=evidence)
 
 
 @_rule("ORT114", "runs-on-cpu-too", "warning")
@@ -161,8 +160,7 @@ def check_absent(scope: EnvironmentScope) -> Finds:
     Fix: pip install 'deploykit[ort-qnn]' on Linux x86-64, or run scripts/compile.py elsewhere.
     """
     if scope.installed is None:
-        message = "onnxruntime-qnn is not installed"
-        yield Found("environment", "onnxruntime-qnn", message, hint=_way(scope.planned))
+        yield Found("environment", "onnxruntime-qnn", "onnxruntime-qnn is not installed", hint=_way(scope.planned))
 
 
 def _way(planned: Wheel) -> str:
@@ -219,8 +217,7 @@ def check_emulator(scope: EnvironmentScope) -> Finds:
         return
     compiled, emulated = scope.installed["qairt"], scope.emulator["qairt"]
     if compiled != emulated:
-        message = f"compiled by QAIRT {compiled}, emulated by QAIRT {emulated}"
-        yield Found("environment", "emulator", message)
+        yield Found("environment", "emulator", f"compiled by QAIRT {compiled}, emulated by QAIRT {emulated}")
 
 
 class PackageScope(Record):

@@ -178,8 +178,7 @@ def check_wrong_kernels(draft: ProviderDraft) -> Finds:
     for step in () if draft.prepared is None else draft.prepared.steps:
         if step.id in _HANDLED:
             for name in step.names:
-                message = f"{name}: {step.why}"
-                yield Found("tensor", name, message, handled=_HANDLED[step.id])
+                yield Found("tensor", name, f"{name}: {step.why}", handled=_HANDLED[step.id])
 
 
 @RULES.rule("ORT010", "not-rewritten", "info", "docs/ort-qnn.md")

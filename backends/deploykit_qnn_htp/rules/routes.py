@@ -280,5 +280,4 @@ def check_calibration(candidate: RouteCandidate) -> Finds:
     """
     # The route needs an input list, and there is no data for it.
     if candidate.route.input_list and candidate.draft.situation.request.calibration is None:
-        message = f"route {candidate.route.id} needs calibration data and none was given"
-        yield Found("data", "calibration", message)
+        yield Found("data", "calibration", f"route {candidate.route.id} needs calibration data and none was given")

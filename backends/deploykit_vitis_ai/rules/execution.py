@@ -153,8 +153,7 @@ def check_chosen(outcome: QuarkOutcome) -> Finds:
     end = {True: "", False: f"; the best, none of them {outcome.asked}", None: "; not judged"}[outcome.reached]
     tried = "; ".join(f"{trial.words}: {trial.outcome}" for trial in outcome.trials)
     rungs = [{"tried": one.words, "outcome": one.outcome, "chosen": one.chosen} for one in outcome.trials]
-    message = f"chosen: {chosen}{end}. Tried: {tried}"
-    yield Found("config-key", "precision", message, evidence={"rungs": rungs})
+    yield Found("config-key", "precision", f"chosen: {chosen}{end}. Tried: {tried}", evidence={"rungs": rungs})
 
 
 def _of_part(outcome: QuarkOutcome, trial: QuarkTrial, told: str) -> Found:

@@ -277,8 +277,7 @@ def check_qdq(draft: QuarkDraft) -> Finds:
     release = draft.release
     quark_made = "quark" in draft.facts.producer
     if release is not None and not quark_made and is_older(release, draft.product.foreign_qdq_since):
-        message = f"{release.name} {release.version} takes QDQ models of Quark only"
-        yield Found("model", draft.facts.model_name, message)
+        yield Found("model", draft.facts.model_name, f"{release.name} {release.version} takes QDQ models of Quark only")
 
 
 @RULES.rule("VAI115", "quantizer-not-established", "warning", "deploykit: the data files of this backend")
@@ -346,8 +345,7 @@ def check_compiler(draft: QuarkDraft) -> Finds:
     since = draft.product.integer_options_since
     if release is not None and draft.precision in quark_formats() and is_older(release, since):
         name = f"{release.name} {release.version}"
-        message = f"{name}: the provider options are those of {since} and newer"
-        yield Found("sdk", name, message)
+        yield Found("sdk", name, f"{name}: the provider options are those of {since} and newer")
 
 
 @RULES.rule("VAI119", "driver-bound", "info", _RAI)

@@ -92,8 +92,6 @@ def check_share(summary: CompileSummary) -> Finds:
     # A share below 100 %, or more than one subgraph.
     share = summary.gops_percent
     if summary.offloaded and share is not None and share < 100:
-        message = f"{share}% of the work runs on the NPU"
-        yield Found("model", "compiled model", message)
+        yield Found("model", "compiled model", f"{share}% of the work runs on the NPU")
     if summary.subgraphs is not None and summary.subgraphs > 1:
-        message = f"the model is split into {summary.subgraphs} pieces"
-        yield Found("model", "compiled model", message)
+        yield Found("model", "compiled model", f"the model is split into {summary.subgraphs} pieces")
