@@ -120,7 +120,7 @@ HTP = {"backend_type": "htp", "soc_model": "43"}
 TYPES = "int8[8] gq = {1,1,1,1,1,1,1,1}, int8 gz = {0}, int32[8] hq = {0,0,0,0,0,0,0,0}, int32 hz = {0}, "
 NORM = "g = DequantizeLinear (gq, s, gz)  h = DequantizeLinear (hq, s, hz)  c = LayerNormalization (b, g, h)"
 ASKED: dict[str, dict[str, Any]] = {
-    "ort-unsupported-nodes": {"body": "c = CumSum <reverse = 1> (b, axis)"},
+    "ort-fallback-disabled": {"body": "c = CumSum <reverse = 1> (b, axis)"},
     "ort-unknown-soc": {"options": {"backend_type": "htp", "soc_model": "9999"}},
     "ort-invalid-arch": {"options": {"backend_type": "htp", "htp_arch": "74"}},
     "ort-fp16-soc": {"options": {"backend_type": "htp", "enable_htp_fp16_precision": "1"}},
@@ -156,7 +156,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FOLLOWS = {
     "cascade": ("vtcm-per-op", {"prepare-12-13-17", "finalize-1002"}),  # migration, code 17, 1002
-    "types": ("no-type-combination", {"validate-3110", "ort-unsupported-nodes"}),
+    "types": ("no-type-combination", {"validate-3110", "ort-fallback-disabled"}),
 }
 
 
