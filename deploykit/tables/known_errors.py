@@ -245,6 +245,14 @@ class Catalog(Record, eq=False):
         rows = [row for row in self.codes if row.code <= number <= row.last]
         return min(rows, key=lambda row: row.last - row.code, default=None)
 
+    def spelled_code(self, spelling: str) -> CodeMeaning | None:
+        """Return the row of a code as logs spell it: in decimal, hexadecimal or words, with the right sign or not."""
+        try:
+            number = int(spelling, 0)
+        except ValueError:
+            return next((row for row in self.codes if spelling and row.words == spelling), None)
+        return self.code(number % 2**32 if number < -0xFFFF else number) or self.code(-number)
+
 
 def load_catalog(paths: Iterable[Path]) -> Catalog:
     """Read catalogue files. Raises InputError, with the place, for an unknown key, a bad value or a repeated id."""

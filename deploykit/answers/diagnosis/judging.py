@@ -34,7 +34,6 @@ _WELL = re.compile(  # messages of a successful run
     r"\b(?:[Ss]uccess(?:fully)?|SUCCESS|succeeded|PASS(?:ED)?|\d passed|(?:saved|written) (?:to|at|in))\b"
     r"|\b(?:completed?|finished|Done)\W*$"
 )
-_NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[1-9]\d*")
 _PASSED_OVER = re.compile(  # not an error line, and says that the program goes on
     r"^(?!\W*E(?:RR|rr)).*?(?i:\b(?:skip(?:ped|ping|s)?|ignor(?:ed|ing)|non-fatal|not fatal|optional|continuing)\b)"
 )
@@ -254,7 +253,7 @@ def _cause(
     elif "general" in said:
         root, because = "symptom", "other causes share this wording"
     code = sighting.fields.get("code") or next((text for hit in hits for _, text in codes_of(hit.text)), "not given")
-    if _NUMBER.fullmatch(code) and (meaning := catalog.code(int(code, 0))):
+    if meaning := catalog.spelled_code(code):
         code += f", {meaning.meaning}"
     fields = defaultdict(lambda: "…", {"parts": "several", **sighting.fields, "code": code})
     size, limit = (int("0" + re.sub(r"\D", "", fields[key])) for key in ("size", "limit"))

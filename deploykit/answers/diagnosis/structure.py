@@ -22,7 +22,6 @@ __all__ = ["NOBODY", "answer_by_structure", "end_of_first_step"]
 _NO_ROW = "no row has these words"
 NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
 _LONGEST_NAME = 160
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|0|-?[1-9]\d*")
 _CRASHED = re.compile(
     r"core dumped|\bKilled\b|^\S*sh: (?:(?:line )?\d+: )?(?!warning)\S+: .*(?:ot found|No such|denied|cannot execute)"
 )
@@ -167,12 +166,7 @@ def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
     The group may also hold the text that programs print for the number.
     """
     spelling = names.get("code", "")
-    if _NUMBER.fullmatch(spelling):
-        number = int(spelling, 0)
-        # A driver gives the system's numbers with or without a sign.
-        meaning = catalog.code(number) or catalog.code(-number)
-    else:
-        meaning = next((row for row in catalog.codes if spelling and row.words == spelling), None)
+    meaning = catalog.spelled_code(spelling)
     return names if meaning is None else {**names, "code": f"{spelling}, {meaning.meaning}"}
 
 
