@@ -162,7 +162,12 @@ def beside_estimate(package: Path, manifest: Json, operators: Iterable[MeasuredO
         return ()
     try:
         cycles_per_us = estimate["cycles"] / estimate["time_us"]
-        guessed = {one.node: one.share * cycles_per_us for one in operator_times(_trace(read_json(timeline)))}
+        events = [  # the kernels, in microseconds
+            TraceEvent(row["name"], str(row["tid"]), float(row["ts"]), float(row["dur"]), unit=row["cat"])
+            for row in read_json(timeline)["traceEvents"]
+            if row["ph"] == "X"
+        ]
+        guessed = {one.node: one.share * cycles_per_us for one in operator_times(events)}
     except (LookupError, TypeError, ValueError) as error:
         raise InputError(f"{timeline}: not the trace of an estimate", why=repr(error)) from None
     sides = []
@@ -174,11 +179,3 @@ def beside_estimate(package: Path, manifest: Json, operators: Iterable[MeasuredO
         (cycles, share), (wanted, part) = (side.get(node, (None, None)) for side in sides)
         found.append(EstimateRow(node=node, cycles=cycles, share=share, estimated_cycles=wanted, estimated_share=part))
     return tuple(sorted(found, key=lambda row: (-(row.cycles or 0.0), -(row.estimated_cycles or 0.0), row.node)))
-
-
-def _trace(timeline: Json) -> Iterator[TraceEvent]:
-    """Yield the kernels of a trace in a package, in microseconds."""
-    for row in timeline["traceEvents"]:
-        if row["ph"] == "X":
-            start, took = float(row["ts"]), float(row["dur"])
-            yield TraceEvent(node=row["name"], thread=str(row["tid"]), start=start, duration=took, unit=row["cat"])

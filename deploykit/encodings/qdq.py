@@ -310,7 +310,11 @@ def extract_qdq(model: ModelProto, *, saturate: bool = False) -> Extracted:
                     if len(graph.uses(quantize.input[0])) == 1 and node.input[1] in graph.stored:
                         ends[name] = graph.stored[node.input[1]].data_type
                 else:
-                    name = _name_of_weight(qdq, node, weights)
+                    if node.input[0] not in graph.stored:
+                        source = graph.maker(node.input[0])
+                        qdq.fail(node, f"reads integers from {'the graph input' if source is None else label(source)}")
+                    name = qdq.plain_name(node)
+                    name = str(node.output[0]) if name in weights else name  # the same integers, dequantized twice
                     assert not isinstance(value, Float)  # no DequantizeLinear makes a plain cast
                     integers = stored_values(graph.stored[node.input[0]]).astype(np.float32)
                     weights[name] = dequantized(integers, value)
@@ -367,14 +371,6 @@ def _saturate(graph: GraphCopy, encodings: EncodingSet, types: Mapping[str, int]
 _FUSED_WITH_CLIP = frozenset().union(*(kind.makers for kind in PAIRS if kind.name in ("Clip", "Relu")))
 _WITH_POLES = frozenset({"Div", "Log", "Pow", "Reciprocal"})
 _ROUNDING = 0.01  # of a grid's range: bounds made of grids, as of 1 + Erf, end a few steps beside zero
-
-
-def _name_of_weight(qdq: QdqGraph, node: NodeProto, weights: Mapping[str, Any]) -> str:
-    if node.input[0] not in qdq.graph.stored:
-        source = qdq.graph.maker(node.input[0])
-        qdq.fail(node, f"reads integers from {'the graph input' if source is None else label(source)}")
-    name = qdq.plain_name(node)
-    return str(node.output[0]) if name in weights else name  # the same integers, dequantized twice
 
 
 def _rewire(graph: GraphCopy, names: PlainNames, gone: set[int], weights: Mapping[str, Any]) -> None:

@@ -185,13 +185,11 @@ def moved(request: Request, place: Callable[[Path], Path]) -> Request:
     """Return the same request with ``place`` applied to every path in it."""
     paths = {name: place(value) for name in _PATHS if (value := getattr(request, name)) is not None}
     own = {name: place(value) if isinstance(value, Path) else value for name, value in request.adapter_options.items()}
-    inputs = tuple(_moved_input(text, place) for text in request.inputs)
+    inputs = tuple(
+        text if (file := _file_of(text)) is None else f"{text.partition('=')[0]}={place(file)}"
+        for text in request.inputs
+    )
     return replace(request, model=place(request.model), inputs=inputs, adapter_options=own, **paths)
-
-
-def _moved_input(text: str, place: Callable[[Path], Path]) -> str:
-    file = _file_of(text)
-    return text if file is None else f"{text.partition('=')[0]}={place(file)}"
 
 
 def request_to_json(request: Request) -> Json:

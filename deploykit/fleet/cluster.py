@@ -227,7 +227,13 @@ def make_on_worker(
         for name, content in zip(names, contents, strict=True):
             with_folder(root / name).write_bytes(content)
         batch = tuple((_cell(cell, root), str(cell["key"])) for cell in told)
-        made = [result.cell for result in run_batch(batch, folder, limit=limit, fail_fast=fail_fast, tell=_tell)]
+        worker = _distributed().get_worker()
+        made = [
+            result.cell
+            for result in run_batch(
+                batch, folder, limit=limit, fail_fast=fail_fast, tell=lambda *line: worker.log_event(_TOPIC, line)
+            )
+        ]
         return [(cell, packed(folder, cell)) for cell in made]
 
 
@@ -235,10 +241,6 @@ def _cell(told: Json, root: Path) -> Cell:
     request = moved(request_from_json(told["request"]), lambda path: root / path)
     model, _, target = str(told["id"]).partition("/")
     return Cell(id=str(told["id"]), model=model, target=target, request=request)
-
-
-def _tell(cell: str, line: str) -> None:
-    _distributed().get_worker().log_event(_TOPIC, (cell, line))
 
 
 def _received(made: Mapping[str, bytes], batch: Batch, folder: Path) -> Iterator[CellResult]:

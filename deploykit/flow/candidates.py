@@ -27,7 +27,7 @@ from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideTy
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
 from deploykit.accuracy.simulate.quantizers import is_simulated
-from deploykit.accuracy.simulate.simulation import Simulator, without_rounding
+from deploykit.accuracy.simulate.simulation import Simulator, in_float
 from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import load_backends
 from deploykit.encodings.float_sets import find_borders
@@ -50,7 +50,7 @@ from deploykit.flow.samples import about_samples, observed_ranges
 from deploykit.flow.ways import WIDER_LAYERS
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights, load_weights
 
 __all__ = ["Mixed", "SimulatedLadder", "make_asked", "make_best", "mix_files", "simulated_ladder"]
@@ -149,10 +149,7 @@ def simulated_ladder(
     facts = collect_facts(read)
     if facts.is_qdq:
         raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model")
-    proto = lean_weights(read)
-    if (floats := without_rounding(proto)) is not proto:
-        read, proto = wrap_proto(floats, path=model), floats
-        facts = collect_facts(read)
+    proto, facts, _ = in_float(lean_weights(read), facts)
     made = gather(proto, facts, calibration=data, most=samples or MOST)
     wides = wide_types(target, sdk, model)
     wanted = goal_for(goal, has_metric=own is not None, may_judge=made.may_judge, lower_is_better=lower_is_better)

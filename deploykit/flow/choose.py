@@ -16,7 +16,7 @@ from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Known, Session, run_chain
-from deploykit.accuracy.simulate.simulation import Simulator, fit_judge
+from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, in_float
 from deploykit.backend.backend import AnyBackend, MixedSupport, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.backward import Inference
@@ -28,7 +28,7 @@ from deploykit.findings.records import Arrays, Feeds, Json, Names, Record, Tell,
 from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized, serialized_tail
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Way, WayInputs, segment_pieces
-from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
 from deploykit.rewrites.contract import load_transform
@@ -203,12 +203,10 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
     end = None if situation.tail is None else ModelProto.FromString(situation.tail)
 
     def simulated() -> tuple[Judge, Verdict]:
-        if facts.is_qdq:
-            from deploykit.encodings.qdq import extract_qdq
-
+        floats, inner, pairs = in_float(model, facts)
+        if pairs is not None:
             tell("simulating the pairs of the model")
-            taken = extract_qdq(model, saturate=True)
-            return fit_judge(taken.model, facts_of(taken.model), taken.encodings, samples, end=end)
+            return fit_judge(floats, inner, pairs, samples, end=end)
         tell("simulating float16")
         # Tensors that are float16 in the file are rounded so anyway.
         half, tensors = Float("float16"), facts.tensors.items()

@@ -11,7 +11,7 @@ from typing import Any
 from deploykit.accuracy.judge.judge import Judge, outputs_of
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.simulation import Original, fit_judge, without_rounding
+from deploykit.accuracy.simulate.simulation import Original, fit_judge, in_float
 from deploykit.backend.backend import Aids, AnyBackend, Execution, Same, SharedWork
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plugins import load_backends
@@ -20,7 +20,6 @@ from deploykit.findings import Findings, settled_findings, sort_findings
 from deploykit.findings.records import Tell, replace
 from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
-from deploykit.model.collect import facts_of
 from deploykit.model.weights import lean_weights
 
 __all__ = ["auditor", "execute", "with_kernels"]
@@ -55,13 +54,8 @@ def execute(
         """
         samples, model, facts, encodings = tried(), lean_weights(given.model), given.facts, given.encodings
         try:
-            if encodings is None and facts.is_qdq:
-                from deploykit.encodings.qdq import extract_qdq
-
-                taken = extract_qdq(model, saturate=True)
-                model, facts, encodings = taken.model, facts_of(taken.model), taken.encodings
-            elif (floats := without_rounding(model)) is not model:
-                model, facts = floats, facts_of(floats)
+            model, facts, pairs = in_float(model, facts, takes_pairs=encodings is None)
+            encodings = pairs if encodings is None else encodings
             if encodings is not None and samples.may_judge and (reference is None or samples.label is Label.DERIVED):
                 judge, lost = fit_judge(model, facts, encodings, samples)
                 return Original(judge=judge, quantization=lost)

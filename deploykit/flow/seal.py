@@ -14,6 +14,7 @@ from deploykit.accuracy.judge.kinds import Reading
 from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.domains import encoded_range
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, record, record_expected
+from deploykit.accuracy.simulate.simulation import rounding_shows
 from deploykit.backend.backend import BytesFile, Execution, Instead, SharedWork, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
@@ -25,6 +26,8 @@ from deploykit.flow.render import documents
 from deploykit.flow.samples import samples_of
 from deploykit.model.collect import constant_value
 from deploykit.model.facts import changes_between
+from deploykit.model.load import load_model
+from deploykit.model.weights import lean_weights
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
@@ -118,7 +121,10 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
     decision, writer, execution, plan = ran.decision, ran.writer, ran.execution, ran.decision.plan
     writer.record_outputs()
     findings = ran.findings
-    status = PackageStatus(compiled=execution.compiled, right=ran.right)
+    right, doubt = ran.right, _doubt(ran, shared)
+    if doubt:
+        right = replace(right, state=Right.NOT_JUDGED, why=f"{doubt}; beside that copy the package has {right.why}")
+    status = PackageStatus(compiled=execution.compiled, right=right)
     generated = tuple(step.id for step in plan.steps if step.id not in execution.executed)
     quantized = () if decision.given.quantized is None else (QUANTIZE,)
     execution = replace(execution, executed=(*quantized, *execution.executed))
@@ -176,7 +182,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
         "status": status,
         "findings": findings,
         "samples": samples,
-        "reading": Reading.of(facts) if samples and not facts.channel_last else None,
+        "reading": replace(Reading.of(facts), doubt=doubt) if samples and not facts.channel_last else None,
     }
     manifest = plain(manifest)
     writer.add([TextFile(SBOM, sbom_text(manifest))] if how.sbom else [])
@@ -193,6 +199,16 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
         status=status,
         estimate=execution.estimate,
     )
+
+
+def _doubt(ran: RanPackage, shared: SharedWork) -> str:
+    """Why a yes says nothing of the model as it was handed in; "" where it does, or there is no yes."""
+    given = ran.decision.given
+    with suppress(DeploykitError):  # it does not run here
+        if ran.right.state is Right.YES:
+            model = given.model if given.quantized is None else load_model(given.quantized.model)
+            return rounding_shows(lean_weights(model), samples_of(given, shared))
+    return ""
 
 
 def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Json | None:

@@ -20,7 +20,7 @@ from deploykit.accuracy.judge.verdict import Against, Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, Samples, gather, read_expected
 from deploykit.accuracy.search.locate import ModelProbe, locate
 from deploykit.accuracy.simulate.sessions import Session, run_chain
-from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, settled
+from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, in_float, settled
 from deploykit.backend.backend import Check
 from deploykit.backend.status import Correctness, Right, correctness_of
 from deploykit.encodings.cut import chain_models
@@ -215,7 +215,13 @@ def rejudge(package: Path, manifest: Json) -> tuple[Check, Correctness | None]:
             return check, Correctness(why=f"the inputs are made up, {on}") if is_encoded else None
         verdict = judge.judged(run_chain((piece.opened() for piece in judge.pieces), judge.feeds))
         where = ""
-        if not judge.facts.is_qdq:
+        if judge.facts.is_qdq and judge.emulated:
+            # A compiler fuses what the pairs part. What it made ran where the package was made, and here the float
+            # model without the pairs shows that this is the same model.
+            floats = Session(in_float(judge.whole, judge.facts)[0]).runs(judge.feeds)
+            if judge.judged(floats).right is not False:
+                verdict, where = judge.judged(judge.emulated), "; what the compiler made of it, emulated, was recorded"
+        elif not judge.facts.is_qdq:
             made = Session(judge.whole).runs(judge.feeds)
             plain = judge.judge.compare(made)
             why = judge.other(made) if plain.right else plain.reason

@@ -63,7 +63,7 @@ _BUILD = "deploykit build {} where the SDK is installed"
 def samples_wanted(right: Correctness) -> str:
     """The advice to give real samples, if these would settle an open verdict; else ""."""
     told = bool(right.label) or any(word in right.why for word in ("made up", "made-up", "--calibration"))
-    return _DATA if told and right.state is Right.NOT_JUDGED else ""
+    return _DATA if told and right.state is Right.NOT_JUDGED and "hand in" not in right.why else ""
 
 
 def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path | None = None) -> Shipping:
@@ -116,7 +116,9 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
         why, next_ = "it is compiled and right, but on inputs that were made up from what is known of them", _DATA
     else:
         how = "it ran on the device" if ran else "it is compiled"
-        why = f"{how}, and its outputs are right against the float model"
+        excused = "lost is in your encodings" in right.why
+        as_meant = "loses what its encodings lose" if excused else "its outputs are right against the float model"
+        why = f"{how}, and {as_meant}"
         return Shipping(Word.SHIP, why, evidence="; ".join(filter(None, (by, measured))))
     return Shipping(Word.NOT_JUDGED, why, evidence=measured, next=next_)
 

@@ -107,7 +107,11 @@ def search_devices(devices: Iterable[Device], words: str) -> tuple[Device, ...]:
     The result is the first that is not empty: devices with the words in sequence (``8 gen 3``); with a fact of that
     name and value (``soc 90``); with every word as a whole word; with every word as a part of a word.
     """
-    haystacks = [(device, _haystack(device)) for device in devices]
+    haystacks = []
+    for device in devices:
+        names = (device.id, device.name, device.marketing, *device.aliases, *device.backends)
+        values = (str(fact.value) for fact in device.facts.values())
+        haystacks.append((device, " ".join((*names, *values)).lower()))
     wanted = words.lower().split()
     phrase = " ".join(wanted)
     tests: tuple[Callable[[Device, str], bool], ...] = (
@@ -130,8 +134,3 @@ def _has_fact(device: Device, words: Sequence[str]) -> bool:
         and set(words) <= {*name.lower().split("_"), name.lower(), "id", str(fact.value).lower()}
         for name, fact in device.facts.items()
     )
-
-
-def _haystack(device: Device) -> str:
-    values = (str(fact.value) for fact in device.facts.values())
-    return " ".join((device.id, device.name, device.marketing, *device.aliases, *device.backends, *values)).lower()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Severity
 from deploykit.findings.records import Record, replace
@@ -73,13 +71,11 @@ def check_refused(audit: Audit) -> Finds:
     known, longer = {kernel.node for kernel in taken}, {kernel.operators for kernel in taken}
     alone = {operator for kernel in refused if kernel.place == "alone" for operator in kernel.operators}
     for kernel in refused:
-        together = alone.isdisjoint(kernel.operators) and not any(_holds(run, kernel.operators) for run in longer)
+        run = kernel.operators
+        parts = (one[start : start + len(run)] for one in longer for start in range(len(one)))
+        together = alone.isdisjoint(run) and run not in parts
         if kernel.node not in known if kernel.place == "alone" else together:
             yield _found(kernel, audit, f"refused in {_where(kernel)}")
-
-
-def _holds(longer: Sequence[str], run: Sequence[str]) -> bool:
-    return any(longer[start : start + len(run)] == run for start in range(len(longer) - len(run) + 1))
 
 
 @RULES.rule("QNN324", "kernels-left-out", "info")

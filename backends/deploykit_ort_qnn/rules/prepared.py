@@ -154,17 +154,13 @@ def check_narrowing(draft: ProviderDraft) -> Finds:
     Fix: Accept it, or take HTP v73 and later, where deploykit keeps 16 bits.
     """
     # MatMuls of two 16-bit activations that cannot be converted to int16.
+    # Where the provider refuses the form that keeps 16 bits, another chip does not help.
+    refuses = "symmetric-int16" in forms_of(draft.wheel).refuses
+    hint = f"Accept it, or take another release: onnxruntime-qnn {draft.wheel.version} refuses symmetric int16 there"
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
         strict = Severity.ERROR if draft.is_strict else None
-        yield Found("tensor", name, message, severity=strict, hint=_kept_whole(draft))
-
-
-def _kept_whole(draft: ProviderDraft) -> str:
-    """The hint if the provider refuses the form that keeps 16 bits, so that another chip does not help; else ""."""
-    if "symmetric-int16" not in forms_of(draft.wheel).refuses:
-        return ""
-    return f"Accept it, or take another release: onnxruntime-qnn {draft.wheel.version} refuses symmetric int16 there"
+        yield Found("tensor", name, message, severity=strict, hint=hint if refuses else "")
 
 
 @_rule("ORT009", "wrong-kernel-avoided", "error")

@@ -61,13 +61,6 @@ def _lpbq(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
             yield node
 
 
-def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, TensorGrid]]:
-    """Yields linear layers with a float scale per block, with the grid."""
-    for node, found in _linear(situation, "per-block"):
-        if not _is_lpbq_pair(situation, node):
-            yield node, found
-
-
 @RULES.rule(
     "QNN232",
     "weights-16-bit-per-channel",
@@ -127,10 +120,10 @@ def check_block_size(situation: Situation) -> Finds:
 
     Fix: quantize with blocks of 32 or 64
     """
-    # Blocked weights by width, and MatMulNBits by its attributes.
-    for node, found in _blocks(situation):
+    # Weights with a float scale per block, by width, and MatMulNBits by its attributes.
+    for node, found in _linear(situation, "per-block"):
         step = {2: 16, 4: 8, 8: 4}.get(found.bits)
-        if step is not None and found.block % step:
+        if step is not None and found.block % step and not _is_lpbq_pair(situation, node):
             yield at_node(node, f"blocks of {found.block} with {found.bits} bits, a multiple of {step} is taken")
     for node in nodes(situation, "MatMulNBits"):
         bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from deploykit.encodings.post_processing import exclusion_around
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import RANGES, Trait, is_standard, ops
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
 from deploykit_vitis_ai.tables import operators_in
@@ -236,7 +235,8 @@ def check_mixing(draft: QuarkDraft) -> Finds:
         concat = draft.facts.producer_of(output, "Concat")
         if concat is None or concat.index in draft.exclusions.indices:
             continue
-        bounded = [name for name in concat.inputs if _is_bounded(draft.facts, name)]
+        makers = ((name, draft.facts.maker_behind(name, ops(Trait.REARRANGES))) for name in concat.inputs)
+        bounded = [name for name, node in makers if node and is_standard(node) and node.op_type in RANGES]
         if bounded and len(bounded) < len(concat.inputs):
             starts, ends = exclusion_around(draft.facts, concat)
             hint = "leave the part around the Concat in float (--exclude-node)"
@@ -250,11 +250,6 @@ def check_mixing(draft: QuarkDraft) -> Finds:
                 hint=hint,
                 evidence={"bounded": bounded},
             )
-
-
-def _is_bounded(facts: GraphFacts, tensor: str) -> bool:
-    node = facts.maker_behind(tensor, ops(Trait.REARRANGES))
-    return node is not None and is_standard(node) and node.op_type in RANGES
 
 
 @RULES.rule("VAI120", "foreign-grid", "error", _ROSS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphFacts
 from deploykit_vitis_ai.draft import route_row
 from deploykit_vitis_ai.inspection import InspectedModel, is_power_of_two
 
@@ -100,27 +100,17 @@ def check_float(quantized: InspectedModel) -> Finds:
     row = route_row(quantized.precision)
     if row is None or not row.whole_graph:
         return
-    found = [
-        node.label
-        for node in quantized.facts.nodes
-        if node.op_type not in _NO_WORK
-        and node.name not in quantized.excluded
-        and _reads_float(quantized.facts, node)
-        and not _scales_pooling(quantized.facts, node)
-    ]
+    facts, found = quantized.facts, list[str]()
+    for node in facts.nodes:
+        floats = (name for name in node.inputs if facts.tensor(name).is_float and not facts.is_stored(name))
+        reads = any(facts.producer_of(name, "DequantizeLinear") is None for name in floats)
+        if node.op_type not in _NO_WORK and node.name not in quantized.excluded and reads:
+            # The compiler fuses the constant Mul that ``enable_npu_cnn`` puts behind a GlobalAveragePool.
+            scales = node.op_type == "Mul" and facts.is_stored(node.operand(1))
+            if not (scales and facts.producer_of(node.inputs[0], "GlobalAveragePool")):
+                found.append(node.label)
     if found:
         yield Found("node", found[0], f"float values are read by {listed(found)}", evidence={"nodes": found[:50]})
-
-
-def _scales_pooling(facts: GraphFacts, node: NodeFact) -> bool:
-    """True for the constant Mul that ``enable_npu_cnn`` puts behind a GlobalAveragePool: the compiler fuses it."""
-    scales = node.op_type == "Mul" and facts.is_stored(node.operand(1))
-    return scales and facts.producer_of(node.inputs[0], "GlobalAveragePool") is not None
-
-
-def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
-    floats = (name for name in node.inputs if facts.tensor(name).is_float and not facts.is_stored(name))
-    return any(facts.producer_of(name, "DequantizeLinear") is None for name in floats)
 
 
 @RULES.rule("VAI206", "exclusion-ignored", "error")

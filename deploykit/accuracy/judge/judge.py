@@ -165,6 +165,7 @@ def judge_outputs(
     for name in known:
         made = _output_numbers(context, pieces[name], matched[name], scores, loses_rows=name not in covered)
         numbers += [replace(n, note="judged as detections", words="") for n in made] if name in covered else made
+    broken = broken or reading.doubt
     right, reason = decide(numbers, oddities if context.label != "arbitrary" else (), broken)
     return Verdict(
         right=right,

@@ -100,10 +100,14 @@ class DetectionSet(Published, kw_only=False):
 
 
 class Reading(Published):
-    """How the outputs of a model are read: the pieces of each one, and the detections among them."""
+    """How the outputs of a model are read: the pieces of each one, and the detections among them.
+
+    ``doubt`` says why what they are held against is no reference for a yes.
+    """
 
     pieces: Mapping[str, tuple[Piece, ...]]
     detections: tuple[DetectionSet, ...]
+    doubt: str = ""
 
     @classmethod
     def of(cls, facts: GraphFacts) -> Reading:

@@ -24,18 +24,16 @@ def main(target: str, folder: Path) -> None:
     function: Any = importlib.import_module(module)
     for part in name.split("."):
         function = getattr(function, part)
-    value = function(_arrays(folder / "outputs"), _references(folder))
+    listed = folder / "references.json"
+    if listed.exists():
+        references = [Path(name) for name in json.loads(listed.read_text("utf-8"))]
+    else:
+        references = _arrays(folder / "references")
+    value = function(_arrays(folder / "outputs"), references)
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{target} gave {number}, which is no measure")
     (folder / "result.json").write_text(json.dumps(number), "utf-8")
-
-
-def _references(folder: Path) -> list[Any]:
-    listed = folder / "references.json"
-    if listed.exists():
-        return [Path(name) for name in json.loads(listed.read_text("utf-8"))]
-    return _arrays(folder / "references")
 
 
 def _arrays(folder: Path) -> list[Any]:

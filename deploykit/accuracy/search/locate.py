@@ -190,17 +190,18 @@ class _SeenTensors:
         made = [name for node in facts.nodes for name in node.outputs if name in known]
         both = sides[0].tensors & sides[1].tensors
         # A tensor that only a Relu reads may lack, on one side, what the Relu cuts off: the Relu's result counts.
-        self._cut = {name for name in made if not known[name].is_output and self._is_only_cut(name)}
+        self._cut = {
+            name
+            for name in made
+            if not known[name].is_output and (readers := facts.consumers_of(name))
+            if all(has(node, Trait.CLAMPS) and node.inputs[0] == name for node in readers)
+        }
         shown = (name for name in made if name in both and name not in self._cut)
         self.order = {name: place for place, name in enumerate(shown)}
         self.hidden = [name for name in made if name not in both]
         self.views: dict[str, TensorView] = {}
         self.rounds = 0
         self.exhausted = False
-
-    def _is_only_cut(self, name: str) -> bool:
-        readers = self._facts.consumers_of(name)
-        return bool(readers) and all(has(node, Trait.CLAMPS) and node.inputs[0] == name for node in readers)
 
     def _layer_of(self, tensor: str) -> NodeFact | None:
         """The operator that makes a tensor; for a Relu or Clip that alone reads an operator's result, that operator."""

@@ -18,6 +18,7 @@ import numpy as np
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.judge.kinds import Reading
 from deploykit.accuracy.judge.measures import cosine, max_error, sqnr_db
 from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import MOST, Samples, gather
@@ -27,9 +28,9 @@ from deploykit.accuracy.simulate.sessions import Known, Session
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings.records import Doubles, Feeds, Json, Names, Numbers, Published, Record, published, replace
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.facts import GraphFacts
-from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.load import load_model
 from deploykit.model.operators import quantizes_at_run_time
 from deploykit.model.weights import lean_weights
 from deploykit.rewrites.contract import load_transform
@@ -42,11 +43,12 @@ __all__ = [
     "Simulator",
     "compare_outputs",
     "fit_judge",
+    "in_float",
     "overall_sqnr_db",
     "read_question",
+    "rounding_shows",
     "settled",
     "simulate_files",
-    "without_rounding",
 ]
 
 
@@ -183,15 +185,38 @@ class QuestionOfFiles(Record, eq=False):
     encodings: EncodingSet | None
 
 
-def without_rounding(model: ModelProto) -> ModelProto:
-    """The model with layers in float that would quantize their inputs while they run; any other model as it is.
+def in_float(
+    model: ModelProto, facts: GraphFacts, *, takes_pairs: bool = True
+) -> tuple[ModelProto, GraphFacts, EncodingSet | None]:
+    """The float model behind one that quantizes, and the encodings of its pairs; any other model as it is.
 
-    The rounding of such layers is noise of the model, which no other execution has to repeat.
+    Layers that quantize their inputs while they run compute in float then: their rounding is noise of the model, which
+    no other execution has to repeat.
     """
+    if takes_pairs and facts.is_qdq:
+        from deploykit.encodings.qdq import extract_qdq
+
+        taken = extract_qdq(model, saturate=True)
+        return taken.model, facts_of(taken.model), taken.encodings
     if not any(map(quantizes_at_run_time, model.graph.node)):
-        return model
+        return model, facts, None
     floats = load_transform("dequantize-layers")
-    return floats.apply(model, None, floats.match(model)).model
+    made = floats.apply(model, None, floats.match(model)).model
+    return made, facts_of(made), None
+
+
+def rounding_shows(model: ModelProto, samples: Samples) -> str:
+    """Why the copy without rounding is no reference for this model; "" where it is one, or nothing is rounded.
+
+    Whoever handed the model in compares with what it gives, and a copy that decides otherwise is another model.
+    """
+    if any(map(quantizes_at_run_time, model.graph.node)):
+        floats, facts, _ = in_float(model, facts_of(model))
+        own = Judge(floats, facts, samples).compare(Session(model).runs(samples.varied))
+        if own.right is False:
+            told = f"the model quantizes while it runs, and its copy in float, which is judged, gives: {own.words}"
+            return f"not judged: {told}; hand in the float model it was made from"
+    return ""
 
 
 def read_question(
@@ -209,19 +234,12 @@ def read_question(
     A QDQ model without a file of encodings gives its own, unless its pairs are to stay in it.
     """
     read = load_model(model)
-    facts, proto = collect_facts(read), lean_weights(read)
-    if (floats := without_rounding(proto)) is not proto:
-        facts, proto = collect_facts(wrap_proto(floats, path=model)), floats
-    placed: EncodingSet | None = None
+    given, facts = lean_weights(read), collect_facts(read)
+    proto, facts, placed = in_float(given, facts, takes_pairs=takes_pairs and encodings is None)
     if encodings is not None:
         placed = read_placed(encodings, facts, float_tensors=float_tensors)
-    elif facts.is_qdq and takes_pairs:
-        from deploykit.encodings.qdq import extract_qdq
-
-        taken = extract_qdq(proto, saturate=True)
-        proto, placed = taken.model, taken.encodings
-        facts = collect_facts(wrap_proto(proto, path=model))
     made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
+    facts.once(Reading, lambda: replace(Reading.of(facts), doubt=rounding_shows(given, made)))
     return QuestionOfFiles(model=proto, facts=facts, samples=made, encodings=placed)
 
 
