@@ -211,7 +211,7 @@ def _beside(
     If the line names a part of the chain, the answer says so: it is only a symptom then.
     """
     first = f"its first error is {line.text[:_LONGEST_NAME]!r}" + (f"; {detail}" if detail else "")
-    scope = "and nothing here speaks of the NPU" if tool.drives_others else "not of the way of a model onto the NPU"
+    scope = "and no tool of the NPU speaks here" if tool.drives_others else "not of the way of a model onto the NPU"
     if part := speaker((line.text,), [other for other in catalog.tools if not other.foreign]):
         scope = "at a part of the way of a model onto the NPU"
     row = KnownError(
