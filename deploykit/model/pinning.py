@@ -93,7 +93,7 @@ def settle_outputs(model: ModelProto) -> None:
         shape = asked.static_shape(item.name)
         if shape is None or not item.type.HasField("tensor_type"):
             continue
-        item.type.tensor_type.ClearField("shape")
+        del item.type.tensor_type.shape.dim[:]  # of a scalar the shape stays, empty
         for size in shape:
             item.type.tensor_type.shape.dim.add(dim_value=size)
 
