@@ -15,7 +15,7 @@ CURES = (
     # Another form of one operator or block, each for what some compiler lacks or computes wrongly.
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
     *("pool-by-taps", "cumulate-forward", "product-by-halves", "rank-four", "longer-axes", "reshape-behind"),
-    *("pad-by-borders", "equal-of-bools", "float-exponent", "one-hot-of-floats", "zeros-in-kernel"),
+    *("pad-by-borders", "equal-of-bools", "float-exponent", "one-hot-of-floats", "cast-by-int32", "zeros-in-kernel"),
     *("write-out-functions", "einsum-to-matmul", "global-pool", "sums-to-matmul", "gathernd-to-gather", "flat-index"),
     *("mask-constant", "clip-to-extremes", "cast-labels", "conv-by-shifts", "transposed-to-conv", "usual-activations"),
     # Values that float16 does not hold, in a form in which it does.

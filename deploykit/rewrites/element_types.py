@@ -54,6 +54,7 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
 
     Where nothing is quantized before the model runs, tables that are stored as integers become floats beside them.
     """
+    contributed = {"DynamicQuantizeMatMul": _product, "MatMulNBits": _blocks, "DynamicQuantizeLSTM": _lstm}
     types = {node.op_type for node in look.nodes}
     all_at_run_time = "QuantizeLinear" not in types and any(map(quantizes_at_run_time, look.nodes))
     for node in look.nodes:
@@ -62,12 +63,8 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
                 yield _layer(look, node)
             elif node.op_type == "DequantizeLinear" and look.maker(node.input[1], "DynamicQuantizeLinear"):
                 yield _round_trip(look, node)
-            elif node.op_type == "DynamicQuantizeMatMul" and node.domain == CONTRIBUTED:
-                yield _product(look, node)
-            elif node.op_type == "MatMulNBits" and node.domain == CONTRIBUTED:
-                yield _blocks(look, node)
-            elif node.op_type == "DynamicQuantizeLSTM" and node.domain == CONTRIBUTED:
-                yield _lstm(look, node)
+            elif node.op_type in contributed and node.domain == CONTRIBUTED:
+                yield contributed[node.op_type](look, node)
             elif node.op_type == "DequantizeLinear" and all_at_run_time:
                 yield _table(look, node)
         except NoMatchError as error:
@@ -315,10 +312,13 @@ def _compute_in_float(kind: int, model: ModelProto, encodings: EncodingSet | Non
     for item in (*main.value_info, *main.output):
         if item.type.tensor_type.elem_type == kind:
             item.type.tensor_type.elem_type = TensorProto.FLOAT
-    fed = [item.name for item in main.input if item.type.tensor_type.elem_type == kind]
-    casts = [helper.make_node("Cast", [name], [graph.fresh(f"{name}_float")], to=TensorProto.FLOAT) for name in fed]
-    for name, cast in zip(fed, casts, strict=True):
-        for node, at in graph.uses(name):
+    casts = [
+        helper.make_node("Cast", [item.name], [graph.fresh(f"{item.name}_float")], to=TensorProto.FLOAT)
+        for item in main.input
+        if item.type.tensor_type.elem_type == kind
+    ]
+    for cast in casts:
+        for node, at in graph.uses(cast.input[0]):
             node.input[at] = cast.output[0]
     graph.set_nodes([*casts, *graph.nodes])
     note = f"{len(matched.sites[0].nodes)} nodes compute in float32 instead of {dtype_name(kind)}"

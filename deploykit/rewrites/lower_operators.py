@@ -140,12 +140,11 @@ def cast_labels(look: ModelLook, node: NodeProto) -> Match | None:
     """
     if node.output[0] not in look.outputs or look.dtype(node.output[0]) != "int64":
         return None
-
-    def write(to: NodeSteps) -> None:
-        picked = to.add("Gather", to.node.input, f"{to.made}_picked", axis=attribute(to.node, "axis", 0))
-        to.end("Cast", [picked], to=TensorProto.INT64)
-
-    return Match("it gives out int64", write)
+    axis = attribute(node, "axis", 0)
+    return Match(
+        "it gives out int64",
+        lambda to: to.end("Cast", [to.add("Gather", node.input, f"{to.made}_picked", axis=axis)], to=TensorProto.INT64),
+    )
 
 
 @rewrite(
@@ -159,11 +158,9 @@ def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
     An index that counts through the whole list leaves nothing to gather.
     """
     index = look.array(node.input[1])
-    if index is None or index.ndim < 2 or node.input[0] in look.static():
+    if index is None or index.ndim < 2 or node.input[0] in look.static() or look.rank(node.input[0]) != 1:
         return None
-    if look.rank(node.input[0]) != 1:
-        return None
-    whole = look.shape(node.input[0]) == (index.size,) and bool((index.reshape(-1) == np.arange(index.size)).all())
+    whole = look.shape(node.input[0]) == (index.size,) and np.array_equal(index.reshape(-1), np.arange(index.size))
 
     def write(to: NodeSteps) -> None:
         source, made = to.source, to.made
@@ -272,8 +269,7 @@ def integer_remainder(look: ModelLook, node: NodeProto) -> Match | None:
             to.end("Mod", [dividend, divisor])
             return
         quotient = to.add("Div", [dividend, divisor], f"{made}_quotient")
-        whole = to.add("Mul", [quotient, divisor], f"{made}_whole")
-        to.end("Sub", [dividend, whole])
+        to.end("Sub", [dividend, to.add("Mul", [quotient, divisor], f"{made}_whole")])
 
     return Match("it is a remainder of integers", write)
 
@@ -331,10 +327,10 @@ def pad_by_borders(look: ModelLook, node: NodeProto) -> Match | None:
         last, made = to.source, to.made
         for axis, before, behind in grown:
             places = np.pad(np.arange(sizes[axis]), (before, behind), mode=mode)  # type: ignore[call-overload]
-            borders = [part for part in (places[:before], places[before + sizes[axis] :]) if part.size]
             parts = [
                 to.add("Gather", [last, to.store(f"{made}_places", part)], f"{made}_border", axis=axis)
-                for part in borders
+                for part in (places[:before], places[before + sizes[axis] :])
+                if part.size
             ]
             parts.insert(1 if before else 0, last)
             joined = made if axis == grown[-1][0] else to.graph.fresh(f"{made}_along{axis}")
@@ -377,8 +373,7 @@ def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
         total = to.add("Add", [variance, epsilon], f"{inverse}_sum")
         root = to.add("Sqrt", [total], f"{inverse}_root")
         # The statistics keep their names, so the last step takes the given one.
-        to.add("Reciprocal", [root], f"{inverse}_of_root")
-        to.nodes[-1].output[0] = to.nodes[-1].name = inverse
+        to.write("Reciprocal", [root], inverse)
 
     return Match("it gives its statistics beside its result", write)
 
@@ -444,12 +439,20 @@ def equal_of_bools(look: ModelLook, node: NodeProto) -> Match | None:
     """Writes an Equal of two bools as a Not of their Xor."""
     if look.dtype(node.input[0]) != "bool":
         return None
+    return Match("it compares bools", lambda to: to.end("Not", [to.add("Xor", node.input, f"{to.made}_differs")]))
 
-    def write(to: NodeSteps) -> None:
-        differs = to.add("Xor", to.node.input, f"{to.made}_differs")
-        to.end("Not", [differs])
 
-    return Match("it compares bools", write)
+@rewrite("Cast", none="no Cast makes floats of uint8 or int16", note="{} Casts go by int32")
+def cast_by_int32(look: ModelLook, node: NodeProto) -> Match | None:
+    """Makes floats of uint8 and int16 by way of int32."""
+    if look.dtype(node.input[0]) not in ("uint8", "int16") or attribute(node, "to") != TensorProto.FLOAT:
+        return None
+    return Match(
+        "it makes floats of small integers",
+        lambda to: to.end(
+            "Cast", [to.add("Cast", [to.source], f"{to.made}_integers", to=TensorProto.INT32)], to=TensorProto.FLOAT
+        ),
+    )
 
 
 @rewrite("OneHot", none="no OneHot has stored values but floats", note="{} OneHots give floats, and cast them")
@@ -593,8 +596,7 @@ def transposed_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
 
     def write(to: NodeSteps) -> None:
         parts = weight.reshape(group, -1, *weight.shape[1:]).swapaxes(1, 2)
-        turned = np.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, weight.ndim)))
-        kernel = to.store(f"{name}_turned", turned)
+        kernel = to.store(f"{name}_turned", np.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, weight.ndim))))
         to.put(entry, name=kernel)
         to.end("Conv", [to.source, kernel, *node.input[2:]], dilations=far, group=group, pads=pads.tolist())
 
@@ -642,13 +644,9 @@ def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
     plain = not any(attribute(node, "pads", [0])) and attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
     if not plain or not sizes or not len(sizes) == len(shape) - 2 == len(window):
         return None
-    covered = all(size <= side for size, side in zip(sizes, window, strict=True))
-    if not covered or list(window) == sizes:
+    if list(window) == sizes or any(size > side for size, side in zip(sizes, window, strict=True)):
         return None
-    return Match(
-        f"its window holds all of {list(shape)}",
-        lambda to: to.end("GlobalAveragePool", [to.source]),
-    )
+    return Match(f"its window holds all of {list(shape)}", lambda to: to.end("GlobalAveragePool", [to.source]))
 
 
 class PoolAxis(Record):
@@ -691,11 +689,8 @@ def pool_by_taps(look: ModelLook, node: NodeProto) -> Match | None:
     windows = pool_windows(node, given, made)
     covered = " x ".join(str(window.places.shape[1]) for window in windows)
 
-    def write(to: NodeSteps) -> None:
-        taps = _Taps(to, list(given))
-        (taps.greatest if node.op_type == "MaxPool" else taps.average)(windows)
-
-    return Match(f"its windows cover {covered} places", write)
+    combined = _Taps.greatest if node.op_type == "MaxPool" else _Taps.average
+    return Match(f"its windows cover {covered} places", lambda to: combined(_Taps(to, list(given)), windows))
 
 
 def pool_windows(node: NodeProto, given: Sequence[int], made: Sequence[int]) -> list[PoolAxis]:

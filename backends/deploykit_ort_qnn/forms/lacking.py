@@ -101,11 +101,7 @@ def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
     """
     if node.input[0] in look.static():
         return None
-
-    def write(to: NodeSteps) -> None:
-        to.end("Div", [to.store(f"{to.made}_one", 1.0), to.source])
-
-    return Match("its input is computed", write)
+    return Match("its input is computed", lambda to: to.end("Div", [to.store(f"{to.made}_one", 1.0), to.source]))
 
 
 @rewrite("Gather", none="no Gather of truth values", quiet=True, until="2.47")

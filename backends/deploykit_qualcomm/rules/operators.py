@@ -229,6 +229,7 @@ def check_short_axes(situation: Situation) -> Finds:
         "equal-of-bools",
         "float-exponent",
         "one-hot-of-floats",
+        "cast-by-int32",
         "zeros-in-kernel",
         "usual-activations",
         "transposed-to-conv",

