@@ -163,7 +163,7 @@ def beside_estimate(package: Path, manifest: Json, operators: Iterable[MeasuredO
     try:
         cycles_per_us = estimate["cycles"] / estimate["time_us"]
         events = [  # the kernels, in microseconds
-            TraceEvent(row["name"], str(row["tid"]), float(row["ts"]), float(row["dur"]), unit=row["cat"])
+            TraceEvent(row["name"], str(row["tid"]), float(row["ts"]), float(row["dur"]), row["cat"])
             for row in read_json(timeline)["traceEvents"]
             if row["ph"] == "X"
         ]

@@ -93,9 +93,10 @@ def settle_outputs(model: ModelProto) -> None:
         shape = asked.static_shape(item.name)
         if shape is None or not item.type.HasField("tensor_type"):
             continue
-        del item.type.tensor_type.shape.dim[:]  # of a scalar the shape stays, empty
+        dims = item.type.tensor_type.shape.dim
+        del dims[:]  # of a scalar the shape stays, empty
         for size in shape:
-            item.type.tensor_type.shape.dim.add(dim_value=size)
+            dims.add(dim_value=size)
 
 
 def _is_stale(item: ValueInfoProto) -> bool:

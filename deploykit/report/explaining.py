@@ -116,8 +116,9 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
         why, next_ = "it is compiled and right, but on inputs that were made up from what is known of them", _DATA
     else:
         how = "it ran on the device" if ran else "it is compiled"
-        excused = "lost is in your encodings" in right.why
-        as_meant = "loses what its encodings lose" if excused else "its outputs are right against the float model"
+        as_meant = "its outputs are right against the float model"
+        if "lost is in your encodings" in right.why:
+            as_meant = "loses what its encodings lose"
         why = f"{how}, and {as_meant}"
         return Shipping(Word.SHIP, why, evidence="; ".join(filter(None, (by, measured))))
     return Shipping(Word.NOT_JUDGED, why, evidence=measured, next=next_)

@@ -72,7 +72,7 @@ def _baseline_text(findings: Iterable[Finding]) -> str:
     for finding in sort_findings(findings):
         subject, mark = finding.subject, fingerprint(finding)
         rows[mark] = {"fingerprint": mark, "code": finding.code, "kind": str(subject.kind), "name": subject.name}
-    return json.dumps({"schema": _SCHEMA, "accepted": list(rows.values())}, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps({"schema": _SCHEMA, "accepted": [*rows.values()]}, indent=1, ensure_ascii=False) + "\n"
 
 
 def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:

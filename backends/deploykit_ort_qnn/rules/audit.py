@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Severity
 from deploykit.findings.records import Record, replace
@@ -119,7 +121,8 @@ def _way_out(kernel: AuditedKernel) -> str:
     without a trial, so that the rule's text counts.
     """
     ways = [f"with no {kernel.shown_by} it is right, as measured"] if kernel.shown_by else []
-    ways += [f"--repair {kernel.node}={way}: right, as measured" for way in kernel.ways or ()]
+    for name, _, told in (way.partition(" (") for way in kernel.ways or ()):
+        ways.append(f"--repair {shlex.quote(f'{kernel.node}={name}')} ({told}: right, as measured")
     if kernel.ways is None or ways:
         return "; ".join(ways)
     return "write it with other operators: in no way that is known is it right"
