@@ -66,18 +66,10 @@ def read_baseline(path: Path) -> Baseline:
     return baseline
 
 
-def _baseline_text(findings: Iterable[Finding]) -> str:
-    """The text of a baseline that accepts these findings: the same bytes for the same findings."""
-    rows = {}
-    for finding in sort_findings(findings):
-        subject, mark = finding.subject, fingerprint(finding)
-        rows[mark] = {"fingerprint": mark, "code": finding.code, "kind": str(subject.kind), "name": subject.name}
-    return json.dumps({"schema": _SCHEMA, "accepted": [*rows.values()]}, indent=1, ensure_ascii=False) + "\n"
-
-
 def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
-    """Writes a baseline file. Raises PackageError if it cannot be written, InputError if another kind of file
-    is there.
+    """Writes a baseline that accepts these findings: the same bytes for the same findings.
+
+    Raises PackageError if it cannot be written, InputError if another kind of file is there.
     """
     if path.exists():
         try:
@@ -85,7 +77,12 @@ def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
         except InputError as error:
             why = f"it is no baseline: {error.why or error.what}"
             raise InputError(f"{path}: exists and was kept", why=why, next="name another file") from None
-    write_files({path: _baseline_text(findings)}, force=True)
+    rows = {}
+    for finding in sort_findings(findings):
+        subject, mark = finding.subject, fingerprint(finding)
+        rows[mark] = {"fingerprint": mark, "code": finding.code, "kind": str(subject.kind), "name": subject.name}
+    text = json.dumps({"schema": _SCHEMA, "accepted": [*rows.values()]}, indent=1, ensure_ascii=False)
+    write_files({path: text + "\n"}, force=True)
 
 
 def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> Findings:

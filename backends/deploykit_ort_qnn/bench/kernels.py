@@ -198,9 +198,12 @@ class _KernelGraph:
         # The length of the axis that integer indices point into; other integers may mean anything.
         picks = (one for one, at in self.graph.uses(name) if one.op_type in _PICKS and at == 1)
         pick = next(picks, None) if kind in _WHOLE else None
-        shape_of = self._shape(pick.input[0]) if pick is not None else ()
-        size = shape_of[attribute(pick, "axis", 0)] if pick is not None and shape_of else 0
-        if not size:
+        if pick is None:
+            return []
+        # Before its pairs and conversions; the size may be unknown.
+        read = self.graph.shape(self.graph.origin(pick.input[0], (*PAIR, "Cast")))
+        size = read[attribute(pick, "axis", 0)] if read else 0
+        if not isinstance(size, int) or not size:
             return []
         return [random.integers(0 if forward else -size, size, shape).astype(_WHOLE[kind]) for _ in range(count)]
 
@@ -211,11 +214,6 @@ class _KernelGraph:
             carried += [node.output[0] for node in self.graph.readers(one) if node.op_type in (*PAIR, "Cast")]
         uses = (use for one in carried for use in self.graph.uses(one))
         return any(positions.get(node.op_type) == at for node, at in uses)
-
-    def _shape(self, name: str) -> Shape:
-        """The shape of a tensor before its pairs and conversions, 0 for an unknown size."""
-        shape = self.graph.shape(self.graph.origin(name, (*PAIR, "Cast"))) or ()
-        return tuple(size if isinstance(size, int) else 0 for size in shape)
 
 
 def _dims(value: ValueInfoProto) -> Shape:

@@ -282,12 +282,11 @@ def compare_dlc(model: ModelProto, dlc: Dlc) -> Iterator[Compared]:
         # Zero points shift by half the range if the same grid is stored with the other signedness.
         half = 1 << (int("".join(c for c in kind if c.isdigit())) - 1)
         signs = kind.startswith("int") - found.dtype.startswith("int")
-        yield Compared(
-            tensor=name,
-            meant=kind,
-            found=kind if same else found.dtype,
-            grid=not same or _agrees(found, scales, zeros + signs * half),
-        )
+        grid = not same
+        if same and len(found.scales) == len(scales) and len(found.zero_points) == len(zeros):
+            close = np.allclose(np.asarray(found.scales), scales, rtol=_CLOSE, atol=0)
+            grid = bool(close and (np.asarray(found.zero_points) == zeros + signs * half).all())
+        yield Compared(tensor=name, meant=kind, found=kind if same else found.dtype, grid=grid)
 
 
 def _meant(node: NodeProto, stored: Mapping[str, TensorProto]) -> tuple[str, Any, Any] | None:
@@ -298,10 +297,3 @@ def _meant(node: NodeProto, stored: Mapping[str, TensorProto]) -> tuple[str, Any
         return None
     scale, zero = (numpy_helper.to_array(item) for item in held)
     return str(zero.dtype), scale.reshape(-1).astype(np.float64), zero.reshape(-1).astype(np.int64)
-
-
-def _agrees(found: DlcTensor, scales: Any, zeros: Any) -> bool:
-    if len(found.scales) != len(scales) or len(found.zero_points) != len(zeros):
-        return False
-    close = np.allclose(np.asarray(found.scales), scales, rtol=_CLOSE, atol=0)
-    return bool(close and (np.asarray(found.zero_points) == zeros).all())

@@ -21,6 +21,7 @@ from deploykit.accuracy.judge.kinds import OutputKind, Piece, Reading, Task
 from deploykit.accuracy.judge.measures import Pair
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import (
+    ENOUGH,
     MOST,
     PROBABILITY_TOLERANCE,
     WORKING_SCORE,
@@ -30,6 +31,7 @@ from deploykit.accuracy.judge.verdict import (
     Measure,
     Oddity,
     Verdict,
+    at_least,
     decide,
 )
 from deploykit.accuracy.samples.gathering import Samples
@@ -258,6 +260,11 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
         yield number(Measure.SQNR, db, note=note)
         return
     measured = list(_of_task(number, piece, pairs))
+    for one in measured[:1]:
+        if one.passes and 1 < one.items == len(pairs) < ENOUGH and context.label == "given":
+            # One decision per sample: a handful of them, all alike, shows little.
+            share = at_least([one.items - one.lost], [one.items])
+            measured[0] = replace(one, words=f"{one.words}, which shows at least {share:.0%} of others")
     too_few = db >= _CLEAN_DB and any(n.is_open for n in measured)
     yield from (
         replace(n, note="one of few differs: decibels decide") if too_few and n.is_open else n for n in measured

@@ -15,6 +15,7 @@ from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
     "ASKED",
+    "ENOUGH",
     "MOST",
     "NOT_JUDGED",
     "OVERLAP",
@@ -25,6 +26,7 @@ __all__ = [
     "JudgedNumber",
     "KeptCount",
     "Limit",
+    "at_least",
 ]
 __all__ += ["Measure", "Oddity", "Thresholds", "Verdict", "fewest_for", "limits"]
 
@@ -39,7 +41,7 @@ PROBABILITY_TOLERANCE = 0.05
 OVERLAP = 0.5
 """Intersection over union from which two boxes are usually called the same detection."""
 
-_ENOUGH = 100
+ENOUGH = 100
 """So many items show a difference of one in a hundred; of fewer, some may be lost by chance."""
 MOST = 0.98
 """The share of a task's own count from which on nobody has to think of a wider type."""
@@ -192,7 +194,7 @@ class JudgedNumber(Published):
     def is_open(self) -> bool:
         """True for a miss that hangs on so few things that chance may be to blame: 14 of 16 where 95 % are asked."""
         # Measures in dB have no items, and may be infinite.
-        if not 0 < self.items < _ENOUGH or not math.isfinite(self.value) or self.limit.reason == ASKED:
+        if not 0 < self.items < ENOUGH or not math.isfinite(self.value) or self.limit.reason == ASKED:
             return False
         before = 0 if self.base is None else round((1 - self.base) * self.items)
         lost, share = self.lost - before, 1 - self.limit.value
@@ -310,7 +312,7 @@ class KeptCount(Published):
     @property
     def surely(self) -> float:
         """The share that other data of this kind will have with 95 % confidence, in the worse of the two directions."""
-        return min(_at_least(self.kept, self.wanted), _at_least(self.kept, self.made))
+        return min(at_least(self.kept, self.wanted), at_least(self.kept, self.made))
 
     def as_published(self) -> Json:
         """The counts of all samples together, and the shares that they show."""
@@ -339,7 +341,7 @@ def fewest_for(share: float) -> int:
     return math.ceil(_SURE**2 * share / (1 - share)) if share < 1 else 0
 
 
-def _at_least(kept: Sequence[int], of: Sequence[int]) -> float:
+def at_least(kept: Sequence[int], of: Sequence[int]) -> float:
     """Wilson's lower bound, for as many independent detections as these are worth.
 
     Detections of one sample are lost together. Where shares differ more between samples than by chance, the count is
@@ -570,7 +572,7 @@ def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: 
     if failures:
         few = failures[0]
         said = f"{few.words or few.subject}: {few.lost} of {few.items} may differ by chance"
-        more = f"at least {_ENOUGH} show whether it is more than is asked (deploykit accuracy simulate --data)"
+        more = f"at least {ENOUGH} show whether it is more than is asked (deploykit accuracy simulate --data)"
         return None, f"not judged: {said}; {more}"
     if broken:
         return None, broken
