@@ -275,7 +275,9 @@ def _together(file: Path, shapes: Mapping[InputSpec, Shape]) -> int:
         count = _count(shape, spec)
         if count is None:
             why = f"shape {list(shape)} does not fit the input {spec}"
-            raise InputError(f"{file}: {why}", next="save arrays of that shape")
+            raise InputError(
+                f"{file}: {why}", next="pad or cut all samples to one shape; --input gives the model another"
+            )
         counts[spec.name] = count
     several = set(counts.values()) - {1}
     if len(several) > 1:

@@ -224,8 +224,8 @@ def _picture_axes(spec: InputSpec) -> tuple[int, int] | None:
 def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense: bool) -> None:
     """Try usual sizes until the model runs, one input after the other; what no usual size fits stays open."""
     # An input that looks like a state, beside others, means that the model is fed piece by piece.
-    states = [spec for spec in draft.specs if len(spec.shape) == 3 and spec.shape[-1] is not None]
-    streams = bool(states) and len(facts.inputs) > 1
+    states = any(len(spec.shape) == 3 and spec.shape[-1] is not None for spec in draft.specs)
+    streams = states and len(facts.inputs) > 1
     # Compilers write a recurrent layer out step by step: the fewest usual steps come first.
     steps = any(node.op_type.endswith(("GRU", "LSTM", "RNN")) for node in facts.nodes)
     for spec in draft.specs:
@@ -237,9 +237,13 @@ def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense:
             return len(trial.shapes) < len(trial.specs) or runs(trial.shapes)
 
         # Keras feeds numbers of words as floats, which are cast to integers and used as indices.
-        casts = [node for node in facts.consumers_of(spec.name) if node.op_type == "Cast"]
-        readers = [reader for node in casts for reader in facts.consumers_of(node.outputs[0])]
-        words = not spec.is_float or any(reader.op_type == "Gather" for reader in readers)
+        numbers = not spec.is_float and spec.numpy_type != np.int16  # 16 bits are sound
+        words = numbers or any(
+            reader.op_type == "Gather"
+            for node in facts.consumers_of(spec.name)
+            if node.op_type == "Cast"
+            for reader in facts.consumers_of(node.outputs[0])
+        )
         usual = _usual_shapes(draft, spec, fits, dense=dense, streams=streams, words=words, steps=steps)
         chosen = next((one for one in islice(usual, _MOST_TRIALS) if fits(one[0])), None)
         if chosen is not None:
@@ -281,7 +285,7 @@ def _usual_shapes(
         yield from ((shape, f"the usual size of {kind} at which it runs") for shape in squares)
     elif words and open_ == [len(spec.shape) - 1]:
         usual, what = sorted(_TOKENS) if steps else _TOKENS, "a usual number of tokens"
-    elif spec.is_float and len(open_) == 1 and max(filled) == 1:
+    elif not words and len(open_) == 1 and max(filled) == 1:
         usual, what = _SOUND_CHUNK if streams else _SOUND, "a usual number of sound samples at which it runs"
     elif spec.is_float and len(spec.shape) == 3 and len(open_) == 1:
         usual, what = sorted(_FRAMES) if steps else _FRAMES, "a usual number of frames at which it runs"
