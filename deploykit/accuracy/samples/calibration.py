@@ -433,7 +433,7 @@ def _declaration(text: str, spec: InputSpec, said: str) -> Declaration:
         last = spec.shape[-1] if spec.shape else 1
         if len(values) != 1 and last is not None and len(values) != last:
             why = f"the last dimension of {spec} is {last}" if spec.shape else f"{spec} is a single number"
-            advice = "give one value for all, or one for each"
+            advice = "give one value for all, one for each, or sizes that the fixed dimensions of the model allow"
             raise UsageError(f"--input {text}: {len(values)} values", why=why, next=advice)
         return Declaration(spec.name, "value", values=values)
     path = Path(said)
