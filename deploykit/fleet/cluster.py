@@ -239,8 +239,9 @@ def make_on_worker(
 
 def _cell(told: Json, root: Path) -> Cell:
     request = moved(request_from_json(told["request"]), lambda path: root / path)
-    model, _, target = str(told["id"]).partition("/")
-    return Cell(id=str(told["id"]), model=model, target=target, request=request)
+    name = str(told["id"])
+    model, _, target = name.partition("/")
+    return Cell(id=name, model=model, target=target, request=request)
 
 
 def _received(made: Mapping[str, bytes], batch: Batch, folder: Path) -> Iterator[CellResult]:

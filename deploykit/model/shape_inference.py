@@ -261,6 +261,9 @@ def _infer_in_stages(lean: ModelProto) -> tuple[GraphProto, str]:
     ]
     for node, _ in waiting:
         node.domain = _OPAQUE
+    if lean.graph.value_info and "existing shape differ" in _inconsistency(lean):
+        # Shapes that an exporter left behind contradict the operators: what runs follows the operators.
+        del lean.graph.value_info[:]
     for _ in range(_STAGES):
         found = shape_inference.infer_shapes(lean, data_prop=True).graph
         if not waiting:

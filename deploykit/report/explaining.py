@@ -119,8 +119,7 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
         as_meant = "its outputs are right against the float model"
         if "lost is in your encodings" in right.why:
             as_meant = "loses what its encodings lose"
-        why = f"{how}, and {as_meant}"
-        return Shipping(Word.SHIP, why, evidence="; ".join(filter(None, (by, measured))))
+        return Shipping(Word.SHIP, f"{how}, and {as_meant}", evidence="; ".join(filter(None, (by, measured))))
     return Shipping(Word.NOT_JUDGED, why, evidence=measured, next=next_)
 
 

@@ -160,7 +160,7 @@ def check_narrowing(draft: ProviderDraft) -> Finds:
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
         strict = Severity.ERROR if draft.is_strict else None
-        yield Found("tensor", name, message, severity=strict, hint=hint if refuses else "")
+        yield Found("tensor", name, message, severity=strict, hint=hint * refuses)
 
 
 @_rule("ORT009", "wrong-kernel-avoided", "error")
