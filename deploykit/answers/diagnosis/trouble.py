@@ -24,6 +24,7 @@ FAILURES = (
     *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned "),
     *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
     *("sigbus", "o implementation found", "what():", "ssr ", "oops:", "bug: ", "rip: 0010:", "pc : ", "null pointer"),
+    *("status 0x", "status = 0x", "ret=-", "ret = -", "ret: -", "rc=1"),
 )
 """Parts of lines about a failure, in small letters; other such lines have a level at their start (``LEVELS``)."""
 
@@ -108,6 +109,7 @@ _FAILURE = re.compile(
     |\bcrash(?:ed|es|ing)?\b|make(?:\[\d+\])?:\ \*\*\*|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
     |^lib\S+\.so!\w+::|\bwhat\(\):|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found
     |\bOops:|\bBUG:\ |\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[
+    |\b(?:status|ret|rc)(?:\ ?[=:]\ ?|\ )(?:0x0*[1-9a-f]|-[1-9]|1\d{3}\b)
     |\bRIP:\ 0010:\w|\bpc\ :\ [a-z_.\w]+\+0x|\bnull\ pointer\ dereference|\bprotection\ fault""",
     re.IGNORECASE | re.VERBOSE,
 )
