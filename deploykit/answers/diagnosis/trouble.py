@@ -20,11 +20,10 @@ FAILURES = (
     *("enied", "efused", "ritical", "imed out", "imeout", "ssert", "terminate called", "violation", "not selected"),
     *("<e> ", "ot implemented", "otimplemented", "not_implemented", "of memory", "of_memory", "bad_alloc"),
     *("bad alloc", "not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "err ", "err!", "err]"),
-    *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible"),
-    *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned "),
-    *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
+    *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible", "status 0x"),
+    *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned ", "rc=1"),
+    *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill", "ret=-"),
     *("sigbus", "o implementation found", "what():", "ssr ", "oops:", "bug: ", "rip: 0010:", "pc : ", "null pointer"),
-    *("status 0x", "status = 0x", "ret=-", "ret = -", "ret: -", "rc=1"),
 )
 """Parts of lines about a failure, in small letters; other such lines have a level at their start (``LEVELS``)."""
 
@@ -135,18 +134,13 @@ def trouble_of(line: str) -> Trouble | None:
     >>> trouble_of("E0101 12:00:00.1 7 main.cc:3] nothing to add") 'failure' >>>
     trouble_of("conversion ended with 0 errors") is None True
     """
-    if LEVELS.search(line.encode()):
+    if LEVELS.search(line.encode()) or _says(line, _FAILURE, FAILURES):
         return "failure"
+    return "doubt" if _says(line, _DOUBT, DOUBTS) else None
+
+
+def _says(line: str, pattern: re.Pattern[str], fragments: tuple[str, ...]) -> bool:
     # The expressions take a tenth of a millisecond, so only lines with one of their fragments are searched.
     folded = line.lower()
-    for pattern, fragments, trouble in _TROUBLES:
-        said = any(fragment in folded for fragment in fragments) and pattern.search(line)
-        if said and pattern.search(_HARMLESS.sub(" ", line)):
-            return trouble
-    return None
-
-
-_TROUBLES: tuple[tuple[re.Pattern[str], tuple[str, ...], Trouble], ...] = (
-    (_FAILURE, FAILURES, "failure"),
-    (_DOUBT, DOUBTS, "doubt"),
-)
+    said = any(fragment in folded for fragment in fragments) and pattern.search(line)
+    return bool(said and pattern.search(_HARMLESS.sub(" ", line)))
