@@ -38,6 +38,7 @@ __all__ = [
     "Site",
     "Transform",
     "load_transform",
+    "named",
     "regrid",
     "rewrite",
     "rewrite_graph",
@@ -312,7 +313,7 @@ def rewrite(
     return made
 
 
-def _named(function: Callable[..., Any], **how: Any) -> Transform:
+def named(function: Callable[..., Any], **how: Any) -> Transform:
     """A Transform with the name of its function; the function's docstring begins with the summary."""
     summary = (function.__doc__ or "").partition("\n\n")[0]
     return Transform(function.__name__.replace("_", "-"), summary=" ".join(summary.split()), **how)
@@ -370,7 +371,7 @@ def rewrite_graph(
         )
 
     def made(find: Finder) -> Transform:
-        return _named(find, find=partial(match, find), apply=apply, ulps=ulps, until=until)
+        return named(find, find=partial(match, find), apply=apply, ulps=ulps, until=until)
 
     return made
 
@@ -399,7 +400,7 @@ def regrid(
             notes = (f"another grid for {', '.join(site.tensors[0] for site in matched.sites)}",)
             return Rewritten(model, replace(encodings, entries=entries), notes=notes)
 
-        made = _named(find, find=match, apply=apply, until=until)
+        made = named(find, find=match, apply=apply, until=until)
         return made
 
     return of

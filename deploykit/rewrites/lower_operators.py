@@ -132,19 +132,27 @@ def gathernd_to_gather(look: ModelLook, node: NodeProto) -> Match | None:
     return Match("its indices are stored", write)
 
 
-@rewrite("Gather", none="no Gather gives out int64", note="{} Gathers give out int64 behind a Cast")
+@rewrite("ArgMax", "Cast", "Gather", none="no labels are given out", note="{} labels are given out by int32")
 def cast_labels(look: ModelLook, node: NodeProto) -> Match | None:
-    """Casts what a Gather gives out as int64 to that type once more.
+    """Casts what an ArgMax, a Cast or a Gather gives out as int64 or uint8 to int32 and back, as a list.
 
-    Nothing changes; some compilers take no such Gather as the last node.
+    Nothing changes; some compilers take no such Gather as the last node, and turn the axes of no such map.
     """
-    if node.output[0] not in look.outputs or look.dtype(node.output[0]) != "int64":
+    made, dtype = node.output[0], look.dtype(node.output[0])
+    if (
+        made not in look.outputs
+        or dtype not in ("int64", "uint8")
+        or (node.op_type != "Gather" and look.rank(made) < 3)
+    ):
         return None
-    axis = attribute(node, "axis", 0)
-    return Match(
-        "it gives out int64",
-        lambda to: to.end("Cast", [to.add("Gather", node.input, f"{to.made}_picked", axis=axis)], to=TensorProto.INT64),
-    )
+    shape = look.sizes(made)
+
+    def write(to: NodeSteps) -> None:
+        picked = to.add(node.op_type, node.input, f"{made}_picked", **attributes(node))
+        flat = to.reshape(to.add("Cast", [picked], f"{made}_wide", to=TensorProto.INT32), [-1], f"{made}_flat")
+        to.reshape(to.add("Cast", [flat], f"{made}_list", to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype))), shape)
+
+    return Match(f"it gives out {dtype}", write)
 
 
 @rewrite(
@@ -246,8 +254,7 @@ def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
         to.share(made, summed)
         to.end("Gather", [summed, order], name=f"{made}_turn", axis=axis)
 
-    words = [word for word, holds in (("exclusive", shifts), ("reverse", turns)) if holds]
-    return Match(f"it is {' and '.join(words)}", write)
+    return Match("it is exclusive or reversed", write)
 
 
 @rewrite("Mod", none="no Mod keeps the sign of its dividend", note="{} remainders of integers need no fmod")
@@ -268,8 +275,8 @@ def integer_remainder(look: ModelLook, node: NodeProto) -> Match | None:
         if positive:
             to.end("Mod", [dividend, divisor])
             return
-        quotient = to.add("Div", [dividend, divisor], f"{made}_quotient")
-        to.end("Sub", [dividend, to.add("Mul", [quotient, divisor], f"{made}_whole")])
+        whole = [to.add("Div", [dividend, divisor], f"{made}_quotient"), divisor]
+        to.end("Sub", [dividend, to.add("Mul", whole, f"{made}_whole")])
 
     return Match("it is a remainder of integers", write)
 
@@ -401,9 +408,13 @@ def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
         to.gone = [to.node, to.graph.makers[inverse]]
         to.end("Div", [dividend, root])
 
-    why = f"{product.output[0]} is a quotient by {root}"
-    nodes = (label(node), label(product))
-    return Match(why, write, output=product.output[0], nodes=nodes, tensors=(inverse,))
+    return Match(
+        f"{product.output[0]} is a quotient by {root}",
+        write,
+        output=product.output[0],
+        nodes=(label(node), label(product)),
+        tensors=(inverse,),
+    )
 
 
 @rewrite("ReduceSum", none="no ReduceSum is divided by the number of its values", note="{} sums are means", ulps=16.0)
@@ -568,8 +579,8 @@ def zeros_in_kernel(look: ModelLook, node: NodeProto) -> Match | None:
         wide[:, :, *(slice(None, None, steps) for steps in far)] = weight
         kernel = to.store(f"{name}_wide", wide)
         to.put(to.entry(name), name=kernel)
-        settings = {**attributes(to.node), "dilations": [1] * len(far), "kernel_shape": sizes}
-        to.end("Conv", [to.source, kernel, *node.input[2:]], **settings)
+        changed = {"dilations": [1] * len(far), "kernel_shape": sizes}
+        to.end("Conv", [to.source, kernel, *node.input[2:]], **attributes(node) | changed)
 
     return Match(f"its places lie {max(far)} steps apart", write)
 

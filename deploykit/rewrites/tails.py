@@ -21,7 +21,7 @@ from deploykit.model.nodes import label
 from deploykit.model.operators import ROLES, Trait, has, ops
 from deploykit.model.ranges import lazy_bounds
 from deploykit.model.values import nested_graphs
-from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform, named
 
 __all__: list[str] = []
 
@@ -84,8 +84,17 @@ def _cut(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult)
     return Rewritten(head, kept, touched=frozenset(open_), notes=(note,), tail=tail)
 
 
-def _post_processing(graph: ModelLook) -> MatchResult:
-    """The largest end of the graph without an op that belongs to the network, if it is more than moves."""
+def _cutting(find: Callable[[ModelLook], MatchResult]) -> Transform:
+    """A Transform of a function that finds where to cut; its docstring begins with the summary."""
+    return named(find, find=find, apply=_cut)
+
+
+@_cutting
+def cut_tail(graph: ModelLook) -> MatchResult:
+    """Cuts the post-processing off into a model that the host runs.
+
+    The largest end of the graph without an op that belongs to the network, if it is more than moves.
+    """
     static = graph.static()
 
     def is_bias_add(node: NodeProto) -> bool:
@@ -125,16 +134,12 @@ def _cut_at(
     return MatchResult((Site(nodes, tensors=named, why=why, data=later),), refusals=tuple(refusals))
 
 
-cut_tail = Transform(
-    "cut-tail",
-    summary="Cuts the post-processing off into a model that the host runs.",
-    find=_post_processing,
-    apply=_cut,
-)
+@_cutting
+def loops_on_host(graph: ModelLook) -> MatchResult:
+    """Leaves a Loop, an If, a Scan or a NonMaxSuppression behind the layers, and all that follows, to the host.
 
-
-def _loops(graph: ModelLook) -> MatchResult:
-    """Every node that runs another graph or decides a size, with all that it leads to; most layers must come before."""
+    Every node that runs another graph or decides a size, with all that it leads to; most layers must come before.
+    """
     every = range(len(graph.nodes))
     chosen = [index for index in every if has(graph.nodes[index], Trait.CONTROL_FLOW, Trait.SIZED_BY_VALUES)]
     later = frozenset(_followers(graph, chosen, every))
@@ -149,16 +154,12 @@ def _loops(graph: ModelLook) -> MatchResult:
     return _cut_at(graph, chosen, later, f"{before} layers come before it")
 
 
-loops_on_host = Transform(
-    "loops-on-host",
-    summary="Leaves a Loop, an If, a Scan or a NonMaxSuppression behind the layers, and all that follows, to the host.",
-    find=_loops,
-    apply=_cut,
-)
+@_cutting
+def scale_last(graph: ModelLook) -> MatchResult:
+    """Moves a last multiplication by the image size or a constant to the host.
 
-
-def _last_scales(graph: ModelLook) -> MatchResult:
-    """Every last Mul or Div by something that no weight computes, from which only moves lead to the outputs."""
+    Every last Mul or Div by something that no weight computes, from which only moves lead to the outputs.
+    """
     free = {*graph.inputs, *graph.stored}
     for node in graph.nodes:
         if node.op_type in _MOVES and all(name in free for name in node.input if name):
@@ -205,16 +206,12 @@ def _no_scale(graph: GraphCopy, node: NodeProto, free: set[str]) -> str:
     return f"it scales by {largest:g} only" if 1 / _NOTABLE < largest < _NOTABLE else ""
 
 
-scale_last = Transform(
-    "scale-last",
-    summary="Moves a last multiplication by the image size or a constant to the host.",
-    find=_last_scales,
-    apply=_cut,
-)
+@_cutting
+def split_output(graph: ModelLook) -> MatchResult:
+    """Gives every part of a concatenated output its own output and grid; the host joins them.
 
-
-def _joins(graph: ModelLook) -> MatchResult:
-    """All Concats that only moves separate from the outputs, unless their parts are known to be alike."""
+    All Concats that only moves separate from the outputs, unless their parts are known to be alike.
+    """
     bounds_of = lazy_bounds(graph)
     ends = _movable_end(graph, _MOVES)
     chosen, refusals = [], []
@@ -233,11 +230,3 @@ def _joins(graph: ModelLook) -> MatchResult:
     later = _movable_end(graph, (), _followers(graph, chosen, ends))
     tensors = (name for index in chosen for name in graph.nodes[index].input)
     return _cut_at(graph, chosen, later, "parts of unlike ranges share an output", tensors, refusals)
-
-
-split_output = Transform(
-    "split-output",
-    summary="Gives every part of a concatenated output its own output and grid; the host joins them.",
-    find=_joins,
-    apply=_cut,
-)

@@ -90,8 +90,12 @@ def check_left_out(audit: Audit) -> Finds:
     """
     if audit.left_out:
         of = audit.left_out + len(audit.kernels)
-        message = f"{audit.left_out} of {of} kernels were not run by themselves, of which nothing is known"
-        yield Found("model", "model", message, evidence={"left_out": audit.left_out, "of": of})
+        yield Found(
+            "model",
+            "model",
+            f"{audit.left_out} of {of} kernels were not run by themselves, of which nothing is known",
+            evidence={"left_out": audit.left_out, "of": of},
+        )
 
 
 @RULES.rule("QNN326", "steps-grow", "info")

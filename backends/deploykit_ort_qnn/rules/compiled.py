@@ -180,8 +180,12 @@ def check_other_wheel(scope: EnvironmentScope) -> Finds:
     Fix: Install the wheel named, in an environment of its own, and run scripts/compile.py there.
     """
     if scope.installed is not None and scope.installed["wheel"] != scope.planned.version:
-        message = f"onnxruntime-qnn {scope.installed['wheel']} is installed, the package is for {scope.planned.version}"
-        yield Found("environment", "onnxruntime-qnn", message, hint=_way(scope.planned))
+        yield Found(
+            "environment",
+            "onnxruntime-qnn",
+            f"onnxruntime-qnn {scope.installed['wheel']} is installed, the package is for {scope.planned.version}",
+            hint=_way(scope.planned),
+        )
 
 
 @_of_pair("ORT142", "unloadable-wheel", "warning")
@@ -199,8 +203,11 @@ def check_pair(scope: EnvironmentScope) -> Finds:
     version = scope.installed["onnxruntime"]
     status = next((pair.status for pair in scope.planned.onnxruntime if pair.version == version), Status.UNKNOWN)
     if status is not Status.SUPPORTED:
-        message = f"onnxruntime-qnn {scope.planned.version} with onnxruntime {version}: {status}"
-        yield Found("environment", "onnxruntime", message)
+        yield Found(
+            "environment",
+            "onnxruntime",
+            f"onnxruntime-qnn {scope.planned.version} with onnxruntime {version}: {status}",
+        )
 
 
 @ENVIRONMENT_RULES.rule("ORT143", "emulated-by-another-release", "info", _OLD)
@@ -321,8 +328,9 @@ def check_no_budget(scope: TimeBudget) -> Finds:
     estimate = scope.estimate
     if estimate is None or estimate.instead_of:
         told = f": {estimate.described}" if estimate is not None else ""
-        message = f"{in_time(scope.most_us)} were asked for, and nothing can be held against it{told}"
-        yield Found("model", "model", message)
+        yield Found(
+            "model", "model", f"{in_time(scope.most_us)} were asked for, and nothing can be held against it{told}"
+        )
 
 
 _DLC_LAB = "onnxruntime-qnn 2.3.0 (metadata 2.2.0) and 2.7.0 (metadata 2.3.0) run on Linux x86-64 without hardware"

@@ -48,9 +48,9 @@ RULES: Registry[ProviderDraft] = Registry("ort-qnn plan")
 _rule = partial(RULES.rule, sources=[_LAB])
 
 
-def _floats(draft: ProviderDraft, kind: str) -> list[NodeFact]:
-    """The nodes of one operator, in a model without encodings; those of any other run in what their encodings say."""
-    return [node for node in draft.situation.facts.nodes if draft.source == "float" and node.op_type == kind]
+def _floats(draft: ProviderDraft, *kinds: str) -> list[NodeFact]:
+    """The nodes of some operators, in a model without encodings; those of any other run in what their encodings say."""
+    return [node for node in draft.situation.facts.nodes if draft.source == "float" and node.op_type in kinds]
 
 
 @_rule("ORT001", "no-soc-model", "error")
@@ -212,11 +212,12 @@ def check_lpbq_loss(draft: ProviderDraft) -> Finds:
     """
     for step in () if draft.prepared is None else draft.prepared.steps:
         for name, loss in step.losses.items():
-            message = (
+            yield Found(
+                "tensor",
+                name,
                 f"{name}: a scale moves by {100 * loss.scale_error:.2g} % at most; against its block grid the weight "
-                f"has {loss.refined_sqnr_db:.1f} dB re-rounded, as stored ({loss.sqnr_db:.1f} dB with integers kept)"
+                f"has {loss.refined_sqnr_db:.1f} dB re-rounded, as stored ({loss.sqnr_db:.1f} dB with integers kept)",
             )
-            yield Found("tensor", name, message)
 
 
 @_rule("ORT014", "erf-in-float", "warning", cure="fuse-gelu")
@@ -405,8 +406,11 @@ def check_reads(draft: ProviderDraft) -> Finds:
     model = draft.situation.model.proto if draft.prepared is None else draft.prepared.model
     for words, has, most in (("operator set", opset_of(model), limits[0]), ("IR version", model.ir_version, limits[1])):
         if has > most:
-            message = f"{words} {has}; onnxruntime-qnn {wheel.version} reads up to {most}"
-            yield Found("model", draft.situation.model.path.name, message)
+            yield Found(
+                "model",
+                draft.situation.model.path.name,
+                f"{words} {has}; onnxruntime-qnn {wheel.version} reads up to {most}",
+            )
 
 
 _FLOAT32 = (
@@ -426,8 +430,11 @@ def check_float_model(draft: ProviderDraft) -> Finds:
     """
     # A float source. The wheel's own row must say so: it was seen with that release only.
     if draft.source == "float" and "float16-of-float" in draft.wheel.refuses:
-        message = f"onnxruntime-qnn {draft.wheel.version} would compile it in float32"
-        yield Found("model", draft.situation.model.path.name, message)
+        yield Found(
+            "model",
+            draft.situation.model.path.name,
+            f"onnxruntime-qnn {draft.wheel.version} would compile it in float32",
+        )
 
 
 @RULES.rule("ORT162", "float-parts-stay-float32", "warning", _FLOAT32)
@@ -444,8 +451,12 @@ def check_float_parts(draft: ProviderDraft) -> Finds:
         return
     tensors = sorted(name for name, kind in draft.prepared.intended.items() if kind == "float16")
     if tensors:
-        message = f"{len(tensors)} tensors are meant to be float16 and stay float32, {tensors[0]} first"
-        yield Found("model", draft.situation.model.path.name, message, evidence={"tensors": tensors})
+        yield Found(
+            "model",
+            draft.situation.model.path.name,
+            f"{len(tensors)} tensors are meant to be float16 and stay float32, {tensors[0]} first",
+            evidence={"tensors": tensors},
+        )
 
 
 @RULES.rule("ORT150", "operator-not-in-release", "error", _OLD)
@@ -461,8 +472,11 @@ def check_operators_in_release(draft: ProviderDraft) -> Finds:
         return
     for node in draft.prepared.model.graph.node:
         if node.op_type in draft.wheel.absent:
-            message = f"{node.op_type} {label(node)}: onnxruntime-qnn {draft.wheel.version} does not have it"
-            yield Found("node", label(node), message)
+            yield Found(
+                "node",
+                label(node),
+                f"{node.op_type} {label(node)}: onnxruntime-qnn {draft.wheel.version} does not have it",
+            )
 
 
 _MOST_INDEX_DIMENSIONS = 4
@@ -498,16 +512,17 @@ def check_gather(draft: ProviderDraft) -> Finds:
             yield at_node(node, "its places are stored, and FP32 computes it")
 
 
-@RULES.rule("ORT033", "labels-gathered", "warning", f"{_LAB}: int32 and int64", cure="cast-labels")
+@RULES.rule("ORT033", "labels-given-out", "warning", f"{_LAB}: int32, int64, uint8 and bool", cure="cast-labels")
 def check_labels(draft: ProviderDraft) -> Finds:
-    """A Gather gives an int64 output of the model.
+    """An output of the model is a Gather's int64, or a map of int64 or uint8 that an ArgMax or a Cast gives.
 
-    The provider leaves it to the CPU; with a Cast behind it, even one to int64, it is taken.
+    The provider leaves such a Gather to the CPU. Behind layers on images it turns the axes of the map: uint8 is not
+    taken, and int64 fails as it runs ("data size does not match"). As a list that a Cast makes of int32, all are right.
 
     Fix: Give int32 out, or the number of the class.
     """
     # Only as the last node: a result that another node reads is taken.
-    for node in _floats(draft, "Gather"):
+    for node in _floats(draft, "ArgMax", "Cast", "Gather"):
         made = draft.situation.facts.tensors[node.outputs[0]]
-        if made.is_output and made.dtype == "int64":
-            yield at_node(node, "its int64 result is an output of the model, so that it stays on the CPU")
+        if made.is_output and made.dtype in ("int64", "uint8") and (node.op_type == "Gather" or (made.rank or 0) > 2):
+            yield at_node(node, f"its {made.dtype} result is an output of the model, and may not be taken")

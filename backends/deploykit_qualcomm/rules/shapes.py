@@ -194,8 +194,9 @@ def check_operator_rank(situation: Situation) -> Finds:
         rank, row = situation.facts.tensor(node.inputs[0]).rank, limits[node.op_type]
         if rank is not None and not row.lowest <= rank <= row.highest:
             allowed = f"{row.lowest} to {row.highest}" if row.lowest else f"at most {row.highest}"
-            message = f"its input has rank {rank}, {allowed} is taken"
-            yield at_node(node, message, sources=row.source, claim=claim_of(row))
+            yield at_node(
+                node, f"its input has rank {rank}, {allowed} is taken", sources=row.source, claim=claim_of(row)
+            )
 
 
 @RULES.rule("QNN274", "weights-exceed-domain", "warning", constraint("pd-size").source)

@@ -111,8 +111,12 @@ def check_shapes(draft: QuarkDraft) -> Finds:
         facts = [draft.facts.tensors[name] for name in names]
         if found := [fact for fact in facts if fact.static_shape is None and (fact.shape or not hint)]:
             for fact in found:
-                told = f"{kind} {fact.name!r} has shape {list(fact.shape or ())}, and the compiler needs numbers"
-                yield Found("tensor", fact.name, told, hint=hint)
+                yield Found(
+                    "tensor",
+                    fact.name,
+                    f"{kind} {fact.name!r} has shape {list(fact.shape or ())}, and the compiler needs numbers",
+                    hint=hint,
+                )
             return
 
 
@@ -163,8 +167,12 @@ def check_cpu_only(draft: QuarkDraft) -> Finds:
     if not found:
         return
     handled = "the CPU-partition passes are set; run it with VART-ML" if draft.options.cpu_partition else None
-    message = f"{listed([node.label for node in found])}: the whole model would run on the CPU"
-    yield Found("node", found[0].label, message, handled=handled)
+    yield Found(
+        "node",
+        found[0].label,
+        f"{listed([node.label for node in found])}: the whole model would run on the CPU",
+        handled=handled,
+    )
 
 
 @RULES.rule("VAI124", "falls-to-cpu", "warning", [_DOC2, _RAI])
@@ -178,8 +186,12 @@ def check_operators(draft: QuarkDraft) -> Finds:
     for op in operators_in(draft.product.gap, draft.precision):
         found = [n for n in draft.facts.nodes if n.op_type == op and n.index not in draft.exclusions.indices]
         if found:
-            message = f"{op} has no {draft.precision} on this NPU: {listed([node.label for node in found])}"
-            yield Found("node", found[0].label, message, evidence={"operator": op})
+            yield Found(
+                "node",
+                found[0].label,
+                f"{op} has no {draft.precision} on this NPU: {listed([node.label for node in found])}",
+                evidence={"operator": op},
+            )
 
 
 @RULES.rule("VAI125", "batch-over-one", "warning", "amd/RyzenAI-SW#401")
@@ -213,10 +225,11 @@ def check_miscompilation(draft: QuarkDraft) -> Finds:
     for op in operators_in(draft.product.miscompiled, draft.precision):
         found = [node for node in draft.facts.nodes if node.op_type == op]
         if found:
-            message = (
-                f"{op} in {draft.precision.upper()} gave a user wrong results: {listed([node.label for node in found])}"
+            yield Found(
+                "node",
+                found[0].label,
+                f"{op} in {draft.precision.upper()} gave a user wrong results: {listed([one.label for one in found])}",
             )
-            yield Found("node", found[0].label, message)
 
 
 @RULES.rule("VAI128", "ranges-mixed-at-output", "warning", _LAB)
@@ -267,7 +280,9 @@ def check_grids(draft: QuarkDraft) -> Finds:
     grids = tuple(grids_of(draft.situation.model, draft.facts))
     bad = [grid.tensor for grid in grids if not all(map(is_power_of_two, grid.scales)) or any(grid.zero_points)]
     if bad:
-        message = (
-            f"{len(bad)} of {len(grids)} grids are not power-of-two with zero point 0, for instance that of {bad[0]}"
+        yield Found(
+            "model",
+            draft.facts.model_name,
+            f"{len(bad)} of {len(grids)} grids are not power-of-two with zero point 0, for instance that of {bad[0]}",
+            evidence={"tensors": bad[:50]},
         )
-        yield Found("model", draft.facts.model_name, message, evidence={"tensors": bad[:50]})

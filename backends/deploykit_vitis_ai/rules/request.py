@@ -173,8 +173,12 @@ def check_closed(draft: QuarkDraft) -> Finds:
                 evidence={"tensor": leak.tensor, "producer": leak.producer, "consumer": leak.consumer},
             )
         for name in region.unreached:
-            message = f"{region.subgraph}: no way leads from the start {name} to the ends"
-            yield Found("node", name, message, hint="leave this start out")
+            yield Found(
+                "node",
+                name,
+                f"{region.subgraph}: no way leads from the start {name} to the ends",
+                hint="leave this start out",
+            )
 
 
 @RULES.rule("VAI109", "mixed-without-exclusion", "error", _PAGE)
@@ -361,5 +365,8 @@ def check_driver(draft: QuarkDraft) -> Finds:
     wanted = (draft.product.id, "" if release is None else release.version)
     bound = next((bound for bound in rows(Bound) if (bound.product, bound.ep_version) == wanted), None)
     if bound is not None:
-        message = f"{draft.product.sdk} {bound.ep_version} needs an NPU driver of at least {bound.driver_min}"
-        yield Found("environment", "NPU driver", message)
+        yield Found(
+            "environment",
+            "NPU driver",
+            f"{draft.product.sdk} {bound.ep_version} needs an NPU driver of at least {bound.driver_min}",
+        )
