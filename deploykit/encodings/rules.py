@@ -420,8 +420,12 @@ def check_indices(context: EncodingsOnGraph) -> Finds:
         if isinstance(entry.value, Affine) and casts_of_indices(context.facts, entry.name):
             step = float(entry.value.scale.max())
             if abs(1 / step - round(1 / step)) > _WHOLE:
-                message = f"{entry.name} is cast to integers, and its scale of {step:.4g} does not hold whole numbers"
-                yield Found("tensor", entry.name, message, evidence={"step": step})
+                yield Found(
+                    "tensor",
+                    entry.name,
+                    f"{entry.name} is cast to integers, and its scale of {step:.4g} does not hold whole numbers",
+                    evidence={"step": step},
+                )
 
 
 @RULES.rule("DK250", "coarse-join", "warning", "the entries of the Concat and of its parts")

@@ -316,8 +316,9 @@ def check_empty_input(facts: GraphFacts) -> Finds:
     for name in facts.inputs:
         shape = facts.tensors[name].shape or ()
         if 0 in shape:
-            message = f"dimension {shape.index(0)} of input {name!r} ({shape_text(facts.tensors[name])}) is 0"
-            yield Found("tensor", name, message)
+            yield Found(
+                "tensor", name, f"dimension {shape.index(0)} of input {name!r} ({shape_text(facts.tensors[name])}) is 0"
+            )
 
 
 @RULES.rule(
@@ -368,8 +369,12 @@ def check_integer_operators(facts: GraphFacts) -> Finds:
     found = [node for node in facts.nodes if node.op_type.startswith(_ON_INTEGERS)]
     if found:
         kinds = listed(sorted({node.op_type for node in found}), most=_SHOWN)
-        message = f"{len(found)} operators compute on integers: {kinds}"
-        yield Found("node", found[0].label, message, evidence={"count": len(found)})
+        yield Found(
+            "node",
+            found[0].label,
+            f"{len(found)} operators compute on integers: {kinds}",
+            evidence={"count": len(found)},
+        )
 
 
 @RULES.rule(

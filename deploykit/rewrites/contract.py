@@ -314,9 +314,9 @@ def rewrite(
 
 
 def named(function: Callable[..., Any], **how: Any) -> Transform:
-    """A Transform with the name of its function; the function's docstring begins with the summary."""
+    """A Transform with the name of its function, which finds unless another does; the docstring tells."""
     summary = (function.__doc__ or "").partition("\n\n")[0]
-    return Transform(function.__name__.replace("_", "-"), summary=" ".join(summary.split()), **how)
+    return Transform(function.__name__.replace("_", "-"), summary=" ".join(summary.split()), **{"find": function} | how)
 
 
 def rewrite_graph(

@@ -378,9 +378,8 @@ def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
         variance = to.listed("ReduceMean", square, "axes", axes, to.graph.fresh(f"{inverse}_variance"), keepdims=1)
         epsilon = to.store(f"{inverse}_epsilon", float(attribute(to.node, "epsilon", 1e-5)))
         total = to.add("Add", [variance, epsilon], f"{inverse}_sum")
-        root = to.add("Sqrt", [total], f"{inverse}_root")
         # The statistics keep their names, so the last step takes the given one.
-        to.write("Reciprocal", [root], inverse)
+        to.write("Reciprocal", [to.add("Sqrt", [total], f"{inverse}_root")], inverse)
 
     return Match("it gives its statistics beside its result", write)
 

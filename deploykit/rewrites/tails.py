@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -21,7 +22,7 @@ from deploykit.model.nodes import label
 from deploykit.model.operators import ROLES, Trait, has, ops
 from deploykit.model.ranges import lazy_bounds
 from deploykit.model.values import nested_graphs
-from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform, named
+from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, named
 
 __all__: list[str] = []
 
@@ -84,12 +85,7 @@ def _cut(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult)
     return Rewritten(head, kept, touched=frozenset(open_), notes=(note,), tail=tail)
 
 
-def _cutting(find: Callable[[ModelLook], MatchResult]) -> Transform:
-    """A Transform of a function that finds where to cut; its docstring begins with the summary."""
-    return named(find, find=find, apply=_cut)
-
-
-@_cutting
+@partial(named, apply=_cut)
 def cut_tail(graph: ModelLook) -> MatchResult:
     """Cuts the post-processing off into a model that the host runs.
 
@@ -134,7 +130,7 @@ def _cut_at(
     return MatchResult((Site(nodes, tensors=named, why=why, data=later),), refusals=tuple(refusals))
 
 
-@_cutting
+@partial(named, apply=_cut)
 def loops_on_host(graph: ModelLook) -> MatchResult:
     """Leaves a Loop, an If, a Scan or a NonMaxSuppression behind the layers, and all that follows, to the host.
 
@@ -154,7 +150,7 @@ def loops_on_host(graph: ModelLook) -> MatchResult:
     return _cut_at(graph, chosen, later, f"{before} layers come before it")
 
 
-@_cutting
+@partial(named, apply=_cut)
 def scale_last(graph: ModelLook) -> MatchResult:
     """Moves a last multiplication by the image size or a constant to the host.
 
@@ -206,7 +202,7 @@ def _no_scale(graph: GraphCopy, node: NodeProto, free: set[str]) -> str:
     return f"it scales by {largest:g} only" if 1 / _NOTABLE < largest < _NOTABLE else ""
 
 
-@_cutting
+@partial(named, apply=_cut)
 def split_output(graph: ModelLook) -> MatchResult:
     """Gives every part of a concatenated output its own output and grid; the host joins them.
 

@@ -131,8 +131,12 @@ def check_block_quantization(draft: ConversionDraft) -> Finds:
         if not names or status is Status.SUPPORTED or (status is Status.UNKNOWN and kind == "lpbq"):
             continue
         where = f"{draft.arch} with {draft.sdk.sdk} {draft.sdk.version}"
-        message = f"{len(names)} weights are {kind} quantized, which is {status} on {where}"
-        yield about_encodings(draft, message, names, sources=() if row is None else row.source)
+        yield about_encodings(
+            draft,
+            f"{len(names)} weights are {kind} quantized, which is {status} on {where}",
+            names,
+            sources=() if row is None else row.source,
+        )
 
 
 @RULES.rule("QNN125", "float8-unsupported", "error", "aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)")

@@ -157,8 +157,9 @@ def check_gaps(candidate: RouteCandidate) -> Finds:
     if draft.intent is not Intent.INTEGER or not draft.gaps:
         return
     filled = f"calibrated from the input list at {draft.widths[1]} bit" if route.input_list else None
-    message = f"{len(draft.gaps)} tensors have no encoding and none can be derived"
-    yield about_encodings(draft, message, draft.gaps, handled=filled)
+    yield about_encodings(
+        draft, f"{len(draft.gaps)} tensors have no encoding and none can be derived", draft.gaps, handled=filled
+    )
 
 
 @RULES.rule(
@@ -195,8 +196,9 @@ def check_quantizer_v2_accuracy(candidate: RouteCandidate) -> Finds:
     Fix: compare with a reference on the device; keep symmetric activations signed (force_activation_as=None)
     """
     if candidate.route.quantizer_v2:
-        message = "quantizer V2 is a beta feature by AIMET's own word, and zero accuracy was reported with it"
-        yield _about_sdk(candidate, message)
+        yield _about_sdk(
+            candidate, "quantizer V2 is a beta feature by AIMET's own word, and zero accuracy was reported with it"
+        )
 
 
 @RULES.rule("QNN108", "float-set-differs", "warning", ("AIMET repository discussion 3902", "qualcomm/aimet#4090"))

@@ -131,8 +131,11 @@ def check_drowned(judged: Judged) -> Finds:
         for axis in _parts(judged, output) if output.summary()["min_sqnr_db"] >= _GOOD_DB else ():
             low = (axis.sqnr_db < _DROWNED_DB) & (axis.signal > 0) & ~axis.dead
             for where, evidence in _told_slices(output, axis, low):
-                message = f"{where}: under {_DROWNED_DB:.0f} dB, where the whole is over {_GOOD_DB:.0f} dB"
-                yield _about(output, message, evidence=evidence)
+                yield _about(
+                    output,
+                    f"{where}: under {_DROWNED_DB:.0f} dB, where the whole is over {_GOOD_DB:.0f} dB",
+                    evidence=evidence,
+                )
 
 
 @RULES.rule("DK603", "missing-samples", "error")
@@ -159,8 +162,12 @@ def check_extra(judged: Judged) -> Finds:
 
 def _lacking(comparison: ComparedOutputs, side: str, what: str, names: Names) -> Finds:
     if names:
-        message = f"the {side} lacks {len(names)}: {listed(names)}"
-        yield Found("data", comparison.candidate, message, evidence={what: list(names)})
+        yield Found(
+            "data",
+            comparison.candidate,
+            f"the {side} lacks {len(names)}: {listed(names)}",
+            evidence={what: list(names)},
+        )
 
 
 @RULES.rule("DK605", "not-comparable", "error")
