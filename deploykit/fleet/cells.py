@@ -186,8 +186,7 @@ def moved(request: Request, place: Callable[[Path], Path]) -> Request:
     paths = {name: place(value) for name in _PATHS if (value := getattr(request, name)) is not None}
     own = {name: place(value) if isinstance(value, Path) else value for name, value in request.adapter_options.items()}
     inputs = tuple(
-        text if (file := _file_of(text)) is None else f"{text.partition('=')[0]}={place(file)}"
-        for text in request.inputs
+        f"{text.partition('=')[0]}={place(file)}" if (file := _file_of(text)) else text for text in request.inputs
     )
     return replace(request, model=place(request.model), inputs=inputs, adapter_options=own, **paths)
 

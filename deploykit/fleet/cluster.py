@@ -227,14 +227,14 @@ def make_on_worker(
         for name, content in zip(names, contents, strict=True):
             with_folder(root / name).write_bytes(content)
         batch = tuple((_cell(cell, root), str(cell["key"])) for cell in told)
-        worker = _distributed().get_worker()
-        made = [
-            result.cell
-            for result in run_batch(
-                batch, folder, limit=limit, fail_fast=fail_fast, tell=lambda *line: worker.log_event(_TOPIC, line)
-            )
-        ]
-        return [(cell, packed(folder, cell)) for cell in made]
+        made = run_batch(
+            batch,
+            folder,
+            limit=limit,
+            fail_fast=fail_fast,
+            tell=lambda *line: _distributed().get_worker().log_event(_TOPIC, line),
+        )
+        return [(one.cell, packed(folder, one.cell)) for one in made]
 
 
 def _cell(told: Json, root: Path) -> Cell:

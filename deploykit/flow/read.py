@@ -60,6 +60,10 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
     model = load_model(requests[0].model)
     changed = keep_weights_constant(model.proto) or model.reordered
+    outputs = (item.type.tensor_type for item in model.proto.graph.output)
+    if any(one.elem_type and not one.HasField("shape") for one in outputs):
+        settle_outputs(model.proto)  # a runtime does without the shape of an output, a compiler does not
+        changed = True
     facts = view_of(model.proto).keep("facts", collect_facts(model))
     request, encodings = requests[0], None
     if request.encodings is not None:

@@ -91,12 +91,11 @@ def settle_outputs(model: ModelProto) -> None:
             item.type.tensor_type.ClearField("shape")
     for item in model.graph.output:
         shape = asked.static_shape(item.name)
-        if shape is None or not item.type.HasField("tensor_type"):
-            continue
-        dims = item.type.tensor_type.shape.dim
-        del dims[:]  # of a scalar the shape stays, empty
-        for size in shape:
-            dims.add(dim_value=size)
+        if shape is not None and item.type.HasField("tensor_type"):
+            dims = item.type.tensor_type.shape.dim
+            del dims[:]  # of a scalar the shape stays, empty
+            for size in shape:
+                dims.add(dim_value=size)
 
 
 def _is_stale(item: ValueInfoProto) -> bool:

@@ -218,8 +218,7 @@ def rejudge(package: Path, manifest: Json) -> tuple[Check, Correctness | None]:
         if judge.facts.is_qdq and judge.emulated:
             # A compiler fuses what the pairs part. What it made ran where the package was made, and here the float
             # model without the pairs shows that this is the same model.
-            floats = Session(in_float(judge.whole, judge.facts)[0]).runs(judge.feeds)
-            if judge.judged(floats).right is not False:
+            if judge.judged(Session(in_float(judge.whole, judge.facts)[0]).runs(judge.feeds)).right is not False:
                 verdict, where = judge.judged(judge.emulated), "; what the compiler made of it, emulated, was recorded"
         elif not judge.facts.is_qdq:
             made = Session(judge.whole).runs(judge.feeds)

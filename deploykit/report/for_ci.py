@@ -81,8 +81,8 @@ def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
     for finding in sort_findings(findings):
         subject, mark = finding.subject, fingerprint(finding)
         rows[mark] = {"fingerprint": mark, "code": finding.code, "kind": str(subject.kind), "name": subject.name}
-    text = json.dumps({"schema": _SCHEMA, "accepted": [*rows.values()]}, indent=1, ensure_ascii=False)
-    write_files({path: text + "\n"}, force=True)
+    accepted = {"schema": _SCHEMA, "accepted": [*rows.values()]}
+    write_files({path: json.dumps(accepted, indent=1, ensure_ascii=False) + "\n"}, force=True)
 
 
 def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> Findings:

@@ -203,7 +203,7 @@ class _KernelGraph:
         # Before its pairs and conversions; the size may be unknown.
         read = self.graph.shape(self.graph.origin(pick.input[0], (*PAIR, "Cast")))
         size = read[attribute(pick, "axis", 0)] if read else 0
-        if not isinstance(size, int) or not size:
+        if not size or isinstance(size, str):
             return []
         return [random.integers(0 if forward else -size, size, shape).astype(_WHOLE[kind]) for _ in range(count)]
 

@@ -282,11 +282,12 @@ def compare_dlc(model: ModelProto, dlc: Dlc) -> Iterator[Compared]:
         # Zero points shift by half the range if the same grid is stored with the other signedness.
         half = 1 << (int("".join(c for c in kind if c.isdigit())) - 1)
         signs = kind.startswith("int") - found.dtype.startswith("int")
-        grid = not same
-        if same and len(found.scales) == len(scales) and len(found.zero_points) == len(zeros):
-            close = np.allclose(np.asarray(found.scales), scales, rtol=_CLOSE, atol=0)
-            grid = bool(close and (np.asarray(found.zero_points) == zeros + signs * half).all())
-        yield Compared(tensor=name, meant=kind, found=kind if same else found.dtype, grid=grid)
+        agrees = (
+            len(found.scales) == len(scales)
+            and np.allclose(np.asarray(found.scales), scales, rtol=_CLOSE, atol=0)
+            and np.array_equal(found.zero_points, zeros + signs * half)
+        )
+        yield Compared(tensor=name, meant=kind, found=kind if same else found.dtype, grid=not same or agrees)
 
 
 def _meant(node: NodeProto, stored: Mapping[str, TensorProto]) -> tuple[str, Any, Any] | None:

@@ -158,9 +158,13 @@ def check_narrowing(draft: ProviderDraft) -> Finds:
     refuses = "symmetric-int16" in forms_of(draft.wheel).refuses
     hint = f"Accept it, or take another release: onnxruntime-qnn {draft.wheel.version} refuses symmetric int16 there"
     for name in () if draft.prepared is None else draft.prepared.narrowed:
-        message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
-        strict = Severity.ERROR if draft.is_strict else None
-        yield Found("tensor", name, message, severity=strict, hint=hint * refuses)
+        yield Found(
+            "tensor",
+            name,
+            f"the MatMul that makes {name}: its operand 1 will be read with 8 bits",
+            severity=Severity.ERROR if draft.is_strict else None,
+            hint=hint * refuses,
+        )
 
 
 @_rule("ORT009", "wrong-kernel-avoided", "error")

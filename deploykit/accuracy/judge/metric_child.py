@@ -25,10 +25,11 @@ def main(target: str, folder: Path) -> None:
     for part in name.split("."):
         function = getattr(function, part)
     listed = folder / "references.json"
-    if listed.exists():
-        references = [Path(name) for name in json.loads(listed.read_text("utf-8"))]
-    else:
-        references = _arrays(folder / "references")
+    references = (
+        [Path(name) for name in json.loads(listed.read_text("utf-8"))]
+        if listed.exists()
+        else _arrays(folder / "references")
+    )
     value = function(_arrays(folder / "outputs"), references)
     number = float(value)
     if not math.isfinite(number):

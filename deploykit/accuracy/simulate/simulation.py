@@ -214,8 +214,10 @@ def rounding_shows(model: ModelProto, samples: Samples) -> str:
         floats, facts, _ = in_float(model, facts_of(model))
         own = Judge(floats, facts, samples).compare(Session(model).runs(samples.varied))
         if own.right is False:
-            told = "not judged: the model quantizes while it runs, and its copy in float, which is judged, gives"
-            return f"{told}: {own.words}; hand in the float model it was made from"
+            return (
+                "not judged: the model quantizes while it runs, and its copy in float, which is judged, gives: "
+                f"{own.words}; hand in the float model it was made from"
+            )
     return ""
 
 
