@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.findings.records import Record
-from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphFacts
 from deploykit.model.load import Model, load_model
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.parameters import integer_type
@@ -129,19 +129,14 @@ def actual_types(facts: GraphFacts, grids: tuple[Grid, ...]) -> Mapping[str, str
             fact = facts.tensor(name)
             if not fact.is_float or fact.is_weight:
                 continue
-            kind = _type_of(facts, node, name, by_node)
+            readers, kind = facts.consumers_of(name), "float32" if fact.dtype == "float" else fact.dtype
+            integer = [by_node.get(reader.label, "") for reader in readers if reader.op_type == "QuantizeLinear"]
+            if node.op_type == "DequantizeLinear":
+                kind = by_node.get(node.label, "") if name in facts.outputs else ""
+            elif integer and len(integer) == len(readers):
+                kind = integer[0]
+            elif len(readers) == 1 and readers[0].op_type in _FUSED:
+                kind = ""
             if kind:
                 types[name] = kind
     return types
-
-
-def _type_of(facts: GraphFacts, node: NodeFact, name: str, by_node: Mapping[str, str]) -> str:
-    if node.op_type == "DequantizeLinear":
-        return by_node.get(node.label, "") if name in facts.outputs else ""
-    readers = facts.consumers_of(name)
-    integer = [by_node.get(reader.label, "") for reader in readers if reader.op_type == "QuantizeLinear"]
-    if integer and len(integer) == len(readers):
-        return integer[0]
-    if len(readers) == 1 and readers[0].op_type in _FUSED:
-        return ""
-    return "float32" if facts.tensors[name].dtype == "float" else facts.tensors[name].dtype

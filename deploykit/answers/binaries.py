@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from deploykit.backend.plugins import load_backend, load_backends
+from deploykit.backend.plugins import first_offering
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings.records import Json, Names, Published, published
@@ -53,8 +53,7 @@ def report_binary(path: Path, *, backend: str | None, runtime: str, target: str)
     ``runtime`` is a release as typed, or the name and version of a package that carries one. Raises InputError for
     another file, UnknownTargetError for an unknown device or release, UsageError without a backend that reads it.
     """
-    candidates = load_backends() if backend is None else (load_backend(backend),)
-    known = next((one for one in candidates if one.offers("inspect")), None)
+    known = first_offering("inspect", backend)
     if known is None:
         raise UsageError(f"{backend or 'no installed backend'}: reads no compiled files")
     info = known.inspect(path)

@@ -32,6 +32,7 @@ __all__ = [
     "checked_request",
     "device_named",
     "device_of_id",
+    "first_offering",
     "load_backend",
     "load_backends",
     "own_options",
@@ -98,6 +99,12 @@ def all_devices() -> tuple[Device, ...]:
     """The devices of all backends, each once; two backends may share a device file."""
     devices = {device.id: device for backend in reversed(load_backends()) for device in backend.devices()}
     return tuple(sorted(devices.values(), key=lambda device: device.id))
+
+
+def first_offering(method: str, backend: str | None = None) -> AnyBackend | None:
+    """The first installed backend, or the one of that id, that offers a method; None if none does."""
+    candidates = load_backends() if backend is None else (load_backend(backend),)
+    return next((one for one in candidates if one.offers(method)), None)
 
 
 def device_of_id(name: str, backends: Iterable[AnyBackend]) -> Device | None:

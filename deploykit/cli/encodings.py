@@ -151,11 +151,10 @@ def convert(
 def _to_lpbq(model: Path, out: Path, *, refine: bool, backend: str | None, sdk: str, force: bool) -> int:
     """Writes a model's block-quantized weights as LPBQ, and tells what a compiler makes of each layer then."""
     from deploykit import api
-    from deploykit.backend.plugins import load_backend, load_backends
+    from deploykit.backend.plugins import first_offering
 
     report = api.lpbq(model, out, refine=refine, force=force)
-    candidates = load_backends() if backend is None else (load_backend(backend),)
-    known = next((one for one in candidates if one.offers("block_weight_path")), None)
+    known = first_offering("block_weight_path", backend)
     weights, rows = [], []
     for one in report.weights:
         path = "unknown"

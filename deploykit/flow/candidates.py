@@ -29,7 +29,7 @@ from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings,
 from deploykit.accuracy.simulate.quantizers import is_simulated
 from deploykit.accuracy.simulate.simulation import Simulator, in_float
 from deploykit.backend.backend import Request, Same, SharedWork, Situation
-from deploykit.backend.plugins import load_backends
+from deploykit.backend.plugins import first_offering
 from deploykit.encodings.float_sets import find_borders
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.insert_qdq import insert_qdq
@@ -201,7 +201,7 @@ def simulated_ladder(
 
 def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderRung], LadderRung]:
     """Adds the estimated time of a compiler to a candidate that may win. Raises ToolError if no compiler runs here."""
-    compiler = next((known for known in load_backends() if known.offers("time_us")), None)
+    compiler = first_offering("time_us")
     if compiler is None:
         raise ToolError("--estimate: no compiler runs here", next="'deploykit doctor' says what is missing")
     device = resolve_target(request)[1].device

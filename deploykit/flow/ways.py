@@ -175,9 +175,8 @@ class WayInputs(Record, eq=False):
                 return f"{what} it, simulated: {verdict.words}"
             if not verdict.is_short and verdict.is_better_than(self.reference):  # one of eight differs by chance
                 nearly = nearly or f"{what} more, simulated: {verdict.words}"
-        lost = tried and self.reference.loses
         none = "no wider type of the device keeps it, simulated: look at the model and at the samples"
-        return nearly or (none if lost else "")
+        return nearly or (none if tried and self.reference.failures else "")
 
     def judged(self, made: BuiltWay) -> BuiltWay:
         """The way with its model and host tail simulated and judged; unchanged without a judge."""

@@ -12,6 +12,7 @@ import platform
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,10 @@ def pack_bundle(
     Raises InputError for an unreadable file, PackageError if ``out`` exists or cannot be written.
     """
     home = os.path.expanduser("~")  # noqa: PTH111 (Path.home raises where there is none)
-    personal = personal_words(_account(), platform.node(), Path(home).name)
+    account = ""
+    with suppress(OSError, KeyError, ImportError):  # an account without a name, as in some containers
+        account = getpass.getuser()
+    personal = personal_words(account, platform.node(), Path(home).name)
     names = BundleNames(numbered=numbered, personal=personal)
     made = emptied(load_small_weights(load_model(model), limit=1024), names.of_kind("t"), names.of_kind("n"))
     texts = {"versions.txt": versions}
@@ -81,13 +85,6 @@ def pack_bundle(
             )
     _write(out, files, made.files)
     return Bundle(path=out, contents=contents)
-
-
-def _account() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # an account without a name, as in some containers
-        return ""
 
 
 def _encodings(path: Path, names: BundleNames, personal: Iterable[str]) -> str:

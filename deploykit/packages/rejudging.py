@@ -141,7 +141,14 @@ def judge_of(
         if samples is None and recorded.is_file():
             samples = gathered(recorded=recorded)
     samples = samples or gathered()
-    lost = _recorded_loss(manifest.get("status") or {})
+    # The loss by the given encodings measured when the package was made, None if it was not measured.
+    known = [
+        {**number, "value": number["quantization"], "words": number["quantization_words"]}
+        for number in (manifest.get("status") or {}).get("numbers", ())
+        if number.get("quantization") is not None
+    ]
+    totals: Json = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}, "lost_rows": 0.0}
+    lost = Verdict.from_json({**totals, "numbers": known, "not_finite": []}) if known else None
     alone = pieces[0].encodings if len(pieces) == 1 else None
     kept, names = package / EXPECTED_FILE, {item.name for item in whole.graph.output}
     expected = read_expected(kept, samples.varied) if kept.is_file() else {}
@@ -182,17 +189,6 @@ def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
         done += ready
         left = [piece for piece in left if piece not in ready]
     return done
-
-
-def _recorded_loss(status: Json) -> Verdict | None:
-    """Return the loss by the given encodings measured when the package was made, None if it was not measured."""
-    known = [
-        {**number, "value": number["quantization"], "words": number["quantization_words"]}
-        for number in status.get("numbers", ())
-        if number.get("quantization") is not None
-    ]
-    totals: Json = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}}
-    return Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}) if known else None
 
 
 def rejudge(package: Path, manifest: Json) -> tuple[Check, Correctness | None]:

@@ -129,7 +129,15 @@ class Transform(Record, kw_only=False):
         return self.find(ModelLook(model, encodings))
 
 
-class ModelLook(GraphView):
+class _Encoded:
+    encodings: EncodingSet | None
+
+    def entry(self, name: str) -> Encoding | None:
+        """The entry of a tensor; None where it has none."""
+        return None if self.encodings is None else self.encodings.get(name)
+
+
+class ModelLook(GraphView, _Encoded):
     """A graph that a rewrite looks through, and its encodings.
 
     A method raises NoMatchError where it cannot tell, which ends the look at a node.
@@ -162,10 +170,6 @@ class ModelLook(GraphView):
             raise NoMatchError(f"{name} is not stored")
         return value
 
-    def entry(self, name: str) -> Encoding | None:
-        """The entry of a tensor; None where it has none."""
-        return None if self.encodings is None else self.encodings.get(name)
-
     def grid(self, name: str) -> Affine | None:
         """The integer grid of a whole tensor; None for a float, and for a grid that differs by channel."""
         entry = self.entry(name)
@@ -186,7 +190,7 @@ class ModelLook(GraphView):
 LIST_IS_AN_INPUT = {"Split": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13, "ReduceMean": 18}
 
 
-class NodeSteps:
+class NodeSteps(_Encoded):
     """The copy that is edited, its encodings, and the new nodes that replace one matched node.
 
     ``node`` makes the tensor that the match names; ``source`` is its first input, ``made`` its first output. ``store``
@@ -249,10 +253,6 @@ class NodeSteps:
     def share(self, source: str, *made: str) -> None:
         """Give new tensors the per-tensor entry of ``source``: they hold nothing but its values."""
         self.encodings = copy_entry(self.encodings, source, made)
-
-    def entry(self, name: str) -> Encoding | None:
-        """The entry of a tensor; None where it has none."""
-        return None if self.encodings is None else self.encodings.get(name)
 
     def put(self, entry: Encoding | None, **changed: Any) -> None:
         """Add an entry with some of its fields changed; does nothing for None or without encodings."""

@@ -43,8 +43,7 @@ def _settled_branches(graph: ModelLook) -> MatchResult:
     """The If and Loop nodes of the main graph whose conditions and counts are settled."""
     if not any(node.op_type in ("If", "Loop") for node in graph.nodes):
         return MatchResult(reason="no node runs another graph")
-    known = _settled(graph.model)
-    ready = [node for node in graph.nodes if _is_ready(graph, node, known)]
+    ready = _ready(graph)[0]
     if not ready:
         return MatchResult(reason="the conditions depend on the values of inputs")
     why = "fixed shapes settle the conditions"
@@ -56,8 +55,7 @@ def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResu
     graph = GraphCopy(model)
     count = 0
     while True:  # a protobuf file nests about thirty bodies at most
-        known = _settled(graph.model)
-        ready = [node for node in graph.nodes if _is_ready(graph, node, known)]
+        ready, known = _ready(graph)
         if not ready:
             break
         count += len(ready)
@@ -65,6 +63,12 @@ def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResu
         graph.replace_nodes(ready, steps)
     note = f"{count} branches and loops became straight lines ({', '.join(matched.sites[0].nodes[:2])} …)"
     return rewritten(graph, encodings, note)
+
+
+def _ready(graph: GraphCopy | ModelLook) -> tuple[list[NodeProto], dict[str, float]]:
+    """The settled nodes, and what settles them."""
+    known = _settled(graph.model)
+    return [node for node in graph.nodes if _is_ready(graph, node, known)], known
 
 
 def _settled(model: ModelProto) -> dict[str, float]:
@@ -95,7 +99,7 @@ def _runs_a_body(node: NodeProto) -> bool:
     return node.op_type in ("If", "Loop") and is_standard(node)
 
 
-def _is_ready(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> bool:
+def _is_ready(graph: GraphCopy | ModelLook, node: NodeProto, known: Mapping[str, float]) -> bool:
     if not _runs_a_body(node):
         return False
     if node.op_type == "If":

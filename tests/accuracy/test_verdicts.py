@@ -515,9 +515,13 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
     yield "rare decisions, and all others too", sounds, [*notes], [*np.maximum(notes, 0.8)], {}
     yield "decisions that are mostly yes", sounds, [*(1 - notes)], [*(1 - notes)], {}
     # Where nothing sounds in any sample, there is nothing to lose; what is invented is damage.
-    quiet = notes / 1000
-    yield "nothing sounds, and half of that is left", sounds, [*quiet], [*(quiet / 2)], {}
-    yield "nothing sounds, and something is invented", sounds, [*quiet], [*(quiet + notes)], {}
+    yield "nothing sounds, and half of that is left", sounds, [*(notes / 1000)], [*(notes / 2000)], {}
+    yield "nothing sounds, and something is invented", sounds, [*(notes / 1000)], [*(notes * 1.001)], {}
+    # Each picture has its own range; one that hardly has any is held against that of all.
+    for name, light in (("is dark", 0.15), ("is as bright", 1), ("is nearly black", 0.05)):
+        lands = [IMAGE, IMAGE[..., ::-1], IMAGE[..., ::-1, :], IMAGE * np.float32(light)]
+        noisy, size = [_noise(33)(IMAGE) - IMAGE + one for one in lands], IMAGE.shape
+        yield f"pictures of which one {name}", _one("Relu", size), lands, noisy, {}
     voice = [np.asarray([[4.0, 3.9, 4.1]], np.float32) + at / 10 for at in range(4)]
     yield "scores of a voice, from 1 to 5", _one("Relu", (1, 3)), voice, [one + np.float32(0.2) for one in voice], {}
 
@@ -557,7 +561,7 @@ def test_tasks_and_what_cannot_be_judged() -> None:
     for name, facts, one, two, asked in _task_cases():
         verdict = _judged(facts, one, two, **asked)
         assert verdict.lines() == Verdict.from_json(verdict.to_json()).lines()
-        told[name] = verdict_lines(verdict)
+        told[name] = [*verdict_lines(verdict), *["  a wider type is looked for"] * verdict.loses]
     check_told(HERE / "tasks.told", told)
 
 

@@ -14,6 +14,7 @@ from packaging.version import Version
 
 import deploykit.answers.asking as oracle
 import deploykit.answers.binaries as binaries
+import deploykit.backend.plugins as plugins
 from deploykit.answers.machine import examine, examine_core
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.backend.targets import find_device
@@ -83,7 +84,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
             *(replace(BASE, feature=feature, since=since) for feature, since in RELEASES.items()),
         ),
     }
-    for room in (oracle, binaries):
+    for room in (oracle, plugins):
         monkeypatch.setattr(room, "load_backends", lambda: tuple(installed.values()))
         monkeypatch.setattr(room, "load_backend", installed.__getitem__)
     monkeypatch.setattr(oracle, "device_named", lambda name: find_device(DEVICES, name))

@@ -126,7 +126,7 @@ class OutputComparison(Struct, kw_only=True):
 
     def to_json(self, *, slices: bool = False) -> Json:
         """The numbers as JSON values: None for undefined or unbounded ones."""
-        axes = [_every_slice(axis) if slices else _worst_slice(axis) for axis in self.axes]
+        axes = [*map(_every_slice if slices else _worst_slice, self.axes)]
         told = {"name": self.name, "shape": self.shape, **self.summary(), "axes": axes, "samples": self.qualities}
         return dict(plain(told))
 

@@ -351,8 +351,11 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             near = f", nearest neighbour equal for {same} of {total}" if total else ""
             yield number(Measure.COSINE, value, words=f"cosine {value:.4f}{near}")
         case Task.IMAGE:
-            value = measures.picture_db(pairs)
-            yield number(Measure.PSNR, value, words=f"PSNR {value:.1f} dB")
+            value, alone = measures.picture_db(pairs)
+            made, count = number(Measure.PSNR, value), len(alone)
+            kept = sum(map(made.limit.holds, alone))
+            few = f", {kept} of {count} pictures have {made.limit.value:g} dB of their own range" * (kept < count > 1)
+            yield replace(made, words=f"PSNR {value:.1f} dB{few}", plainly=kept / count)
         case Task.REGRESSION:
-            value = measures.relative_error(pairs)
+            value = 10 ** (-measures.overall_db(pairs) / 20)
             yield number(Measure.ERROR, value, words=f"relative error {value:.2%}")

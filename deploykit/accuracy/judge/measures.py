@@ -18,7 +18,7 @@ from deploykit.findings.records import Doubles, Numbers, Record
 
 __all__ = ["Pair", "PairQuality", "Slices", "agreement", "among_five", "answers", "at_points"]
 __all__ += ["cosine", "decisions_kept", "embeddings", "gain_error", "max_error"]
-__all__ += ["mean_overlap", "measure", "overall_db", "picture_db", "psnr_db", "relative_error", "runs_of"]
+__all__ += ["mean_overlap", "measure", "overall_db", "picture_db", "psnr_db", "runs_of"]
 __all__ += ["sqnr_db", "ssim", "texts_read", "worst_sample", "worst_slice"]
 
 Pair: TypeAlias = tuple[Numbers, Numbers]
@@ -169,19 +169,17 @@ def overall_db(pairs: Sequence[Pair]) -> float:
     return _db(signal, noise)
 
 
-def picture_db(pairs: Sequence[Pair]) -> float:
-    """Peak signal to noise in dB, with the range of the reference as the peak.
+def picture_db(pairs: Sequence[Pair]) -> tuple[float, list[float]]:
+    """Peak signal to noise in dB, of all pictures (along the first axis) and of each one, its own range as the peak.
 
-    Infinite without a difference or a range.
+    All have the mean of what each one's noise is beside its range. Pictures of a tenth of the usual range have none of
+    their own: they are measured by the range of all. Infinite without a difference or a range.
     """
-    left, right = _all_of(pairs)
-    error, peak = float(np.mean((left - right) ** 2)), float(np.ptp(left))
-    return 10 * math.log10(peak**2 / error) if error and peak else math.inf
-
-
-def relative_error(pairs: Sequence[Pair]) -> float:
-    """The root mean square of the difference over that of the reference."""
-    return 10 ** (-overall_db(pairs) / 20)
+    pictures = [(_flat(one), _flat(two)) for pair in pairs for one, two in zip(*pair, strict=True)]
+    ranges, whole = np.asarray([np.ptp(one) for one, _ in pictures]), float(np.ptp(_all_of(pairs)[0]))
+    peaks = np.where(ranges > _LEAST_SPREAD * np.sqrt(np.mean(ranges**2)), ranges, whole or math.inf)
+    shares = np.asarray([np.mean((one - two) ** 2) for one, two in pictures]) / peaks**2
+    return _db(1.0, float(np.mean(shares))), [_db(1.0, share) for share in shares]
 
 
 def gain_error(pairs: Sequence[Pair]) -> float:

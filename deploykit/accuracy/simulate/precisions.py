@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.encodings.complete import copy_over_movement
@@ -119,13 +118,11 @@ def _stored_entries(
         if not values.size or not np.isfinite(values).all():
             continue
         axis = next((use.channel_axis for use in uses.get(name, ()) if use.role == WEIGHT), None)
-        yield name, Encoding(name, _of_stored(values, axis, precision), is_param=bool(roles))
-
-
-def _of_stored(values: npt.NDArray[np.float32], axis: int | None, precision: SimulatedPrecision) -> Value:
-    if axis is None or precision.float_type:
-        return _activation(float(values.min()), float(values.max()), precision)
-    return affine_per_channel(values, axis, precision.weights)
+        if axis is None or precision.float_type:
+            value = _activation(float(values.min()), float(values.max()), precision)
+        else:
+            value = affine_per_channel(values, axis, precision.weights)
+        yield name, Encoding(name, value, is_param=bool(roles))
 
 
 _FLOAT_BITS = 32

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import onnxruntime as ort
 from msgspec import Struct
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, ValueInfoProto, helper
 
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
 from deploykit.encodings.values import Value
@@ -28,7 +28,6 @@ from deploykit.model.nodes import bodies, copy_of, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
 from deploykit.model.weights import (
-    WeightFiles,
     is_mapped,
     is_native,
     mapped_bytes,
@@ -203,24 +202,24 @@ class _ModelOpener(Record):
         if not self.optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         with weight_files() as files:
-            beside = {tensor.name: self._read(tensor, files) for tensor in outside}
+            beside = dict[str, Numbers]()
+            for tensor in outside:
+                values, value = stored_values(tensor, files), self.values.get(tensor.name)
+                beside[tensor.name] = values if value is None else fake_quantize(values, value)
         if inline >= _PROTOBUF_LIMIT:
             model, inner = _emptied(model)
             beside |= inner
         try:
             if beside:
-                values = [ort.OrtValue.ortvalue_from_numpy(array) for array in beside.values()]
-                options.add_external_initializers(list(beside), values)
+                options.add_external_initializers(
+                    list(beside), [*map(ort.OrtValue.ortvalue_from_numpy, beside.values())]
+                )
             data = model.SerializeToString()
             size = len(data) + sum(array.nbytes for array in beside.values())
             return _OpenModel(CpuSession(data, options, size=size))
         except Exception as error:
             name = model.graph.name
             raise InputError(f"{name}: the model does not load in ONNX Runtime", why=_first_line(error)) from None
-
-    def _read(self, tensor: TensorProto, files: WeightFiles) -> Numbers:
-        values, value = stored_values(tensor, files), self.values.get(tensor.name)
-        return values if value is None else fake_quantize(values, value)
 
 
 def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, Numbers]]:
