@@ -176,7 +176,9 @@ def _by_structure(
         return
     if not roots:
         yield cause
-    elif cause.error.root == "cause" or roots == {"follow-up"}:
+    elif cause.error.root == "cause" or (
+        roots == {"follow-up"} and all(one.first_line != cause.first_line for one in shown)
+    ):  # that a line stops something says no more than the row that knows what the line follows from
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
 
 

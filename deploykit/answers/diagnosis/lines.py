@@ -182,7 +182,7 @@ def _rejoined(pairs: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
     width = max((len(line) for _, line in pairs), default=0)
     near = [len(line) for _, line in pairs if len(line) * 4 > width * 3]
     wide = 60 < width < 140
-    hard = wide and near.count(width) * 2 >= len(near) > (width not in _SCREENS)
+    hard = wide and len(near) <= 2 * near.count(width) > 2 * (width not in _SCREENS)
     joined, gap = pairs[:1], b"" if hard else b" "
     for (_, last), (number, line) in pairwise(pairs):
         fits = len(last) < width if hard else len(last) + len(line.split(b" ")[0]) < width or b" " not in last

@@ -16,12 +16,12 @@ Trouble = Literal["failure", "doubt"]
 
 FAILURES = (
     *("rror", "fail", "xception", "raceback", "atal", "anic", "bort", "dumped", " fault", "faulting", "illed"),
-    *("illegal", "annot", "an't", "an not ", "ould not", "ouldn't", "nable to", "undefined", "ot found", "o such "),
+    *("illegal", "annot", "n't ", "an not ", "ould not", "nable to", "undefined", "ot found", "o such "),
     *("enied", "efused", "ritical", "imed out", "imeout", "ssert", "terminate called", "violation", "not selected"),
-    *("<e> ", "ot implemented", "otimplemented", "not_implemented", "of memory", "of_memory", "bad_alloc"),
-    *("bad alloc", "not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "err ", "err!", "err]"),
-    *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible", "status 0x"),
-    *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned ", "rc=1"),
+    *("<e> ", "mplemented", "of memory", "of_memory", "bad_alloc"),
+    *("bad alloc", "not recognized", "does not ", "did not ", "orrupt", "err ", "err!", "err]"),
+    *("nhandled", "nsupport ", "ot support:", "o module", "o method", "o compatible", "status 0x"),
+    *("not true", "ot registered", "return code", "exit", "returned ", "rc=1"),
     *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill", "ret=-"),
     *("sigbus", "o implementation found", "what():", "ssr ", "oops:", "bug: ", "rip: 0010:", "pc : ", "null pointer"),
 )
@@ -30,11 +30,12 @@ FAILURES = (
 DOUBTS = (
     *("warn", "nvalid", "upported", "issing", "ismatch", "is-match", "alling back", "allback", "alls back"),
     *("gnor", "ncompatible", "eprecated", " nan", "nan ", "=nan", "[nan", "nan,", "not exist", "nrecogni", "nknown"),
-    *("xceed", "too large", "too small", "too old", "too new", "higher than", "ust be ", "equire", "xpect", "onflict"),
+    *("xceed", "too ", "higher than", "ust be ", "equire", "xpect", "onflict"),
     *("nsufficient", "ot enough", "ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not "),
     *("was not ", "multiple times", "_lost", "+ size", "broadcast", "road cast", "used more than once", "is gated"),
     *("nder development", "ot executable", "only support", "not support", "dynamic shape", "devices found"),
     "nused arg",
+    "uilt without",
 )
 """Parts of lines about a doubt only, in small letters."""
 
@@ -93,8 +94,8 @@ _HARMLESS = re.compile(
 _FAILURE = re.compile(
     r"""(?-i:\bERR\b|\[ERR|\bE\])|\b(?:(?:error|fatal|critical|panic)s?|panicked)\b|<E>|\[[EF]:
     |\w(?:Error|Exception|Failure|_error|_exception|_failed|_failure)\b|\bfail(?:s|ed|ing|ure|ures)?\b
-    |\bFAIL(?:ED|URE)?_|_(?:FAIL|ERROR|FAILED|FAILURE)\b
-    |traceback|\bexceptions?\b|\babort(?:ed|ing)?\b|core\ dumped|segmentation|\bkilled\b
+    |\bFAIL(?:ED|URE)?_|_(?:FAIL|ERROR|FAILED|FAILURE)\b|(?-i:[A-Z]_ERROR_[A-Z])
+    |traceback|\bexceptions?\b|\babort(?:ed|ing)?\b|core\ dumped|segmentation\ (?:fault|violation)|\bkilled\b
     |\b(?:page|bus|general|access)\ fault
     |illegal\ (?:hardware\ )?instruction|\bcan(?:not|'t|\ not)\b|\b(?:could|does(?!\ not\ support)|did)(?:\ not|n't)\b
     |unable\ to
@@ -122,7 +123,7 @@ _DOUBT = re.compile(
     |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)
     |\bno\ [\w ]{1,24}devices\ found\b|\bmultiple\ times
     |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b(?!\ support)
-    |\bused\ more\ than\ once|\bunused\ argument|\bis\ gated
+    |\bused\ more\ than\ once|\bunused\ argument|\bbuilt\ without\ |\bis\ gated
     |(?:is|are)\ not\ (?:a|an|equal|in|available|supported|found|defined|accessible)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
