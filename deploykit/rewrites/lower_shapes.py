@@ -79,11 +79,14 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
         raise NoMatchError(f"{given} is not made by a Reshape or a stored index for this Transpose alone")
     if after is None:
         raise NoMatchError(f"{turned} is not read by one Reshape alone")
-    shape, last = look.static_shape(given), look.static_shape(after.output[0])
+    made = after.output[0]
+    # Torch writes a PixelUnshuffle with two axes of one element more, and a Squeeze behind it.
+    flat = look.only_reader(made, "Squeeze") if look.rank(made) > _MOST_AXES else None
+    shape, last = look.static_shape(given), look.static_shape((flat or after).output[0])
     if shape is None or last is None or 0 in (*shape, *last):
-        raise NoMatchError(f"the shape of {given} or of {after.output[0]} varies")
-    if len(last) > _MOST_AXES and look.only_reader(after.output[0], "Transpose") is None:
-        raise NoMatchError(f"{after.output[0]} has {len(last)} dimensions as well")
+        raise NoMatchError(f"the shape of {given} or of {made} varies")
+    if len(last) > _MOST_AXES and look.only_reader(made, "Transpose") is None:
+        raise NoMatchError(f"{made} has {len(last)} dimensions as well")
     steps = moves(shape, attribute(node, "perm", ()) or range(len(shape))[::-1])
     if steps is None:
         raise NoMatchError(f"the order cannot be reached in two steps of at most {_MOST_AXES} dimensions")
@@ -94,7 +97,12 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
         if index.size:  # windows of a signal, by an index of windows
             move.input[0] = to.reshape(given, first[0], f"{given}_windows")
             to.share(given, move.input[0])
-        for reshape, sizes in ((to.graph.makers[given], index.reshape(-1) if index.size else first[0]), (target, last)):
+        ends = [(to.graph.makers[given], index.reshape(-1) if index.size else first[0]), (target, last)]
+        if flat is not None:
+            squeeze = to.graph.makers[flat.output[0]]
+            squeeze.CopyFrom(helper.make_node("Reshape", [made, ""], flat.output, name=flat.name))
+            ends.append((squeeze, last))
+        for reshape, sizes in ends:
             reshape.input[1] = to.store(f"{reshape.output[0]}_shape", sizes)
         if further:
             between = to.add("Transpose", [move.input[0]], f"{given}_moved", perm=first[1])
@@ -102,11 +110,10 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
             to.share(given, between, move.input[0])
         del move.attribute[:]
         move.attribute.append(helper.make_attribute("perm", list(steps[-1][1])))
-        # The model declares the former shapes of these two.
-        declared = to.graph.model.graph.value_info
-        kept = [item for item in declared if item.name not in (given, turned)]
-        del declared[:]
-        declared.extend(kept)
+        # The model declares the former shapes of these.
+        for item in to.graph.model.graph.value_info:
+            if item.name in (given, turned, made):
+                item.type.tensor_type.ClearField("shape")
 
     why = f"{len(shape)} dimensions move as {' then '.join(str(len(moved)) for moved, _ in steps)}"
     return Match(why, write, nodes=(label(before), label(node), label(after)), tensors=(given, turned))
@@ -128,8 +135,9 @@ def reshape_behind(look: ModelLook, node: NodeProto) -> Match | None:
     last = look.sizes(after.output[0])
 
     def write(to: NodeSteps) -> None:
-        inputs = [before.input[0], *numbers]
-        computed = to.add(node.op_type, inputs, f"{to.made}_computed", name=node.name, **attributes(node))
+        computed = to.add(
+            node.op_type, [before.input[0], *numbers], f"{to.made}_computed", name=node.name, **attributes(node)
+        )
         to.share(to.made, computed)
         (target,) = to.graph.readers(to.made)
         target.input[0], target.input[1] = computed, to.store(f"{to.made}_shape", last)
@@ -351,9 +359,8 @@ def _summed(look: ModelLook, start: int) -> list[int]:
             continue
         inside.update(node.output)
         found.append(index)
-        members = {id(look.nodes[one]) for one in found}
         ends = inside & {*look.outputs}
-        ends.update(name for name in inside if not all(id(reader) in members for reader in look.readers(name)))
+        ends.update(name for name in inside if not all(look.index_of(reader) in found for reader in look.readers(name)))
         if ends == {node.output[0]} and len(look.shape(node.output[0]) or ()) <= _KERNEL_RANK:
             return found
     return []
@@ -441,7 +448,7 @@ def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
         raise NoMatchError(f"{reason}: needed are 3 and 2, in float32")
     add, bias = look.only_reader(node.output[0], "Add"), ""
     if add is not None and len(set(add.input)) == 2:
-        other = add.input[0] if add.input[1] == node.output[0] else add.input[1]
+        (other,) = {*add.input} - {node.output[0]}
         known = look.stored.get(other)
         bias = other if known is not None and list(known.dims) == [tensor.dims[1]] else ""
     last = add if add is not None and bias else node
@@ -521,8 +528,9 @@ def _dims(item: ValueInfoProto) -> Sequence[TensorShapeProto.Dimension]:
 def _close_batches(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Set one sample in every input, and in outputs that share the symbol; shapes in between are inferred anew."""
     names = {name for site in matched.sites for name in site.tensors}
-    sizes = {item.name: [1, *(dim.dim_value for dim in _dims(item)[1:])] for item in model.graph.input}
-    graph = GraphCopy(pin_shapes(model, {name: sizes[name] for name in names}), copy=False)
+    inputs = (item for item in model.graph.input if item.name in names)
+    sizes = {item.name: [1, *(dim.dim_value for dim in _dims(item)[1:])] for item in inputs}
+    graph = GraphCopy(pin_shapes(model, sizes), copy=False)
     return rewritten(graph, encodings, f"the batch of {', '.join(sorted(names))} is one sample")
 
 

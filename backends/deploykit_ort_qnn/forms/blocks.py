@@ -52,7 +52,12 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
         if add is None or not biases:
             return None
         total = add.output[0]
-        return Match(why, lambda to: _keep_apart(to, product, total, biases[0]), tensors=(weight,))
+
+        def keep_apart(to: NodeSteps) -> None:
+            to.gone = []
+            _derive_product(to, product, total, biases[0])  # a grid of its own, so that the compiler does not fuse them
+
+        return Match(why, keep_apart, tensors=(weight,))
     if node.op_type == "Gemm" and (attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0):
         raise NoMatchError("it has factors of its own")
     if node.op_type == "Conv":
@@ -63,12 +68,6 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
     if node.op_type == "ConvTranspose":
         raise NoMatchError("ConvTranspose has no form as MatMul")
     return Match(why, lambda to: _as_matmul(to, rank), tensors=(weight,))
-
-
-def _keep_apart(to: NodeSteps, product: str, total: str, bias: str) -> None:
-    """Keeps MatMul and Add; the product gets a grid of its own, so that the compiler does not fuse the two."""
-    to.gone = []
-    _derive_product(to, product, total, bias)
 
 
 def _as_matmul(to: NodeSteps, rank: int) -> None:

@@ -10,7 +10,7 @@ from deploykit.backend.backend import Situation
 from deploykit.findings import Severity
 from deploykit.findings.records import Json
 from deploykit.findings.rules import Finds, Found, Registry
-from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import QUANTIZERS, Trait, ops
 from deploykit.model.parameters import stored_behind_pairs
 from deploykit.tables.capabilities import Feature, Status
@@ -253,21 +253,16 @@ def _linears(situation: Situation) -> Iterator[tuple[str, str]]:
     for node in nodes(situation, "MatMul"):
         if facts.tensor(node.inputs[0]).rank != 3 or stored_behind_pairs(facts, node.inputs[1]) is None:
             continue
-        output = _behind_bias(facts, node)
+        output = node.outputs[0]
+        for _ in range(3):
+            reader = facts.only_reader(output, "Add", *QUANTIZERS)
+            if reader is None:
+                break
+            output = reader.outputs[0]
+            if reader.op_type == "Add":
+                break
         if _enters_attention(facts, output):
             yield node.label, output
-
-
-def _behind_bias(facts: GraphFacts, node: NodeFact) -> str:
-    name = node.outputs[0]
-    for _ in range(3):
-        reader = facts.only_reader(name, "Add", *QUANTIZERS)
-        if reader is None:
-            return name
-        name = reader.outputs[0]
-        if reader.op_type == "Add":
-            return name
-    return node.outputs[0]
 
 
 def _enters_attention(facts: GraphFacts, name: str) -> bool:
