@@ -62,9 +62,12 @@ def part_of(
     """
     known = infer_types(graph) if types is None else types
     nodes = [graph.nodes[index] for index in sorted(positions)]
-    fixed = _fixed(graph, nodes)
-    known_fixed = {id(node) for node in fixed}
-    nodes = [*fixed, *(node for node in nodes if node.op_type != "Constant" and id(node) not in known_fixed)]
+    # Every part makes its own constants: first come the nodes that only compute these.
+    static = graph.static()
+    makers = {id(graph.makers[name]) for name in _behind(graph, nodes) if name in static and name in graph.makers}
+    # Asking each node of the graph for its outputs takes most of the time of an audit, which cuts hundreds of parts.
+    fixed = [node for node in graph.nodes if id(node) in makers] if makers else []
+    nodes = [*fixed, *(node for node in nodes if node.op_type != "Constant" and id(node) not in makers)]
     made = {out for node in nodes for out in node.output}
     read = dict.fromkeys(name for node in nodes for name in names_read(node))
     read.update(dict.fromkeys(n for n in outputs if n not in made))
@@ -78,14 +81,6 @@ def part_of(
     part.graph.output.extend(known.get(n, ValueInfoProto(name=n)) for n in outputs)
     part.graph.value_info.extend(known[n] for n in sorted(made) if n in known and n not in outputs)
     return part
-
-
-def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
-    """The nodes that only compute constants for ``nodes``, in graph order: every part makes its own constants."""
-    static = graph.static()
-    makers = {id(graph.makers[name]) for name in _behind(graph, nodes) if name in static and name in graph.makers}
-    # Asking each node of the graph for its outputs takes most of the time of an audit, which cuts hundreds of parts.
-    return [node for node in graph.nodes if id(node) in makers] if makers else []
 
 
 def _behind(graph: GraphCopy, nodes: Iterable[NodeProto]) -> Iterator[str]:

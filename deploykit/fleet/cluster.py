@@ -177,7 +177,19 @@ class _Cluster(Record):
         paths = sorted({path.absolute() for cell, _ in batch for path in input_files(cell.request)})
         root = Path(commonpath([path.parent for path in paths]))
         sizes = [path.stat().st_size for path in paths]
-        fitting = _fitting(_alike(self.client, self.tell), _ROOM + _PER_BYTE * sum(sizes), sizes)
+        if max(sizes) > _MOST_SENT:
+            raise UsageError(
+                f"an input has {max(sizes):,} bytes, more than the {_MOST_SENT:,} that are sent to workers",
+                next="run this model here, or put it on a shared disk and use --emit snakemake",
+            )
+        workers, needed = _alike(self.client, self.tell), _ROOM + _PER_BYTE * sum(sizes)
+        fitting = [name for name, memory in workers.items() if not memory or memory >= needed]
+        if not fitting:
+            raise ToolError(
+                "no worker has the memory for it",
+                why=f"it may take {needed / 2**30:.1f} GiB; the largest has {max(workers.values()) / 2**30:.1f} GiB",
+                next="start workers with more memory (--memory-limit), or run it here",
+            )
         digests = [hash_file(path)[1] for path in paths]
         for path, digest in zip(paths, digests, strict=True):
             if digest not in self.sent or self.sent[digest].status != "finished":  # lost with its workers
@@ -200,22 +212,6 @@ class _Cluster(Record):
             allow_other_workers=False,
             pure=False,
         )
-
-
-def _fitting(workers: Mapping[str, int], needed: int, sizes: Sequence[int]) -> list[str]:
-    if max(sizes) > _MOST_SENT:
-        raise UsageError(
-            f"an input has {max(sizes):,} bytes, more than the {_MOST_SENT:,} that are sent to workers",
-            next="run this model here, or put it on a shared disk and use --emit snakemake",
-        )
-    found = [name for name, memory in workers.items() if not memory or memory >= needed]
-    if not found:
-        raise ToolError(
-            "no worker has the memory for it",
-            why=f"it may take {needed / 2**30:.1f} GiB; the largest has {max(workers.values()) / 2**30:.1f} GiB",
-            next="start workers with more memory (--memory-limit), or run it here",
-        )
-    return found
 
 
 def make_on_worker(

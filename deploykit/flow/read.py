@@ -22,7 +22,7 @@ from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import DeploykitError, UsageError
-from deploykit.findings.records import Numbers, Shape, replace
+from deploykit.findings.records import Shape, replace
 from deploykit.flow.cure import rewrite
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.facts import GraphFacts
@@ -202,7 +202,13 @@ def pin(given: Situation) -> Situation:
     # Symbols of computed tensors are only removed if they hid sizes.
     if not (sizes or choices or any(not isinstance(dim, int) for shape in was for dim in shape)):
         pinned = proto
-    feed = _proof_feed(pinned)
+    # Folding is right by construction; a run of both forms shows that there is no defect.
+    feed = {
+        spec.name: arbitrary_values(
+            generator(0, spec.name, 0), spec.made_shape, spec.numpy_type, is_float=spec.is_float, low=0
+        )
+        for spec in input_specs(collect_facts(wrap_proto(pinned, path=Path("model.onnx"))))
+    }
     folded = rewrite(pinned, encodings, _FOLDS, [feed])
     if folded.problem is not None:  # an index may have no other valid value than 0
         floats = {name: value if value.dtype.kind == "f" else np.zeros_like(value) for name, value in feed.items()}
@@ -265,16 +271,3 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...], model: Mo
     several = {spec for spec, shape in shapes.items() if shape and spec.shape[0] is None and data.sound is None}
     cut = not rows_meet(model, sample, {spec.name for spec in several if shapes[spec][0] > 1})
     return {spec.name: (1, *shape[1:]) if cut and spec in several else shape for spec, shape in shapes.items()}
-
-
-def _proof_feed(model: ModelProto) -> dict[str, Numbers]:
-    """Inputs on which both forms are run: folding is right by construction, and the run shows that there is
-    no defect.
-    """
-    specs = input_specs(collect_facts(wrap_proto(model, path=Path("model.onnx"))))
-    return {
-        spec.name: arbitrary_values(
-            generator(0, spec.name, 0), spec.made_shape, spec.numpy_type, is_float=spec.is_float, low=0
-        )
-        for spec in specs
-    }

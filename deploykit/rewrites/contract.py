@@ -226,6 +226,10 @@ class NodeSteps(_Encoded):
         """Add the node that makes the first output of ``node``, under the name of ``node``."""
         self.write(op_type, inputs, self.made, name=name or self.node.name, **attributes)
 
+    def end_here(self) -> None:
+        """Let the last new node make the first output of ``node``, under the name of ``node``."""
+        self.nodes[-1].output[0], self.nodes[-1].name = self.made, self.node.name
+
     def reshape(self, source: str, sizes: Sequence[int], made: str = "", *, name: str = "") -> str:
         """Add a Reshape to fixed sizes and return its result.
 

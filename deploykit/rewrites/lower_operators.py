@@ -80,7 +80,7 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
             shaped = to.reshape(product, [size[letter] for letter in letters], f"{made}_reshape")
         turned = ordered(to, shaped, letters, result)
         to.share(made, product, shaped, turned)
-        to.nodes[-1].output[0], to.nodes[-1].name = made, to.node.name
+        to.end_here()
 
     return Match(f"it sums over {summed or 'nothing'} and repeats over {batch or 'nothing'}", write)
 
@@ -512,7 +512,7 @@ def clip_to_extremes(look: ModelLook, node: NodeProto) -> Match | None:
             if name and (value is None or np.isfinite(value).all()):
                 source = to.add(op_type, [source, name], f"{made}_{op_type.lower()}")
         to.share(made, *(step.output[0] for step in to.nodes))
-        to.nodes[-1].output[0], to.nodes[-1].name = made, to.node.name
+        to.end_here()
 
     return Match("its bounds are computed", write)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import shape_inference
+from onnx.shape_inference import infer_shapes
 
 from deploykit.accuracy.judge.kinds import detection_sets, pieces_of
 from deploykit.model.collect import facts_of
@@ -43,9 +43,7 @@ def _answer(question: str) -> list[str]:
     version, _, rest = question.rpartition(": ")
     given, body, *made = rest.split("; ")
     stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
-    facts = facts_of(
-        shape_inference.infer_shapes(text_model(given, body, *made, opset=int(version[6:] or 17), **stored))
-    )
+    facts = facts_of(infer_shapes(text_model(given, body, *made, opset=int(version[6:] or 17), **stored)))
     lines = []
     for piece in (piece for output in facts.outputs for piece in pieces_of(facts, output)):
         classes = "" if piece.class_axis is None else f", classes along axis {piece.class_axis}"

@@ -133,13 +133,13 @@ def judge_outputs(
     facts = channel_first(facts) if facts.channel_last else facts
     oddities, broken = list[Oddity](), ""
     for name in facts.outputs:
-        sides = [
-            (one[name], two[name]) for one, two in zip(reference, outputs, strict=True) if name in one and name in two
-        ]
         # Values that are not finite although the reference's are, or NaN beside an infinity; all of them where shapes
         # differ.
         odd = [
-            (b, ~np.isfinite(b) & (a.shape != b.shape or np.isfinite(a) | np.isnan(b) & np.isinf(a))) for a, b in sides
+            (b, ~np.isfinite(b) & (a.shape != b.shape or np.isfinite(a) | np.isnan(b) & np.isinf(a)))
+            for one, two in zip(reference, outputs, strict=True)
+            if name in one and name in two
+            for a, b in [(one[name], two[name])]
         ]
         oddities += _odd_values(facts, name, odd)
         # An output that is NaN in the reference already: there is nothing to hold the other side against.
@@ -235,6 +235,9 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     """The numbers of one piece: its task's own measure, decibels, and the measures that look for damage."""
     number = partial(context.number, piece.output, piece.kind, part=str(piece))
     if piece.kind is OutputKind.LABELS:
+        if piece.task is Task.TEXT and measures.are_letters(pairs):
+            yield from _of_task(number, piece, pairs)
+            return
         same, total, what = measures.decisions_kept(pairs, "labels")
         measure = Measure.AGREEMENT if what == "labels" else Measure.IOU  # rare ones are areas
         # Labels that are all one, and stay it, show nothing.
@@ -334,7 +337,7 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
                 among, total = measures.among_five(pairs, axis)
                 yield number(Measure.TOP_5, among / total, items=total)
         case Task.TEXT:
-            same, total, changed = measures.texts_read(measures.answers(pairs, axis))
+            same, total, changed = measures.texts_read(pairs if axis is None else measures.answers(pairs, axis))
             yield counted(Measure.TEXT, "texts", same, total, f", {changed:.1%} of the letters differ")
         case Task.SEGMENTATION | Task.MASK:
             background = 0 if axis is None else None

@@ -234,6 +234,12 @@ _SOFT = ("Softmax", "LogSoftmax")
 def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None, Task]:
     """The axis along which one of several is the answer, and what people measure of such an output."""
     shape = facts.tensors[output].shape
+    best = facts.maker_behind(output, _WHOLE, "ArgMax")
+    if kind is OutputKind.LABELS and best is not None and not _reads_words(facts):
+        # The letter that leads in each step, picked inside of the model.
+        steps = facts.static_shape(best.inputs[0]) or ()
+        if len(steps) == 3 and steps[int(best.attributes.get("axis", 0))] >= _FEWEST_LETTERS:
+            return None, Task.TEXT
     if kind in (OutputKind.LABELS, OutputKind.EMBEDDING):
         return None, Task(kind)
     if shape is None:
@@ -248,7 +254,10 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
         end, wide = None if beside else _no_logits(facts, output), shape[1] if isinstance(shape[1], int) else 0
         # Vectors have 128, 192, 256, 512 numbers; a vocabulary may as well.
         usual = wide > _LEAST_FEATURES and wide % _LEAST_FEATURES == 0 and not _reads_words(facts)
-        if not beside and (usual if end is None else wide >= _LEAST_FEATURES and not _is_layer(facts, end)):
+        # A sum of products with stored weights is a small layer for each number, as many heads have.
+        heads = facts.producer_of(end.inputs[0], "Mul") if end is not None and end.op_type == "ReduceSum" else None
+        layer = heads is not None and any(map(facts.is_stored, heads.inputs))
+        if not beside and (usual if end is None else wide >= _LEAST_FEATURES and not layer):
             return None, Task.EMBEDDING
         axis = None if beside or end is not None else 1
     elif axis is None and rank == 3:
@@ -278,7 +287,9 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
 
 
 def _reads_words(facts: GraphFacts) -> bool:
-    return any(facts.tensors[name].dtype in ("int32", "int64") for name in facts.inputs)
+    """True where an input holds whole numbers, and not one alone, such as the width of a line."""
+    whole = [name for name in facts.inputs if facts.tensors[name].dtype in ("int32", "int64")]
+    return any(facts.tensors[name].shape not in ((), (1,)) for name in whole)
 
 
 def _no_logits(facts: GraphFacts, tensor: str, *, averaged: bool = False) -> NodeFact | None:
@@ -301,12 +312,6 @@ def _no_logits(facts: GraphFacts, tensor: str, *, averaged: bool = False) -> Nod
     parts = [name for name in node.inputs if not facts.is_stored(name)] if has(node, Trait.COMBINES) else []
     ends = [_no_logits(facts, name, averaged=averaged) for name in parts] or [node]
     return next(filter(None, ends), None)
-
-
-def _is_layer(facts: GraphFacts, node: NodeFact) -> bool:
-    """True for a sum of products with stored weights: a small layer for each number, as many heads have."""
-    made = facts.producer_of(node.inputs[0], "Mul") if node.op_type == "ReduceSum" else None
-    return made is not None and any(map(facts.is_stored, made.inputs))
 
 
 def _without_bias(facts: GraphFacts, node: NodeFact | None) -> NodeFact | None:

@@ -91,8 +91,7 @@ def psnr_db(baseline: Numbers, candidate: Numbers) -> float:
         return math.nan
     error = float(np.mean((a - b) ** 2)) or _TINY
     peak = float(a.max())
-    peak = _TINY if peak <= 0 else peak
-    return 20 * math.log10(peak) - 10 * math.log10(error)
+    return 20 * math.log10(peak if peak > 0 else _TINY) - 10 * math.log10(error)
 
 
 def sqnr_db(baseline: Numbers, candidate: Numbers) -> float:
@@ -293,7 +292,7 @@ def worst_slice(pairs: Sequence[Pair], *, tolerance: float, axes: int | None) ->
     found = [(_along([(one.reshape(1, -1), two.reshape(1, -1)) for one, two in some], 0).least_left(tolerance)[0], "")]
     shape = some[0][0].shape
     if len(some) >= _LEAST_SAMPLES and all(one.shape == shape for one, _ in some):
-        left, right = (np.stack([pair[side] for pair in some]) for side in (0, 1))
+        left, right = map(np.stack, zip(*some, strict=True))
         # What differs from sample to sample: an answer that is the same for all may look good, and answers nothing.
         energy = float(((left - left.mean(axis=0)) ** 2).sum())
         spread, difference = math.sqrt(energy / left.size), np.abs(left - right)
@@ -403,14 +402,16 @@ def texts_read(pairs: Sequence[Pair]) -> tuple[int, int, float]:
     Inputs are letters by (samples, steps). Steps that repeat are one letter, and the letter that is most frequent in
     all lines is CTC's blank. The steps of one line may come first.
     """
-    pairs = [(one.reshape(1, -1), two.reshape(1, -1)) if one.shape[1] == 1 else (one, two) for one, two in pairs]
     blank = int(np.bincount(np.concatenate([one.ravel() for one, _ in pairs])).argmax())
+
+    def lines(side: Numbers) -> Numbers:
+        return side.reshape(1 if side.shape[1:2] == (1,) else len(side), -1)
 
     def letters(steps: Numbers) -> list[int]:
         starts = np.r_[True, steps[1:] != steps[:-1]]
         return [int(letter) for letter in steps[starts] if letter != blank]
 
-    read = [(letters(a), letters(b)) for one, two in pairs for a, b in zip(one, two, strict=True)]
+    read = [(letters(a), letters(b)) for pair in pairs for a, b in zip(*map(lines, pair), strict=True)]
     length, changed = sum(len(one) for one, _ in read), sum(starmap(_edits, read))
     return sum(one == two for one, two in read), len(read), changed / max(length, 1)
 
