@@ -60,17 +60,13 @@ def inspect_quantized(
     float16_source: bool = False,
 ) -> InspectedModel:
     """Reads one model file. Raises InputError for a file that is not an ONNX model."""
-    import onnxruntime as ort
-
     from deploykit.model.collect import collect_facts
-    from deploykit.model.running import CpuSession
+    from deploykit.model.running import CpuSession, quiet_options
 
     model = load_model(path)
     facts, refusal = collect_facts(model), ""
-    settings = ort.SessionOptions()
-    settings.log_severity_level = 4
     try:
-        CpuSession(str(path), settings, size=regular_size(path))
+        CpuSession(str(path), quiet_options(optimize=True), size=regular_size(path))
     except Exception as error:
         refusal = str(error).splitlines()[0] if str(error) else type(error).__name__
     return InspectedModel(

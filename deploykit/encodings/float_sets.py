@@ -62,6 +62,10 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     Stored tensors that only serve such operators (an epsilon, an exponent, the bias of a norm) are among them. A tensor
     that is stated to be float is not: the file speaks about it. The order is the same in every run.
     """
+    key = ("absorbed", encodings)
+    known: Mapping[str, Fusion] | None = facts.known(key)
+    if known is not None:
+        return known
     stated = encodings.floats
     found: dict[str, Fusion] = {}
     settings: dict[str, set[int]] = {}
@@ -80,7 +84,7 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
             )
             if name not in encodings and readers.issuperset(facts.tensors[name].consumers):
                 found[name] = fusion
-    return found
+    return facts.keep(key, found)
 
 
 def float_nodes(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:

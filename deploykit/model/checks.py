@@ -146,7 +146,6 @@ class _Checker(Record):
         for node in nodes:
             self._node(node, visible, nodes, where)
             for name in filter(None, node.output):
-                self.texts(f"an output of node {label(node)!r}", name)
                 if name in made:
                     self.fail(f"node {label(node)!r} makes {name!r}, which exists already", why=_ONCE)
                 made.add(name)
@@ -162,10 +161,11 @@ class _Checker(Record):
     def _node(self, node: NodeProto, visible: set[str], nodes: Sequence[NodeProto], where: str) -> None:
         if not node.op_type:
             self.fail(f"node {label(node)!r} has no operator type")
-        attributes = (attribute.name for attribute in node.attribute)
-        self.texts(f"node {label(node)!r}", node.name, node.op_type, node.domain, *attributes)
+        names = [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [attribute.name for attribute in node.attribute]
+        if {*map(type, names)} != {str}:  # words are only made for a model that is refused
+            self.texts(f"something of node {label(node)!r}", *names)
         for name in filter(None, node.input):
-            self.texts(f"an input of node {label(node)!r}", name)
             if name not in visible:
                 self._refuse_unknown(nodes, node, name)
         signature = _signature(node.op_type, self.opset) if self.opset is not None and is_standard(node) else None

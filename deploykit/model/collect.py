@@ -27,7 +27,7 @@ from deploykit.model.values import (
     is_external,
     stored_tensors,
 )
-from deploykit.model.weights import is_unreadable, weight
+from deploykit.model.weights import WeightFiles, is_unreadable, weight
 from deploykit.system.store import made_once
 
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "model_of_view", "plain"]
@@ -132,14 +132,14 @@ def constant_value(model: Model, name: str, *, limit: int = 1024) -> Numbers | N
     return weight(model, name)
 
 
-def constant_range(model: Model, name: str) -> Interval | None:
+def constant_range(model: Model, name: str, files: WeightFiles | None = None) -> Interval | None:
     """The smallest and largest value of a stored tensor, infinities included and NaN left out.
 
-    None where the tensor is computed, holds no numbers, or is empty. Reads exactly this tensor.
+    None where the tensor is computed, holds no numbers, or is empty. Reads exactly this tensor, of ``files`` kept open.
     """
     if name not in model.stored:
         return None
-    values = weight(model, name)
+    values = weight(model, name, files)
     if values.dtype.kind in "OSUc" or not values.size:
         return None
     if values.dtype.kind not in "fiub":  # types that numpy knows only by extension, such as bfloat16

@@ -208,23 +208,19 @@ def what_is_wrong(path: Path) -> str:
     """
     import numpy as np
     import onnx
-    import onnxruntime as ort
 
-    from deploykit.model.running import CpuSession
+    from deploykit.model.running import CpuSession, quiet_options
 
     try:
         model = load_model(path)
     except DeploykitError:
         return ""  # loading would have reported it: whatever failed had not come to the model yet
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     kinds = {"float": "float32", "double": "float64"}
     fed = {}
     try:
         onnx.checker.check_model(str(path))
         files = [path, *(external.path for external in model.external)]
-        session = CpuSession(str(path), options, size=sum(file.stat().st_size for file in files))
+        session = CpuSession(str(path), quiet_options(), size=sum(file.stat().st_size for file in files))
         for item in session.inputs:
             shape = [dim if isinstance(dim, int) else 1 for dim in item.shape]
             kind = item.type.removeprefix("tensor(").removesuffix(")")

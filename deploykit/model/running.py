@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
-
-import onnxruntime as ort
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.findings.records import Arrays
 from deploykit.system.limits import limited_memory, shared_timeouts, time_left
 
-__all__ = ["CpuSession"]
+if TYPE_CHECKING:
+    from onnxruntime import SessionOptions
+
+__all__ = ["CpuSession", "quiet_options"]
 
 T = TypeVar("T")
 
@@ -41,6 +42,17 @@ _LAST_SECONDS = 1.0
 _SMALL = 1 << 20
 
 
+def quiet_options(*, optimize: bool = False) -> SessionOptions:
+    """The settings of a session that prints nothing; without ``optimize`` it runs the graph exactly as written."""
+    import onnxruntime as ort  # commands that run no graph do without it
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
 class CpuSession:
     """One opened model. ``source`` is its bytes or its path; with a path, ``size`` is the bytes of all its files.
 
@@ -48,11 +60,13 @@ class CpuSession:
     too long, no other begins within the same guard (``share_timeouts``).
     """
 
-    def __init__(self, source: bytes | str, options: ort.SessionOptions, *, size: int | None = None) -> None:
+    def __init__(self, source: bytes | str, options: SessionOptions, *, size: int | None = None) -> None:
+        from onnxruntime import InferenceSession
+
         self.size = len(source) if size is None else size
         without = {"disabled_optimizers": ["ConstantFolding"]} if self.size < _SMALL else {}
         self._session = _within(
-            lambda: ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], **without),
+            lambda: InferenceSession(source, options, providers=["CPUExecutionProvider"], **without),
             self.size,
             seconds=_OPENING * _SECONDS_PER_BYTE * self.size,
             end=lambda: options.set_load_cancellation_flag(True),
@@ -62,8 +76,9 @@ class CpuSession:
 
     def run(self, names: Sequence[str] | None, feed: Arrays) -> list[Any]:
         """The values of the named outputs, or of all outputs for None."""
-        size = self.size + sum(int(value.nbytes) for value in feed.values())
-        settings = ort.RunOptions()
+        from onnxruntime import RunOptions
+
+        size, settings = self.size + sum(int(value.nbytes) for value in feed.values()), RunOptions()
         return _within(
             lambda: list(self._session.run(None if names is None else list(names), dict(feed), settings)),
             size,

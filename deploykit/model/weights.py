@@ -69,9 +69,10 @@ _NATIVE = {1: "<f4", 2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 9
 _NATIVE |= {11: "<f8", 12: "<u4", 13: "<u8", 14: "<c8", 15: "<c16"}
 
 
-def weight(model: Model, name: str) -> Numbers:
+def weight(model: Model, name: str, files: WeightFiles | None = None) -> Numbers:
     """The values of one stored tensor, in its own shape and type, read-only; large external data is a memory map.
 
+    ``files`` keeps the files open, for many tensors of few files.
     Raises UsageError where the model stores no such tensor, InputError where its file changed since it was measured.
     """
     tensor = model.stored.get(name)
@@ -80,17 +81,17 @@ def weight(model: Model, name: str) -> Numbers:
     if not is_external(tensor):
         return numpy_helper.to_array(tensor)
     location = _entry(tensor, "location")
-    path = next((file.path for file in model.external if file.location == location), None)
+    path = _paths(model).get(location)
     if path is None:
         raise UsageError(f"{model.path}: tensor {tensor.name!r} points to {location!r}, which was never located")
-    try:
-        opened = open_regular(path)
-    except InputError as error:
-        raise InputError(
-            f"{model.path}: tensor {name!r}: its external data {location!r} cannot be read",
-            why=error.why or error.what,
-        ) from None
-    with opened:
+    with weight_files() as own:
+        try:
+            opened = (files or own)(str(path))
+        except InputError as error:
+            raise InputError(
+                f"{model.path}: tensor {name!r}: its external data {location!r} cannot be read",
+                why=error.why or error.what,
+            ) from None
         return _values(opened, tensor, model.path)
 
 
@@ -105,10 +106,8 @@ def stored_values(tensor: TensorProto, files: WeightFiles | None = None) -> Numb
     place = _entry(tensor, MAPPED)
     if not place:
         raise InputError(f"tensor {tensor.name!r}: its values lie in a file that was never located")
-    if files is not None:
-        return _values(files(place), tensor, place)
-    with open_regular(Path(place)) as opened:
-        return _values(opened, tensor, place)
+    with weight_files() as own:
+        return _values((files or own)(place), tensor, place)
 
 
 def _values(opened: BinaryIO, tensor: TensorProto, where: Path | str) -> Numbers:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.encodings.values import EncodingSet
@@ -18,7 +17,7 @@ from deploykit.findings.records import Arrays, Numbers
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label, operand
 from deploykit.model.operators import BITS, QUANTIZERS, Trait, is_standard, ops
-from deploykit.model.running import CpuSession
+from deploykit.model.running import CpuSession, quiet_options
 from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_unreadable, with_values_inside
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform, rewritten
@@ -144,10 +143,7 @@ def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Arrays) -> _Values
     names = sorted(made)
     for name in names:
         part.graph.output.add().name = name
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return dict(zip(names, CpuSession(part.SerializeToString(), options).run(names, {}), strict=True))
+    return dict(zip(names, CpuSession(part.SerializeToString(), quiet_options()).run(names, {}), strict=True))
 
 
 # JAX guards a softmax by Max(-inf, logits): it lifts an empty maximum, and changes no number.

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorShapeProto, ValueInfoProto, helper
-from onnxruntime import SessionOptions
 
 from deploykit.encodings.cut import part_of
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -24,7 +23,7 @@ from deploykit.model.nodes import attribute, attributes, label
 from deploykit.model.operators import Trait, ops
 from deploykit.model.patterns import repeated_before_norm
 from deploykit.model.pinning import pin_shapes
-from deploykit.model.running import CpuSession
+from deploykit.model.running import CpuSession, quiet_options
 from deploykit.rewrites.contract import (
     Match,
     MatchResult,
@@ -386,7 +385,7 @@ def _matrix(part: ModelProto, source: str, sizes: Sequence[int]) -> Numbers | No
     probe = np.random.default_rng(0).normal(size=(channels, places)).astype(np.float32)
     each = (np.eye(channels, places, first, np.float32) for first in range(0, places, channels))
     try:
-        session = CpuSession(part.SerializeToString(), SessionOptions())
+        session = CpuSession(part.SerializeToString(), quiet_options(optimize=True))
         found, *rows = (session.run(None, {source: one.reshape(sizes)})[0] for one in chain([probe], each))
     except Exception:  # whatever the runtime raises for a graph that a stranger wrote
         return None

@@ -156,15 +156,17 @@ def check_range(plan: Float16Plan) -> Finds:
     from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
     from deploykit.model.collect import constant_range
     from deploykit.model.facts import setting_of
+    from deploykit.model.weights import weight_files
 
-    facts = plan.situation.facts
+    facts, model, encodings = plan.situation.facts, plan.situation.model, plan.encodings
+    proven = proven_bounds(facts, model, encodings)
+    with weight_files() as files:
 
-    def bounds(name: str) -> Interval | None:
-        size = math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
-        return constant_range(plan.situation.model, name) if size <= _WORTH_READING else None
+        def bounds(name: str) -> Interval | None:
+            size = math.prod(facts.static_shape(name) or ())
+            return constant_range(model, name, files) if size <= _WORTH_READING else None
 
-    proven = proven_bounds(facts, plan.situation.model, plan.encodings)
-    reach = facts.once(("reach", plan.encodings), lambda: collect_reach(facts, plan.encodings, bounds, bounds=proven))
+        reach = facts.once(("reach", encodings), lambda: collect_reach(facts, encodings, bounds, bounds=proven))
     folded = _folded_by_converters(plan.situation)
     for name in sorted((plan.tensors & reach.keys()) - folded):
         found = reach[name]

@@ -6,7 +6,7 @@ It knows names and nodes: no values, no encodings, and it runs nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
 
@@ -53,7 +53,8 @@ class GraphPieces:
         makers = [n for n in self.nodes if has(n, Trait.ON_SEQUENCES) and n.op_type not in _TENSORS_OF_SEQUENCES]
         self.opaque = frozenset(name for node in makers for name in node.output)
         size = size or max(_LEAST_NODES, round(math.sqrt(len(self.nodes))))
-        self.pieces = self._cut_by_bytes(room, size) if room else self._cut(size)
+        cut = self._cut_by_bytes(room, size) if room else self._cut(size)
+        self.pieces = tuple(filter(None, cut))  # without an empty rest
         self.piece_of = [number for number, piece in enumerate(self.pieces) for _ in piece]
         self.last: dict[str, int] = {}  # the last piece that reads each computed tensor
         for place, names in enumerate(self.reads):
@@ -70,24 +71,24 @@ class GraphPieces:
         read = enumerate(zip(self.reads, self.holds, strict=True))
         return grouped((name, place) for place, names in read for name in chain(*names))
 
-    def _cut(self, size: int) -> tuple[range, ...]:
+    def _cut(self, size: int) -> Iterator[range]:
         """Runs of at least ``size`` nodes, longer where a sequence would cross."""
         last = {name: place for place, names in enumerate(self.reads) for name in names if name in self.opaque}
-        pieces, start, held = [], 0, -1
+        start, held = 0, -1
         for place, node in enumerate(self.nodes):
             held = max([held, *(last.get(name, -1) for name in node.output)])
             if place + 1 - start >= size and held <= place:
-                pieces.append(range(start, place + 1))
+                yield range(start, place + 1)
                 start = place + 1
-        return tuple(filter(None, (*pieces, range(start, len(self.nodes)))))  # without an empty rest
+        yield range(start, len(self.nodes))
 
-    def _cut_by_bytes(self, room: int, most: int) -> tuple[range, ...]:
+    def _cut_by_bytes(self, room: int, most: int) -> Iterator[range]:
         """Pieces of at most ``most`` nodes and ``room`` bytes.
 
         Each ends in its second half, where fewest tensors cross, if a cut is allowed there.
         """
         alive, may_cut = self._alive()
-        pieces, start, place, held, names = [], 0, 0, 0, set[str]()
+        start, place, held, names = 0, 0, 0, set[str]()
         while place < len(self.nodes):
             fresh = [name for name in self.holds[place] if name not in names]
             more = sum(byte_size(self.stored[name], name) for name in fresh)
@@ -96,12 +97,12 @@ class GraphPieces:
             if ends:
                 late = [end for end in ends if end >= (start + place) // 2] or ends
                 end = min(reversed(late), key=alive.__getitem__)
-                pieces.append(range(start, end + 1))
+                yield range(start, end + 1)
                 start, place, held, names = end + 1, end + 1, 0, set()
             else:
                 held, place = held + more, place + 1
                 names.update(fresh)
-        return tuple(filter(None, (*pieces, range(start, len(self.nodes)))))  # without an empty rest
+        yield range(start, len(self.nodes))
 
     def _alive(self) -> tuple[list[int], list[bool]]:
         """How many computed tensors are still to be read behind each node, and whether a cut is allowed there.

@@ -13,10 +13,10 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from itertools import filterfalse
 from typing import TypeAlias
 
 import numpy as np
-import onnxruntime as ort
 from msgspec import Struct
 from onnx import ModelProto, ValueInfoProto, helper
 
@@ -25,7 +25,7 @@ from deploykit.encodings.values import Value
 from deploykit.errors import InputError
 from deploykit.findings.records import Arrays, Feeds, Names, Numbers, Record, grouped
 from deploykit.model.nodes import bodies, copy_of, without_values
-from deploykit.model.running import CpuSession
+from deploykit.model.running import CpuSession, quiet_options
 from deploykit.model.values import byte_size
 from deploykit.model.weights import (
     is_mapped,
@@ -183,15 +183,8 @@ class _ModelOpener(Record):
         """The opened model; raises InputError for one that the runtime refuses."""
         if self.values:
             model = quantize_graph(model, self.values)
-        inline, outside = 0, []
-        for tensor in model.graph.initializer:
-            if is_mapped(tensor):
-                outside.append(tensor)
-            else:
-                inline += byte_size(tensor, "")
-        # Quiet, and without threads that spin while they wait: they would burn the time of whatever runs beside them.
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
+        options = quiet_options(optimize=self.optimize)
+        # Threads that spin while they wait would burn the time of whatever runs beside them.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if self.is_small:
             options.intra_op_num_threads = 1
@@ -199,21 +192,19 @@ class _ModelOpener(Record):
             options.add_session_config_entry("session.disable_prepacking", "1")
         if len(model.graph.node) > _PLANNED_NODES:
             options.enable_mem_reuse = options.enable_mem_pattern = False
-        if not self.optimize:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         with weight_files() as files:
             beside = dict[str, Numbers]()
-            for tensor in outside:
+            for tensor in filter(is_mapped, model.graph.initializer):
                 values, value = stored_values(tensor, files), self.values.get(tensor.name)
                 beside[tensor.name] = values if value is None else fake_quantize(values, value)
-        if inline >= _PROTOBUF_LIMIT:
+        if sum(byte_size(tensor, "") for tensor in filterfalse(is_mapped, model.graph.initializer)) >= _PROTOBUF_LIMIT:
             model, inner = _emptied(model)
             beside |= inner
         try:
             if beside:
-                options.add_external_initializers(
-                    list(beside), [*map(ort.OrtValue.ortvalue_from_numpy, beside.values())]
-                )
+                from onnxruntime import OrtValue
+
+                options.add_external_initializers(list(beside), [*map(OrtValue.ortvalue_from_numpy, beside.values())])
             data = model.SerializeToString()
             size = len(data) + sum(array.nbytes for array in beside.values())
             return _OpenModel(CpuSession(data, options, size=size))
