@@ -69,8 +69,23 @@ def run_matrix(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PackageError(f"{out}: cannot be made", why=error.strerror or str(error)) from None
-    made: dict[str, CellResult] = {}
-    kept, broken, wanted = _sorted(cells, out, fresh)
+    made = dict[str, CellResult]()
+    # The existing results, those of cells with unreadable inputs, and the cells to make with their keys.
+    keys, kept, broken, wanted = Keys(), list[CellResult](), list[CellResult](), list[tuple[Cell, str]]()
+    for cell in cells:
+        try:
+            key = keys.key(cell)
+        except DeploykitError as error:
+            broken.append(error_result(cell.id, "", error))
+            write_result(out, broken[-1])
+            continue
+        if fresh:
+            (out / CELLS / cell.id / RESULT).unlink(missing_ok=True)
+        known = finished(out, cell.id, key)
+        if known is None:
+            wanted.append((cell, key))
+        else:
+            kept.append(known)
     for result in (*kept, *broken):
         made[result.cell] = result
         done(result)
@@ -95,30 +110,6 @@ def run_matrix(
         }
         write_files(files, force=True)
     return results
-
-
-def _sorted(
-    cells: Iterable[Cell], out: Path, fresh: bool
-) -> tuple[list[CellResult], list[CellResult], list[tuple[Cell, str]]]:
-    """Return the existing results, results of cells with unreadable inputs, and the cells to make with their keys."""
-    keys = Keys()
-    kept, broken, wanted = [], [], []
-    for cell in cells:
-        try:
-            key = keys.key(cell)
-        except DeploykitError as error:
-            result = error_result(cell.id, "", error)
-            write_result(out, result)
-            broken.append(result)
-            continue
-        if fresh:
-            (out / CELLS / cell.id / RESULT).unlink(missing_ok=True)
-        known = finished(out, cell.id, key)
-        if known is not None:
-            kept.append(known)
-        else:
-            wanted.append((cell, key))
-    return kept, broken, wanted
 
 
 def emit(engine: str, file: Path, cells: Sequence[Cell]) -> str:

@@ -311,12 +311,16 @@ def rewrite(
                 problem = error
             try:
                 if problem is not None:
-                    raise problem
+                    if name != "double-to-float":  # ONNX Runtime has kernels for few operators on doubles
+                        raise problem
+                    outputs = reference_outputs(state.model, feeds)
                 assert outputs is not None
                 ulps, after = _prove(made, outputs, feeds)
                 allowed = transform.ulps * len(matched.sites)
                 if allowed and ulps > allowed:
-                    allowed = max(allowed, _OF_ITS_OWN * _own_noise(state.model, outputs, feeds))
+                    allowed = max(
+                        allowed, _OF_ITS_OWN * _own_noise(made.model if problem else state.model, outputs, feeds)
+                    )
                 if ulps > allowed:
                     why = f"undone: outputs differ by {ulps:.3g} roundings, {allowed:g} are allowed"
             except InputError as error:

@@ -437,10 +437,12 @@ def check_quantized(quantized: Made) -> Finds:
     shown = (
         f"{numbers.sqnr_db:.1f} dB" if value is not None else "no difference" if numbers.sqnr_db > 0 else "nothing left"
     )
+    fed = [i.name for i in quantized.model.proto.graph.input if i.type.tensor_type.elem_type == 11]  # doubles
+    shown += f" on {numbers.samples} {on}{'; feed ' * bool(fed)}{', '.join(fed)}{' as float32' * bool(fed)}"
     yield Found(
         "model",
         quantized.model.path.name,
-        f"quantized to {quantized.precision} by {quantized.picked.quantizer.id}: {shown} on {numbers.samples} {on}",
+        f"quantized to {quantized.precision} by {quantized.picked.quantizer.id}: {shown}",
         evidence={"quantizer": quantized.picked.quantizer.id, "sqnr_db": value, "samples": numbers.samples},
     )
 

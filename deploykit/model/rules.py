@@ -267,6 +267,7 @@ def check_float64(facts: GraphFacts) -> Finds:
             "tensor",
             names[0],
             f"{len(names)} tensors are 64-bit float: {listed(names, most=_SHOWN)}",
+            severity=Severity.ERROR if {*names} & {*facts.inputs} else None,
             evidence={"tensors": names},
         )
 

@@ -260,19 +260,16 @@ def _whole(node: NodeProto, write: Any) -> Match:
 
 
 def _of_type(kind: int, graph: ModelLook) -> MatchResult:
-    """The nodes that make floats of this type, where float32 holds the stored values; none where doubles are fed."""
+    """The nodes that make floats of this type, where float32 holds the stored values."""
     dtype = dtype_name(kind)
     names = [name for name, tensor in graph.stored.items() if tensor.data_type == kind]
     made = [label(node) for node in graph.nodes if dtype in map(graph.dtype, node.output)]
-    if not names and not made:
+    if not names and not made and dtype not in map(graph.dtype, graph.inputs):
         return MatchResult(reason=f"nothing is a {dtype}")
-    fed = [name for name in graph.inputs if graph.dtype(name) == dtype]
     values = [value for name in names if (value := graph.array(name)) is not None]
     largest = max((float(np.abs(value[np.isfinite(value)]).max(initial=0.0)) for value in values), default=0.0)
     problem = ""
-    if fed and kind == TensorProto.DOUBLE:
-        problem = f"the input {fed[0]} is a {dtype}: whoever feeds it would have to change too"
-    elif largest > float(np.finfo(np.float32).max) or len(values) < len(names):
+    if largest > float(np.finfo(np.float32).max) or len(values) < len(names):
         problem = "float32 does not hold what it stores"
     elif any(True for node in graph.nodes for _ in bodies(node)):
         problem = "a node runs another graph"
@@ -297,7 +294,7 @@ def _widened(values: Numbers) -> npt.NDArray[np.float32]:
 
 
 def _compute_in_float(kind: int, model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Change stored values, the results of Casts and the declared types to float32; inputs get a Cast."""
+    """Change stored values, the results of Casts and the declared types to float32; inputs of float16 get a Cast."""
     graph = GraphCopy(model)
     for tensor in graph.model.graph.initializer:
         if tensor.data_type == kind:
@@ -309,12 +306,14 @@ def _compute_in_float(kind: int, model: ModelProto, encodings: EncodingSet | Non
             elif found.name in ("to", "dtype") and found.i == kind:
                 found.i = TensorProto.FLOAT
     main = graph.model.graph
-    for item in (*main.value_info, *main.output):
+    # No device takes doubles, so that whoever feeds them feeds float32 instead.
+    fed = [item for item in main.input if item.type.tensor_type.elem_type == kind]
+    for item in (*main.value_info, *main.output, *(fed if kind == TensorProto.DOUBLE else ())):
         if item.type.tensor_type.elem_type == kind:
             item.type.tensor_type.elem_type = TensorProto.FLOAT
     casts = [
         helper.make_node("Cast", [item.name], [graph.fresh(f"{item.name}_float")], to=TensorProto.FLOAT)
-        for item in main.input
+        for item in fed
         if item.type.tensor_type.elem_type == kind
     ]
     for cast in casts:
@@ -322,6 +321,8 @@ def _compute_in_float(kind: int, model: ModelProto, encodings: EncodingSet | Non
             node.input[at] = cast.output[0]
     graph.set_nodes([*casts, *graph.nodes])
     note = f"{len(matched.sites[0].nodes)} nodes compute in float32 instead of {dtype_name(kind)}"
+    if fed and not casts:
+        note += f"; feed {', '.join(item.name for item in fed)} as float32"
     return rewritten(graph, encodings, note)
 
 

@@ -459,7 +459,7 @@ def test_what_the_embedded_quantizer_is_told(precision: str, types: tuple[str, s
     job = EMBEDDED.plan(QuantizerAsked(precision=precision, target=target, options=options))
     told = {"activation": types[0], "weight": types[1], "per_channel": False, "method": "Percentile"}
     extra = {"WeightSymmetric": True, "UseQDQContribOps": wide}
-    rewrites = ("double-to-float", "raise-opset", "fold-batchnorm")
+    rewrites = ("raise-opset", "fold-batchnorm")
     script = Path(making.__file__).with_name("ort_static.py")
     assert job == QuantizerJob(script=script, settings={**told, "extra_options": extra}, rewrites=rewrites)
 

@@ -117,7 +117,18 @@ def read_estimate(
         labels = {number: origins.node(name) for number, name in schematics[0].names.items()}
         read = read_trace(trace, _GRAPH_ENDS | labels)
         if read.whole:
-            operators = _explained(operator_times(read.events), graphs[0], origins)
+            # The reason for an operator's time that a user can act on, if the trace shows one.
+            kinds = {origins.node(node.name): node.type for node in graphs[0].nodes}
+            for item in operator_times(read.events):
+                reason = ""
+                if item.node.startswith("layout of "):
+                    reason = "a transpose between the model's layout and the chip's channel-last one"
+                    reason += " (at a border: --io nhwc)"
+                elif item.waiting > item.share / 3:
+                    reason = f"waits for {item.ddr_bytes:,} bytes from or to DDR"
+                elif kinds.get(item.node) in _PRODUCTS and not item.busy.get("matrix"):
+                    reason = "a product that is not on the matrix unit, for its type or its shape"
+                operators += (replace(item, reason=reason),)
         else:
             note = "the compiler's trace is cut off"
     return Estimate(
@@ -170,22 +181,6 @@ def compiled_origins(graphs: Iterable[QnnGraph], nodes: Mapping[str, str]) -> Or
             if found is not None:
                 layouts[node.name] = f"layout of {found}"
     return Origins(nodes=nodes, layouts=layouts)
-
-
-def _explained(operators: Sequence[OperatorTime], graph: QnnGraph, origins: Origins) -> tuple[OperatorTime, ...]:
-    """Adds to each operator the reason for its time that a user can act on, if the trace shows one."""
-    kinds = {origins.node(node.name): node.type for node in graph.nodes}
-    found = []
-    for item in operators:
-        reason = ""
-        if item.node.startswith("layout of "):
-            reason = "a transpose between the model's layout and the chip's channel-last one (at a border: --io nhwc)"
-        elif item.waiting > item.share / 3:
-            reason = f"waits for {item.ddr_bytes:,} bytes from or to DDR"
-        elif kinds.get(item.node) in _PRODUCTS and not item.busy.get("matrix"):
-            reason = "a product that is not on the matrix unit, for its type or its shape"
-        found.append(replace(item, reason=reason))
-    return tuple(found)
 
 
 def _estimate_rows(profile: Path) -> dict[str, float]:

@@ -171,14 +171,15 @@ def overall_db(pairs: Sequence[Pair]) -> float:
 def picture_db(pairs: Sequence[Pair]) -> tuple[float, list[float]]:
     """Peak signal to noise in dB, of all pictures (along the first axis) and of each one, its own range as the peak.
 
-    All have the mean of what each one's noise is beside its range. Pictures of a tenth of the usual range have none of
-    their own: they are measured by the range of all. Infinite without a difference or a range.
+    Of all it is the mean, and no more than with the range of all as the peak. A picture of a tenth of the usual range
+    has none of its own, and takes that of all. Infinite without a difference or a range.
     """
     pictures = [(_flat(one), _flat(two)) for pair in pairs for one, two in zip(*pair, strict=True)]
-    ranges, whole = np.asarray([np.ptp(one) for one, _ in pictures]), float(np.ptp(_all_of(pairs)[0]))
-    peaks = np.where(ranges > _LEAST_SPREAD * np.sqrt(np.mean(ranges**2)), ranges, whole or math.inf)
-    shares = np.asarray([np.mean((one - two) ** 2) for one, two in pictures]) / peaks**2
-    return _db(1.0, float(np.mean(shares))), [_db(1.0, share) for share in shares]
+    noise = np.asarray([np.mean((one - two) ** 2) for one, two in pictures])
+    ranges, whole = np.asarray([np.ptp(one) for one, _ in pictures]), float(np.ptp(_all_of(pairs)[0])) or math.inf
+    peaks = np.where(ranges > _LEAST_SPREAD * np.sqrt(np.mean(ranges**2)), ranges, whole)
+    alone = [_db(1.0, share) for share in noise / peaks**2]
+    return min(_db(1.0, float(np.mean(noise)) / whole**2), float(np.mean(alone))), alone
 
 
 def gain_error(pairs: Sequence[Pair]) -> float:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InputSpec", "Label", "evenly_chosen", "input_specs"]
 
-_NUMPY_NAMES = {"float": "float32", "double": "float64"}
+_NUMPY_NAMES = {"float": "float32", "double": "float32"}  # no device is fed doubles
 
 
 class InputSpec(Record):

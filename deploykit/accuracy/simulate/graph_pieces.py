@@ -87,7 +87,14 @@ class GraphPieces:
 
         Each ends in its second half, where fewest tensors cross, if a cut is allowed there.
         """
-        alive, may_cut = self._alive()
+        # How many computed tensors are still to be read behind each node, and whether one of them is a sequence.
+        last = {name: place for place, names in enumerate(self.reads) for name in names}
+        changes, opaque = [0] * (len(self.nodes) + 1), [0] * (len(self.nodes) + 1)
+        for name, maker in self.makers.items():
+            for counts in (changes, opaque) if name in self.opaque else (changes,):
+                counts[maker] += 1
+                counts[last.get(name, maker)] -= 1
+        alive, may_cut = list(accumulate(changes)), [count == 0 for count in accumulate(opaque)]
         start, place, held, names = 0, 0, 0, set[str]()
         while place < len(self.nodes):
             fresh = [name for name in self.holds[place] if name not in names]
@@ -103,19 +110,6 @@ class GraphPieces:
                 held, place = held + more, place + 1
                 names.update(fresh)
         yield range(start, len(self.nodes))
-
-    def _alive(self) -> tuple[list[int], list[bool]]:
-        """How many computed tensors are still to be read behind each node, and whether a cut is allowed there.
-
-        No cut is allowed where one of these tensors is a sequence.
-        """
-        last = {name: place for place, names in enumerate(self.reads) for name in names}
-        alive, opaque = [0] * (len(self.nodes) + 1), [0] * (len(self.nodes) + 1)
-        for name, maker in self.makers.items():
-            for counts in (alive, opaque) if name in self.opaque else (alive,):
-                counts[maker] += 1
-                counts[last.get(name, maker)] -= 1
-        return list(accumulate(alive)), [count == 0 for count in accumulate(opaque)]
 
     def made(self, places: Iterable[int]) -> list[str]:
         """The tensors that some nodes make, in graph order; sequences are left out."""

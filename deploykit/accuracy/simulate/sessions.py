@@ -157,12 +157,14 @@ class _OpenModel:
         self._session = session
         self._wanted = [o.name for o in session.outputs]
         self.inputs = frozenset(i.name for i in session.inputs)
+        self._wide = {i.name for i in session.inputs if i.type == "tensor(double)"}  # samples have float32
 
     def runs(self, feeds: Feeds) -> list[dict[str, Numbers]]:
         made = []
         for feed in feeds:
             try:
-                values = self._session.run(None, {name: feed[name] for name in self.inputs})
+                wide = {name: feed[name].astype(np.float64) for name in self._wide}
+                values = self._session.run(None, {name: feed[name] for name in self.inputs} | wide)
             except Exception as error:
                 raise InputError("the model does not run on this sample", why=_first_line(error)) from None
             # A sequence becomes one array: its tensors one behind the other.
@@ -198,8 +200,16 @@ class _ModelOpener(Record):
                 values, value = stored_values(tensor, files), self.values.get(tensor.name)
                 beside[tensor.name] = values if value is None else fake_quantize(values, value)
         if sum(byte_size(tensor, "") for tensor in filterfalse(is_mapped, model.graph.initializer)) >= _PROTOBUF_LIMIT:
-            model, inner = _emptied(model)
-            beside |= inner
+            # Without the values of large initializers, which no message could hold.
+            lean = without_values(model, "node")
+            for tensor in model.graph.initializer:
+                if len(tensor.raw_data) < _LARGE or is_mapped(tensor) or not is_native(tensor):
+                    lean.graph.initializer.append(tensor)
+                    continue
+                beside[tensor.name] = stored_values(tensor)
+                place = lean.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+                point_outside(place, "memory", 0, len(tensor.raw_data))
+            model = lean
         try:
             if beside:
                 from onnxruntime import OrtValue
@@ -211,20 +221,6 @@ class _ModelOpener(Record):
         except Exception as error:
             name = model.graph.name
             raise InputError(f"{name}: the model does not load in ONNX Runtime", why=_first_line(error)) from None
-
-
-def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, Numbers]]:
-    """A copy without the values of large initializers, which no message could hold, and these values."""
-    lean, values = without_values(model, "node"), dict[str, Numbers]()
-    graph = lean.graph
-    for tensor in model.graph.initializer:
-        if len(tensor.raw_data) < _LARGE or is_mapped(tensor) or not is_native(tensor):
-            graph.initializer.append(tensor)
-            continue
-        values[tensor.name] = stored_values(tensor)
-        place = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        point_outside(place, "memory", 0, len(tensor.raw_data))
-    return lean, values
 
 
 def _first_line(error: Exception) -> str:

@@ -190,19 +190,22 @@ def in_float(
 ) -> tuple[ModelProto, GraphFacts, EncodingSet | None]:
     """The float model behind one that quantizes, and the encodings of its pairs; any other model as it is.
 
-    Layers that quantize their inputs while they run compute in float then: their rounding is noise of the model, which
-    no other execution has to repeat.
+    Doubles become float32: no device has them, and ONNX Runtime has kernels for few operators. Layers that quantize
+    their inputs while they run compute in float then: their rounding is noise of the model, which no other execution
+    has to repeat.
     """
     if takes_pairs and facts.is_qdq:
         from deploykit.encodings.qdq import extract_qdq
 
         taken = extract_qdq(model, saturate=True)
         return taken.model, facts_of(taken.model), taken.encodings
-    if not any(map(quantizes_at_run_time, model.graph.node)):
-        return model, facts, None
-    floats = load_transform("dequantize-layers")
-    made = floats.apply(model, None, floats.match(model)).model
-    return made, facts_of(made), None
+    while_running = ("dequantize-layers",) * any(map(quantizes_at_run_time, model.graph.node))
+    for name in (*while_running, "double-to-float"):
+        transform = load_transform(name)
+        if found := transform.match(model):
+            model = transform.apply(model, None, found).model
+            facts = facts_of(model)
+    return model, facts, None
 
 
 def rounding_shows(model: ModelProto, samples: Samples) -> str:

@@ -244,7 +244,14 @@ class _Collector:
         data = shape_of(b"\n".join(fresh).replace(b"\1", b"0"))
         self._held += len(data)
         self._shapes.update(dict.fromkeys(fresh))
-        of_pair, found = self._with_levels(data, *self._sought.search.find(data))
+        starts, of_pair, found = self._sought.search.find(data)
+        # One more anchor for each line that begins with a level of trouble: written after a line break, the expression
+        # is found as fast as a word.
+        level = [] if self.seen.overlooked else [match.start() for match in _LEVELS.finditer(b"\n" + data)]
+        of_pair = np.concatenate((of_pair, np.searchsorted(starts, level)))
+        order = np.argsort(of_pair, kind="stable")
+        found = np.concatenate((found, np.full(len(level), len(self._targets) - 1)))[order]
+        of_pair = of_pair[order]
         first = np.flatnonzero(np.diff(of_pair, prepend=-1))
         # Lines with the same anchors have the same sum of random numbers, one per anchor.
         kinds = np.add.reduceat(self._sought.numbers[found], first).tolist()
@@ -280,16 +287,6 @@ class _Collector:
         """
         small, anchors = shape_of(line), self._sought.search.anchors
         return [(anchor, small.find(anchors[anchor]) if anchor < len(anchors) else 0) for anchor in form.anchors]
-
-    def _with_levels(
-        self, data: bytes, starts: _Numbers, lines: _Numbers, anchors: _Numbers
-    ) -> tuple[_Numbers, _Numbers]:
-        """The pairs of lines and anchors, with one more for each line that begins with a level of trouble."""
-        # Written after a line break, the expression is found as fast as a word.
-        level = [] if self.seen.overlooked else [match.start() for match in _LEVELS.finditer(b"\n" + data)]
-        lines = np.concatenate((lines, np.searchsorted(starts, level)))
-        order = np.argsort(lines, kind="stable")
-        return lines[order], np.concatenate((anchors, np.full(len(level), len(self._targets) - 1)))[order]
 
     def _new_form(self, kind: int, anchors: list[int]) -> _Form:
         targets = [self._targets[anchor] for anchor in anchors]
@@ -347,15 +344,12 @@ class _Collector:
                 ):  # an anchor minds no digit: "1 errors"
                     self.seen.finishes[tool.id] = Finish(tool=tool.id, line=number, text=told)
             for observation in targets.numbers:
-                self._take_number(observation, told)
-
-    def _take_number(self, observation: Observation, text: str) -> None:
-        if observation.whole:
-            if every := re.findall(observation.whole, text):
-                part = re.findall(observation.pattern, text)
-                self.seen.numbers[observation.id] = (sum(map(float, part)), sum(map(float, every)))
-        elif match := re.search(observation.pattern, text):
-            self.seen.numbers[observation.id] = tuple(map(float, match.groups()))
+                if observation.whole:
+                    if every := re.findall(observation.whole, told):
+                        part = re.findall(observation.pattern, told)
+                        self.seen.numbers[observation.id] = (sum(map(float, part)), sum(map(float, every)))
+                elif match := re.search(observation.pattern, told):
+                    self.seen.numbers[observation.id] = tuple(map(float, match.groups()))
 
     def _judge(self, block: Block, index: int, form: _Form, key: bytes) -> None:
         """Looks for trouble in a line; of lines that differ only in numbers the first is read."""

@@ -67,7 +67,7 @@ class _OrtStatic(Quantizer):
                 # 16-bit Q/DQ in the default domain needs opset 21; the runtime's own domain has them for every model.
                 "extra_options": {"WeightSymmetric": True, "UseQDQContribOps": wide},
             },
-            rewrites=("double-to-float", "raise-opset", "fold-batchnorm"),
+            rewrites=("raise-opset", "fold-batchnorm"),
         )
 
 

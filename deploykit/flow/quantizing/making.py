@@ -28,7 +28,7 @@ from deploykit.accuracy.samples.calibration import Calibration, load_calibration
 from deploykit.accuracy.samples.data_quality import MOST
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import InputSpec, Label, evenly_chosen, input_specs
-from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, overall_sqnr_db
+from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, in_float, overall_sqnr_db
 from deploykit.backend.backend import AnyBackend, Same, SharedWork, Situation
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
 from deploykit.backend.targets import Target
@@ -241,7 +241,14 @@ def run_quantizer(
 
 # No quantizer gives encodings to tensors inside an If, to sequences, between integers computed at run time, or in
 # operators that compilers lack; so these are rewritten first.
-_FOR_ALL = ("resolve-sequences", "both-branches", "dequantize-layers", "write-out-functions", "half-to-float")
+_FOR_ALL = (
+    "resolve-sequences",
+    "both-branches",
+    "dequantize-layers",
+    "write-out-functions",
+    "double-to-float",
+    "half-to-float",
+)
 
 
 def _key(told: Json, plan: QuantizerJob, model: Model, division: Division) -> str:
@@ -350,7 +357,7 @@ def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Feeds, *,
     model, InputError if their size depends on values.
     """
     quantized, _, placed = ran.read()
-    judge = Judge(lean_weights(given), facts, feeds, label=Label.GIVEN)
+    judge = Judge(in_float(lean_weights(given), facts)[0], facts, feeds, label=Label.GIVEN)
     weights = lean_weights(quantized)
     if tuple(value.name for value in weights.graph.output) != judge.names:
         raise ToolError(f"{ran.model}: its outputs are not those of {given.path.name}", next=f"look at {ran.folder}")
@@ -460,12 +467,13 @@ class Making(Record, eq=False):
         request, model, facts, target = self.given.request, self.given.model, self.given.facts, self.given.target
         if facts.is_qdq:
             raise InputError(f"{model.path}: holds Q/DQ nodes already", next="give the float model")
-        halves = [name for name in facts.inputs if facts.tensors[name].dtype == "float16"]
-        if halves:
-            raise InputError(
-                f"{model.path.name}: its input {halves[0]} is float16, and quantizers start from float32",
-                next="export it with float32 inputs, or package it as it is, without --precision",
-            )
+        for fed in facts.inputs:
+            kind = facts.tensors[fed].dtype
+            if kind == "float16" or (kind == "double" and not load_transform("double-to-float").match(model.proto)):
+                raise InputError(
+                    f"{model.path.name}: its input {fed} is {kind}, and quantizers start from float32",
+                    next="export it with float32 inputs, or package one in float16 as it is, without --precision",
+                )
         calibration = request.calibration
         if calibration is None:
             raise UsageError(
