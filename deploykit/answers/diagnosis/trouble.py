@@ -19,10 +19,10 @@ FAILURES = (
     *("illegal", "annot", "n't ", "an not ", "ould not", "nable to", "undefined", "ot found", "o such "),
     *("enied", "efused", "ritical", "imed out", "imeout", "ssert", "terminate called", "violation", "not selected"),
     *("<e> ", "mplemented", "of memory", "of_memory", "bad_alloc"),
-    *("bad alloc", "not recognized", "does not ", "did not ", "orrupt", "err ", "err!", "err]"),
+    *("bad alloc", "not recognized", "does not ", "did not ", "orrupt", "err ", "err!", "err]", "err="),
     *("nhandled", "nsupport ", "ot support:", "o module", "o method", "o compatible", "status 0x"),
-    *("not true", "ot registered", "return code", "exit", "returned ", "rc=1"),
-    *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill", "ret=-"),
+    *("not true", "ot registered", "return code", "exit", "returned ", " rc="),
+    *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill", "ret="),
     *("sigbus", "o implementation found", "what():", "ssr ", "oops:", "bug: ", "rip: 0010:", "pc : ", "null pointer"),
 )
 """Parts of lines about a failure, in small letters; other such lines have a level at their start (``LEVELS``)."""
@@ -109,7 +109,7 @@ _FAILURE = re.compile(
     |\bcrash(?:ed|es|ing)?\b|make(?:\[\d+\])?:\ \*\*\*|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
     |^lib\S+\.so!\w+::|\bwhat\(\):|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found
     |\bOops:|\bBUG:\ |\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[
-    |\b(?:status|ret|rc)(?:\ ?[=:]\ ?|\ )(?:0x0*[1-9a-f]|-[1-9]|1\d{3}\b)
+    |\b(?:status|ret|rc|err)(?:\ ?[=:]\ ?|\ )(?:0x0*[1-9a-f]|-[1-9]|[1-9]\d{3,4}\b(?!\ \w*bytes))
     |\bRIP:\ 0010:\w|\bpc\ :\ [a-z_.\w]+\+0x|\bnull\ pointer\ dereference|\bprotection\ fault""",
     re.IGNORECASE | re.VERBOSE,
 )
