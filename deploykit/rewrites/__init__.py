@@ -18,6 +18,7 @@ CURES = (
     *("pad-by-borders", "equal-of-bools", "float-exponent", "one-hot-of-floats", "cast-by-int32", "zeros-in-kernel"),
     *("write-out-functions", "einsum-to-matmul", "global-pool", "sums-to-matmul", "gathernd-to-gather", "flat-index"),
     *("mask-constant", "clip-to-extremes", "cast-labels", "conv-by-shifts", "transposed-to-conv", "usual-activations"),
+    "reverse-by-index",
     # Values that float16 does not hold, in a form in which it does.
     *("double-to-float", "half-to-float", "log-of-scaled", "sum-to-mean"),
     "loops-on-host",  # last: what is settled by another form needs no host

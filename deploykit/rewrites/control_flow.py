@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
@@ -66,82 +66,59 @@ def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResu
 
 
 def _ready(graph: GraphCopy | ModelLook) -> tuple[list[NodeProto], dict[str, float]]:
-    """The settled nodes, and what settles them."""
-    known = _settled(graph.model)
-    return [node for node in graph.nodes if _is_ready(graph, node, known)], known
+    """The settled nodes, and what settles them: the values of conditions and counts that follow from fixed shapes."""
+    found = [node for node in graph.nodes if node.op_type in ("If", "Loop") and is_standard(node)]
+    # The tensors that decide what runs: the condition of an If, the count and the condition of a Loop.
+    asked = [name for node in found for name in node.input[: 1 if node.op_type == "If" else 2] if name]
+    known = _folded(GraphCopy(graph.model), asked)
+    return [n for n in found if (n.input[0] in known if n.op_type == "If" else _rounds(graph, n, known))], known
 
 
-def _settled(model: ModelProto) -> dict[str, float]:
-    """The values of conditions and counts that stored values and fixed shapes settle.
+def _folded(graph: GraphCopy, asked: Sequence[str]) -> dict[str, float]:
+    """Those of some numbers that follow from stored values and shapes; the graph holds nothing else then.
 
-    They are computed in a graph that holds nothing else: a tensor that a branch reads from outside is folded there too.
+    A tensor that a branch reads from outside is folded so too.
     """
-    graph = GraphCopy(model)
-    asked = list(
-        # The tensors that decide what runs: the condition of an If, the count and the condition of a Loop.
-        dict.fromkeys(
-            name for n in graph.nodes if _runs_a_body(n) for name in n.input[: 1 if n.op_type == "If" else 2] if name
-        )
-    )
     nodes = list(graph.nodes)
     del graph.model.graph.output[:]
-    for name in asked:
+    for name in dict.fromkeys(asked):
         nodes.append(helper.make_node("Identity", [name], [graph.fresh(f"{name}/asked")]))
         graph.model.graph.output.append(ValueInfoProto(name=nodes[-1].output[0]))
     graph.set_nodes(nodes)
     graph.prune()
     fold(graph)
-    values = {name: graph.scalar(name) for name in asked}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name in asked if (value := graph.scalar(name)) is not None}
 
 
-def _runs_a_body(node: NodeProto) -> bool:
-    return node.op_type in ("If", "Loop") and is_standard(node)
-
-
-def _is_ready(graph: GraphCopy | ModelLook, node: NodeProto, known: Mapping[str, float]) -> bool:
-    if not _runs_a_body(node):
-        return False
-    if node.op_type == "If":
-        return node.input[0] in known
-    rounds = _rounds(node, known)
-    body = next(bodies(node))
-    return rounds is not None and rounds * len(body.node) <= _MOST_NODES and len(graph.nodes) <= 4 * _MOST_NODES
-
-
-def _rounds(node: NodeProto, known: Mapping[str, float]) -> int | None:
-    """How often a Loop runs its body; None where it may end early or its count is not settled."""
+def _rounds(graph: GraphCopy | ModelLook, node: NodeProto, known: Mapping[str, float]) -> int:
+    """How often a Loop runs its body; 0 where its end or count is not settled, or it is too long."""
     count, condition = node.input[0], operand(node, 1)
     if not count or count not in known or (condition and known.get(condition) != 1):
-        return None
-    body = next(bodies(node))
-    rounds = int(known[count])
-    return rounds if rounds > 0 and _always_goes_on(body) else None
-
-
-def _always_goes_on(body: GraphProto) -> bool:
-    """True where the condition that a body gives is the one it got, or a stored True."""
-    name = body.output[0].name
-    makers = {out: node for node in body.node for out in node.output}
-    while name in makers and makers[name].op_type in ("Identity", "Cast"):
-        name = makers[name].input[0]
-    if name == body.input[1].name:
-        return True
-    value = next((tensor for tensor in body.initializer if tensor.name == name), None)
-    if name in makers and makers[name].op_type == "Constant":
-        value = attribute(makers[name], "value")
-    return value is not None and bool(numpy_helper.to_array(value).all())
+        return 0
+    body, rounds = next(bodies(node)), int(known[count])
+    if not 0 < rounds * len(body.node) <= _MOST_NODES or len(graph.nodes) > 4 * _MOST_NODES:
+        return 0
+    # The condition of each round may be stored, or follow from a counter that is carried along, as Keras counts steps.
+    trial, ends = GraphCopy(graph.model), list[str]()
+    trial.set_nodes([*trial.nodes, *_unrolled(trial, node, rounds, ends)])
+    values = _folded(trial, ends)
+    for number, name in enumerate(ends, 1):
+        if values.get(name) != 1:
+            return number if name in values else 0
+    return rounds
 
 
 def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> Iterator[NodeProto]:
     """The nodes that compute the outputs of one If or Loop without it."""
     if node.op_type == "If":
         wanted = "then_branch" if known[node.input[0]] else "else_branch"
-        body = next(found.g for found in node.attribute if found.name == wanted)
-        yield from _inlined(graph, body, node.output, {})
+        yield from _inlined(graph, attribute(node, wanted), node.output, {})
         return
-    rounds = _rounds(node, known)
-    assert rounds is not None
+    yield from _unrolled(graph, node, _rounds(graph, node, known), [])
+
+
+def _unrolled(graph: GraphCopy, node: NodeProto, rounds: int, ends: list[str]) -> Iterator[NodeProto]:
+    """The nodes of so many rounds of a Loop; ``ends`` gets the names of their conditions."""
     body = next(bodies(node))
     carried = len(node.input) - 2
     values = list(node.input[2:])
@@ -151,12 +128,10 @@ def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> 
         fed = [graph.store(f"{label(node)}/round", number)]
         fed += [graph.store(f"{label(node)}/goes_on", np.asarray(True)), *values]
         renamed = dict(zip((item.name for item in body.input), fed, strict=True))
-        values = [
-            node.output[at] if last and node.output[at] else graph.fresh(f"{label(node)}/carried")
-            for at in range(carried)
-        ]
+        values = [(last and name) or graph.fresh(f"{label(node)}/carried") for name in node.output[:carried]]
         given = [graph.fresh(f"{label(node)}/given") for _ in stacked]
-        yield from _inlined(graph, body, ["", *values, *given], renamed)
+        ends.append(graph.fresh(f"{label(node)}/end"))
+        yield from _inlined(graph, body, [ends[-1], *values, *given], renamed)
         axes = graph.store(f"{label(node)}/axes", [0])
         for pieces, name in zip(stacked, given, strict=True):
             pieces.append(graph.fresh(f"{name}/row"))
@@ -226,14 +201,13 @@ def both_branches(look: ModelLook, node: NodeProto) -> Match:
         look.sizes(name)  # raises NoMatchError where the branches differ in a size: onnx then says nothing
 
     def write(to: NodeSteps) -> None:
-        made: dict[str, list[str]] = {}
+        sides = list[list[str]]()
         for branch in ("then_branch", "else_branch"):
-            body = attribute(to.node, branch)
-            made[branch] = [to.graph.fresh(f"{name}_{branch}") if name else "" for name in to.node.output]
-            to.nodes += _inlined(to.graph, body, made[branch], {})
-        chosen = zip(to.node.output, made["then_branch"], made["else_branch"], strict=True)
-        for name, then, other in ((name, then, other) for name, then, other in chosen if name):
-            to.write("Where", [to.source, then, other], name)
+            sides.append([to.graph.fresh(f"{name}_{branch}") if name else "" for name in to.node.output])
+            to.nodes += _inlined(to.graph, attribute(to.node, branch), sides[-1], {})
+        for name, *both in zip(to.node.output, *sides, strict=True):
+            if name:
+                to.write("Where", [to.source, *both], name)
 
     if any(len(look.shape(node.input[0]) or ()) > len(look.sizes(name)) for name in node.output if name):
         raise NoMatchError("its condition has more dimensions than what it gives")
@@ -245,6 +219,7 @@ inline_control_flow = Transform(
     summary="Takes If and Loop out where fixed shapes settle which branch runs and how often.",
     find=_settled_branches,
     apply=_inline,
+    ulps=4.0,  # ONNX Runtime fuses what stands in a straight line
 )
 
 
@@ -303,16 +278,14 @@ class _Resolved(NodeSteps):
     def _split(self, node: NodeProto) -> list[str]:
         """The tensors of the parts, whose sizes are known; parts of size one lose their axis where the node says so."""
         source, axis = node.input[0], int(attribute(node, "axis", 0))
-        shape, given = self.graph.shape(source), np.asarray(1)
+        shape = self.graph.shape(source)
         whole = None if shape is None else shape[axis]
         if not isinstance(whole, int):
             raise NoMatchError(f"the size of axis {axis} of {source} is not known", node=label(node))
         is_sized = bool(operand(node, 1))
-        if is_sized:
-            stored = self.graph.array(node.input[1])
-            if stored is None:
-                raise NoMatchError(f"{node.input[1]} is not stored", node=label(node))
-            given = stored
+        given = self.graph.array(node.input[1]) if is_sized else np.asarray(1)
+        if given is None:
+            raise NoMatchError(f"{node.input[1]} is not stored", node=label(node))
         step = int(given) if given.ndim == 0 else 0
         sizes = [min(step, whole - start) for start in range(0, whole, step)] if step else [int(size) for size in given]
         if not 0 < len(sizes) <= _MOST_PARTS:
@@ -330,7 +303,7 @@ class _Resolved(NodeSteps):
         return self.sequences[node.input[0]]
 
     def _place(self, node: NodeProto, at: int, size: int, default: int) -> int:
-        if len(node.input) <= at or not node.input[at]:
+        if not operand(node, at):
             return default
         value = self.graph.array(node.input[at])
         if value is None:

@@ -79,7 +79,7 @@ def check_repeated(situation: Situation) -> Finds:
     "untranslated-operator",
     "warning",
     "the rows 'untranslated' of constraints.toml",
-    cure=("simplify", "write-out-functions", "einsum-to-matmul"),
+    cure=("simplify", "write-out-functions", "einsum-to-matmul", "reverse-by-index"),
 )
 def check_untranslated(situation: Situation) -> Finds:
     """An operator that nothing is known to translate for the HTP.
