@@ -46,8 +46,7 @@ def _settled_branches(graph: ModelLook) -> MatchResult:
     ready = _ready(graph)[0]
     if not ready:
         return MatchResult(reason="the conditions depend on the values of inputs")
-    why = "fixed shapes settle the conditions"
-    return MatchResult((Site(tuple(map(label, ready)), tensors=(), why=why),))
+    return MatchResult((Site(tuple(map(label, ready)), tensors=(), why="fixed shapes settle the conditions"),))
 
 
 def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
@@ -59,8 +58,7 @@ def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResu
         if not ready:
             break
         count += len(ready)
-        steps = {graph.index_of(node): list(_straight(graph, node, known)) for node in ready}
-        graph.replace_nodes(ready, steps)
+        graph.replace_nodes(ready, {graph.index_of(node): list(_straight(graph, node, known)) for node in ready})
     note = f"{count} branches and loops became straight lines ({', '.join(matched.sites[0].nodes[:2])} …)"
     return rewritten(graph, encodings, note)
 
@@ -79,7 +77,8 @@ def _folded(graph: GraphCopy, asked: Sequence[str]) -> dict[str, float]:
 
     A tensor that a branch reads from outside is folded so too.
     """
-    nodes = list(graph.nodes)
+    # Without what runs a body: what a body reads from outside would have to stay.
+    nodes = [node for node in graph.nodes if node.op_type not in ("If", "Loop")]
     del graph.model.graph.output[:]
     for name in dict.fromkeys(asked):
         nodes.append(helper.make_node("Identity", [name], [graph.fresh(f"{name}/asked")]))
@@ -95,8 +94,8 @@ def _rounds(graph: GraphCopy | ModelLook, node: NodeProto, known: Mapping[str, f
     count, condition = node.input[0], operand(node, 1)
     if not count or count not in known or (condition and known.get(condition) != 1):
         return 0
-    body, rounds = next(bodies(node)), int(known[count])
-    if not 0 < rounds * len(body.node) <= _MOST_NODES or len(graph.nodes) > 4 * _MOST_NODES:
+    rounds = int(known[count])
+    if not 0 < rounds * len(next(bodies(node)).node) <= _MOST_NODES or len(graph.nodes) > 4 * _MOST_NODES:
         return 0
     # The condition of each round may be stored, or follow from a counter that is carried along, as Keras counts steps.
     trial, ends = GraphCopy(graph.model), list[str]()
@@ -122,11 +121,11 @@ def _unrolled(graph: GraphCopy, node: NodeProto, rounds: int, ends: list[str]) -
     body = next(bodies(node))
     carried = len(node.input) - 2
     values = list(node.input[2:])
-    stacked: list[list[str]] = [[] for _ in body.output[1 + carried :]]
+    stacked = [list[str]() for _ in body.output[1 + carried :]]
     for number in range(rounds):
         last = number == rounds - 1
-        fed = [graph.store(f"{label(node)}/round", number)]
-        fed += [graph.store(f"{label(node)}/goes_on", np.asarray(True)), *values]
+        begin = graph.store(f"{label(node)}/round", number)
+        fed = [begin, graph.store(f"{label(node)}/goes_on", np.asarray(True)), *values]
         renamed = dict(zip((item.name for item in body.input), fed, strict=True))
         values = [(last and name) or graph.fresh(f"{label(node)}/carried") for name in node.output[:carried]]
         given = [graph.fresh(f"{label(node)}/given") for _ in stacked]
@@ -340,8 +339,8 @@ def _apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResul
     """Replace the nodes on sequences by nodes on tensors."""
     resolved = _Resolved(model, encodings)
     graph = resolved.graph
-    steps = {graph.index_of(node): nodes for node, nodes in resolved.written}
-    graph.replace_nodes([node for node, _ in resolved.written], steps)
+    old = [node for node, _ in resolved.written]
+    graph.replace_nodes(old, {graph.index_of(node): nodes for node, nodes in resolved.written})
     note = f"{len(matched.sites[0].nodes)} nodes on sequences became nodes on tensors"
     return rewritten(graph, resolved.encodings, note)
 
