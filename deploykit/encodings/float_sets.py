@@ -62,15 +62,12 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     Stored tensors that only serve such operators (an epsilon, an exponent, the bias of a norm) are among them. A tensor
     that is stated to be float is not: the file speaks about it. The order is the same in every run.
     """
-    key = ("absorbed", encodings)
-    known: Mapping[str, Fusion] | None = facts.known(key)
-    if known is not None:
-        return known
     stated = encodings.floats
     found: dict[str, Fusion] = {}
     settings: dict[str, set[int]] = {}
     for fusion in fusions(facts):
-        explained = fusion.result in encodings and fusion.inside.isdisjoint(encodings.entries)
+        # Asked of the few names inside: a set that is asked about the entries goes through all of them.
+        explained = fusion.result in encodings and encodings.entries.keys().isdisjoint(fusion.inside)
         if not (fusion.certain or explained):
             continue
         found.update((name, fusion) for name in sorted(fusion.inside) if name not in encodings and name not in stated)
@@ -84,7 +81,7 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
             )
             if name not in encodings and readers.issuperset(facts.tensors[name].consumers):
                 found[name] = fusion
-    return facts.keep(key, found)
+    return found
 
 
 def float_nodes(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:
