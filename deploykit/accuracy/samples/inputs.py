@@ -54,7 +54,7 @@ class InputSpec(Record):
 
         found = numpy_type(self.dtype)
         if found.kind in "OUS":
-            raise InputError(f"input {self.name!r} holds text", why="no device runs such a model")
+            raise InputError(f"no device takes text: {self.name!r}", next="cut the model where text has become numbers")
         return found
 
     def __str__(self) -> str:

