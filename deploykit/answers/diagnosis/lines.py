@@ -102,9 +102,7 @@ _BEGINS = re.compile(
     rb"(?:\W{0,3}(?:\d{1,4}[-:/.]\d\d|\d+\.\d+ms|[A-Z]{4,}\b|[EWIF]\d{4}|File \"|at |#\d|[\w.]*(?:Error|Exception)\b"
     rb"|(?:error|warning|fatal|info|note|failed)\b|Traceback|[EWID][ /]|\S+:\d+:\d+: )| *[%^]|[\[<{*>=|+-]|$)"
 )
-_OPEN = re.compile(
-    rb"(?:[Ee]rror|ERROR|[Ff]ailed|[Rr]eason): *$|^(?:CMake )?Error at [^ ]+(?: \(.*\))?: *$|: Assertion *$"
-)
+_OPEN = re.compile(rb"(?:[Ee]rror|ERROR|[Ff]ailed|[Rr]eason): *$|^(?:[A-Z]\w+ )?[Ee]rror at .+: *$|: Assertion *$")
 _NEVER = re.compile(rb"\xff\xfe\xff\xfe")  # in no text; a literal is sought much faster than an empty lookahead
 _MOST_WRAPPED = 1800
 _SCREENS = (80, 100, 120, 132)

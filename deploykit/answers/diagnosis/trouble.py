@@ -24,6 +24,7 @@ FAILURES = (
     *("not true", "ot registered", "return code", "exit", "returned ", " rc="),
     *("rash", "by signal ", "0 pc ", ": *** ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill", "ret="),
     *("sigbus", "o implementation found", "what():", "ssr ", "oops:", "bug: ", "rip: 0010:", "pc : ", "null pointer"),
+    *("o space left", "ead-only file", "o route to", "y remote host", "roken pipe"),
 )
 """Parts of lines about a failure, in small letters; other such lines have a level at their start (``LEVELS``)."""
 
@@ -110,6 +111,7 @@ _FAILURE = re.compile(
     |^lib\S+\.so!\w+::|\bwhat\(\):|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found
     |\bOops:|\bBUG:\ |\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[
     |\b(?:status|ret|rc|err)(?:\ ?[=:]\ ?|\ )(?:0x0*[1-9a-f]|-[1-9]|[1-9]\d{3,4}\b(?!\ \w*bytes))
+    |\bno\ space\ left|\bread-only\ file\ system|\bno\ route\ to|\bclosed\ by\ remote\ host|\bbroken\ pipe
     |\bRIP:\ 0010:\w|\bpc\ :\ [a-z_.\w]+\+0x|\bnull\ pointer\ dereference|\bprotection\ fault""",
     re.IGNORECASE | re.VERBOSE,
 )
