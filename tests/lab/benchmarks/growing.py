@@ -33,7 +33,7 @@ _NODES, _LINES, _MEBIBYTES = 250, 1000, 64  # of the smallest
 
 
 def layers(folder: Path, times: int, width: int = _WIDTH) -> None:
-    """Layers of MatMul, Add, Tanh over one small weight each, and encodings of all that they make."""
+    """Layers of MatMul, Add and a bend (Tanh, Relu) over one small weight each, and encodings of all that they make."""
     import numpy as np
     import onnx
     from onnx import helper, numpy_helper
@@ -47,7 +47,8 @@ def layers(folder: Path, times: int, width: int = _WIDTH) -> None:
         stored += [numpy_helper.from_array(weight, f"w{i}"), numpy_helper.from_array(weight[0], f"b{i}")]
         made = [f"m{i}", f"a{i}", f"x{i + 1}"]
         read = ([f"x{i}", f"w{i}"], [made[0], f"b{i}"], [made[1]])
-        for op_type, inputs, output in zip(("MatMul", "Add", "Tanh"), read, made, strict=True):
+        bent = ("Tanh", "Relu")[i % 2]  # a Relu is fused with what is before it, which is looked at by pairs
+        for op_type, inputs, output in zip(("MatMul", "Add", bent), read, made, strict=True):
             nodes.append(helper.make_node(op_type, inputs, [output], name=f"{op_type}{i}"))
         moving += made
     ends = [helper.make_tensor_value_info(name, 1, [1, width]) for name in ("x0", f"x{count}")]
