@@ -22,7 +22,7 @@ def run(model: onnx.ModelProto, x: Any) -> Any:
 
 def quantized(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     onnx.save(model, folder / "float.onnx")
-    quantize_dynamic(folder / "float.onnx", folder / "integer.onnx", weight_type=QuantType.QUInt8)
+    quantize_dynamic(folder / "float.onnx", folder / "integer.onnx", weight_type=QuantType.QUInt8, reduce_range=True)
     return onnx.load(folder / "integer.onnx")
 
 
@@ -84,7 +84,8 @@ VISION = text_model("float[1,3,8,8] x", ORDINARY, **KERNEL, **stored(7, w=(5, 12
 @pytest.mark.parametrize(("graph", "count"), [(LAYERS, 3), (VISION, 6)], ids=["layers", "vision"])
 def test_work_on_integers_becomes_pairs(graph: onnx.ModelProto, count: int, per_channel: bool, tmp_path: Path) -> None:
     onnx.save(graph, tmp_path / "float.onnx")
-    how = {"quant_format": QuantFormat.QOperator, "per_channel": per_channel}
+    # Weights of seven bits: processors without VNNI add products of eight in 16 bits, and cut them off.
+    how = {"quant_format": QuantFormat.QOperator, "per_channel": per_channel, "reduce_range": True}
     quantize_static(tmp_path / "float.onnx", tmp_path / "integer.onnx", Samples(), **how)
     model, find = onnx.load(tmp_path / "integer.onnx"), load_transform("integers-to-pairs")
     found = find.match(model)
@@ -94,5 +95,4 @@ def test_work_on_integers_becomes_pairs(graph: onnx.ModelProto, count: int, per_
     kinds = {node.op_type for node in done.graph.node}
     assert kinds == {node.op_type for node in graph.graph.node} | {"QuantizeLinear", "DequantizeLinear"}
     x = np.random.default_rng(4).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)
-    wanted = run(model, x)
-    np.testing.assert_allclose(run(done, x), wanted, atol=0.02 * np.abs(wanted).max())
+    np.testing.assert_allclose(run(done, x), wanted := run(model, x), atol=0.02 * np.abs(wanted).max())
