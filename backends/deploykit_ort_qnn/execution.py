@@ -85,12 +85,26 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
     environment = ENVIRONMENT_RULES.run(EnvironmentScope(installed=wheel, planned=draft.wheel, emulator=emulator))
     if wheel is None or wheel["wheel"] != draft.wheel.version:
         return Execution(findings=environment)
-    job = _job(package, draft, plan, host)
+    config = plan.configs[COMPILE]
+    entries = dict(config["session_entries"])
+    entries.pop("ep.context_enable")
+    job = CompileJob(
+        package,
+        MODEL,
+        context=CONTEXT,
+        options=config["provider_options"],
+        entries=entries,
+        embed=entries.pop("ep.context_embed_mode") == "1",
+        allow_cpu=entries.pop("session.disable_cpu_ep_fallback", "0") != "1",
+        timeout=float(draft.options["time_limit"]),
+        host=host,
+        operators=frozenset(node.name for node in draft.situation.facts.nodes),
+    )
     outcome, instead = rescue(job, compile_model(job, progress), draft.situation.request, progress)
     peak = "" if outcome.peak_rss_mb is None else f", {outcome.peak_rss_mb:.0f} MiB at most"
     progress(f"{outcome.status} in {outcome.seconds:.1f} s{peak}")
     findings = (*environment, *COMPILE_RULES.run(outcome))
-    where, soc = "" if host is None else host.where, plan.configs[COMPILE]["provider_options"]["soc_model"]
+    where, soc = "" if host is None else host.where, config["provider_options"]["soc_model"]
     by = f"QAIRT {wheel['qairt']} (onnxruntime-qnn {wheel['wheel']}{where}) for soc_model {soc}"
     record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
     if not outcome.ok:
@@ -188,26 +202,6 @@ def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: 
         audit = replace(audit, findings=tuple(lowered))
     (package / AUDIT).write_text(json_text({"schema": 1, **audit.to_json()}), "utf-8")
     return audit
-
-
-def _job(package: Path, draft: ProviderDraft, plan: Plan[None], host: Host | None) -> CompileJob:
-    config = plan.configs[COMPILE]
-    entries = dict(config["session_entries"])
-    embed = entries.pop("ep.context_embed_mode") == "1"
-    entries.pop("ep.context_enable")
-    strict = entries.pop("session.disable_cpu_ep_fallback", "0") == "1"
-    return CompileJob(
-        package,
-        MODEL,
-        context=CONTEXT,
-        options=config["provider_options"],
-        entries=entries,
-        embed=embed,
-        allow_cpu=not strict,
-        timeout=float(draft.options["time_limit"]),
-        host=host,
-        operators=frozenset(node.name for node in draft.situation.facts.nodes),
-    )
 
 
 def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome) -> Json:

@@ -18,6 +18,7 @@ from deploykit.findings import Finding, Findings
 from deploykit.findings.records import Json, Record, replace
 from deploykit.model.load import wrap_proto
 from deploykit.model.nodes import copy_of, label
+from deploykit.model.operators import QUANTIZERS
 from deploykit.model.weights import load_weights
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
@@ -129,7 +130,9 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     if request.precision not in (None, "fp16", *_INTEGER):
         known = ", ".join(("fp16", *_INTEGER))
         raise UsageError(f"--precision {request.precision}: not a precision of ort-qnn", next=f"one of {known}")
-    if request.precision == "fp16" and source == "qdq":
+    # A Cast of an input may have become what a grid with steps of 1 stands for.
+    makers = [node.inputs[0] for node in situation.facts.nodes if node.op_type in QUANTIZERS]
+    if request.precision == "fp16" and {*makers} - {*situation.facts.inputs}:
         raise UsageError("--precision fp16: the model holds Q/DQ nodes", next="give the float model, or no --precision")
     return ProviderDraft(
         situation=given,

@@ -53,7 +53,7 @@ def prepare(situation: Situation) -> QuarkPrepared:
             next="save what the model reads as .npz, one array for each input",
         )
     seen = survey(calibration, inputs)
-    bad = {name for name, _ in seen.unusable}
+    bad = {name for name, *_ in seen.unusable}
     usable = [path for path in calibration.files if path.name not in bad]
     return QuarkPrepared(
         draft,

@@ -327,7 +327,19 @@ def extract_qdq(model: ModelProto, *, saturate: bool = False) -> Extracted:
         is_hidden = node.op_type == QUANTIZE and node.output[0] not in graph.outputs
         if is_hidden and gone.issuperset(map(id, graph.readers(node.output[0]))):
             gone.add(id(node))
-    _rewire(graph, names, gone, weights)
+    # The nodes that remain read and make what they would without the removed pairs, whose scales and integers are
+    # dropped, and so is what leads nowhere.
+    graph.model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    left = [node for node in graph.nodes if id(node) not in gone]
+    for node in left:
+        for used in (node.input, node.output):
+            for position, name in enumerate(used):
+                used[position] = names.final(name)
+    left += [
+        helper.make_node("Identity", [name], [copy], name=graph.fresh(copy)) for copy, name in names.copies.items()
+    ]
+    graph.prune(left)
+    del graph.model.graph.value_info[:]
     entries |= {copy: replace(entries[name], name=copy) for copy, name in names.copies.items()}
     encodings = EncodingSet(QDQ_VERSION, dict(sorted(entries.items())))
     if saturate:
@@ -371,21 +383,3 @@ def _saturate(graph: GraphCopy, encodings: EncodingSet, types: Mapping[str, int]
 _FUSED_WITH_CLIP = frozenset().union(*(kind.makers for kind in PAIRS if kind.name in ("Clip", "Relu")))
 _WITH_POLES = frozenset({"Div", "Log", "Pow", "Reciprocal"})
 _ROUNDING = 0.01  # of a grid's range: bounds made of grids, as of 1 + Erf, end a few steps beside zero
-
-
-def _rewire(graph: GraphCopy, names: PlainNames, gone: set[int], weights: Mapping[str, Any]) -> None:
-    """Rename what the remaining nodes read and make, as if the removed pairs were not there.
-
-    The scales and integers of removed pairs are dropped, and so is what leads nowhere.
-    """
-    graph.model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
-    left = [node for node in graph.nodes if id(node) not in gone]
-    for node in left:
-        for used in (node.input, node.output):
-            for position, name in enumerate(used):
-                used[position] = names.final(name)
-    left += [
-        helper.make_node("Identity", [name], [copy], name=graph.fresh(copy)) for copy, name in names.copies.items()
-    ]
-    graph.prune(left)
-    del graph.model.graph.value_info[:]

@@ -86,8 +86,8 @@ class BuiltWays(Record, eq=False):
 class ChosenWay(Record, kw_only=False):
     """The situation to plan for, how it was chosen, and what there is to say about it.
 
-    ``skipped`` says why a simulation was not made although it was due, ``instead`` what the user can do about it, if
-    known; ``samples`` are those judged on. ``simplified`` are the changes of the graph before the choice.
+    ``skipped`` says why a simulation was not made although it was due, and what the user can do about it, if known;
+    ``samples`` are those judged on. ``simplified`` are the changes of the graph before the choice.
     ``rewriting`` holds the rewrites asked for by name, if there was nothing else to choose. ``halves`` is the verdict
     on a model that runs as it is: in float16, or already quantized. ``filled`` are the entries of gaps: tensors
     without an entry that are not intended as float.
@@ -97,7 +97,6 @@ class ChosenWay(Record, kw_only=False):
     explored: BuiltWays = field(default_factory=BuiltWays)
     samples: Samples | None = None
     skipped: str = ""
-    instead: str = ""
     simplified: tuple[RewriteStep, ...] = ()
     rewriting: Rewriting | None = None
     filled: Inference | None = None
@@ -164,8 +163,8 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
     except UsageError:
         raise
     except DeploykitError as error:
-        skipped = error.what + (f" ({error.why})" if error.why else "")
-        return ChosenWay(situation, skipped=skipped, instead="" if support is None else error.next)
+        told = f"{error.what}{f' ({error.why})' if error.why else ''}{'; ' if error.next else ''}{error.next}"
+        return ChosenWay(situation, skipped=told)
     won, changed = explored.winner, situation
     if won is not None and won.way.kind == "direct":
         own = {**request.adapter_options, **support.needs.get("direct", {})}

@@ -88,7 +88,6 @@ def check_simulated(chosen: ChosenWay) -> Finds:
         chosen,
         f"not simulated{' and therefore not cut into segments' if insisted else ''}: {chosen.skipped}",
         severity=Severity.ERROR if insisted else None,
-        hint=chosen.instead,
     )
 
 

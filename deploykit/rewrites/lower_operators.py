@@ -15,7 +15,8 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper
 
 from deploykit.findings.records import Record
-from deploykit.model.nodes import attribute, attributes, label, operand
+from deploykit.model.nodes import attribute, attributes, label, operand, opset_of
+from deploykit.model.operators import CONTRIBUTED
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
@@ -467,17 +468,25 @@ def equal_of_bools(look: ModelLook, node: NodeProto) -> Match | None:
     return Match("it compares bools", lambda to: to.end("Not", [to.add("Xor", node.input, f"{to.made}_differs")]))
 
 
-@rewrite("Cast", none="no Cast makes floats of uint8 or int16", note="{} Casts go by int32")
+@rewrite("Cast", none="no Cast makes floats of small integers", note="{} Casts go by int32, or by a grid")
 def cast_by_int32(look: ModelLook, node: NodeProto) -> Match | None:
-    """Makes floats of uint8 and int16 by way of int32."""
-    if look.dtype(node.input[0]) not in ("uint8", "int16") or attribute(node, "to") != TensorProto.FLOAT:
+    """Makes floats of uint8 and int16 by way of int32, and of int8 and uint16 as a grid with steps of 1."""
+    dtype = look.dtype(node.input[0])
+    if dtype not in ("uint8", "int16", "int8", "uint16") or attribute(node, "to") != TensorProto.FLOAT:
         return None
-    return Match(
-        "it makes floats of small integers",
-        lambda to: to.end(
-            "Cast", [to.add("Cast", [to.source], f"{to.made}_integers", to=TensorProto.INT32)], to=TensorProto.FLOAT
-        ),
-    )
+
+    def write(to: NodeSteps) -> None:
+        if dtype in ("uint8", "int16"):
+            integers = to.add("Cast", [to.source], f"{to.made}_integers", to=TensorProto.INT32)
+            to.end("Cast", [integers], to=TensorProto.FLOAT)
+            return
+        where = CONTRIBUTED if dtype == "uint16" and to.graph.opset < 21 else ""  # since 21 ONNX has its own
+        if where and not opset_of(to.graph.model, where):
+            to.graph.model.opset_import.add(domain=where, version=1)
+        step, zero = to.store(f"{to.made}_step", np.ones((), "f")), to.store(f"{to.made}_zero", np.zeros((), dtype))
+        to.end("DequantizeLinear", [to.source, step, zero], domain=where)
+
+    return Match("it makes floats of small integers", write)
 
 
 @rewrite("OneHot", none="no OneHot has stored values but floats", note="{} OneHots give floats, and cast them")

@@ -61,7 +61,7 @@ def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
         try:
             inspect_image(path)
         except InputError as error:
-            unusable.append((path.name, error.why or error.what))
+            unusable.append((path.name, error.why or error.what, error.next))
             continue
         usable.append(path)
         digests[path.name] = hashlib.sha256(read_regular(path)).hexdigest()
@@ -79,7 +79,7 @@ def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
 
 def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
     """The survey of array files, sample by sample; the first input tells constant samples and near-equal neighbours."""
-    unusable: list[tuple[str, str]] = []
+    unusable: list[tuple[str, str, str]] = []
     digests: dict[str, str] = {}
     constant: list[str] = []
     not_finite: list[str] = []
@@ -108,7 +108,7 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
                 last = sketch
         except InputError as error:
             why = f": {error.why}" if error.why else ""
-            unusable.append((path.name, f"{error.what.removeprefix(f'{path}: ')}{why}"))
+            unusable.append((path.name, f"{error.what.removeprefix(f'{path}: ')}{why}", error.next))
     return Survey(
         "arrays",
         calibration.origin,

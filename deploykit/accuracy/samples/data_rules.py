@@ -18,16 +18,16 @@ __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation
 class Survey(Published, kw_only=False):
     """What was seen of calibration data.
 
-    ``unusable`` are (file, why); ``identical`` are groups of equal samples by name. ``neighbours`` is the median
-    correlation of samples that follow each other, None where it was not measured; ``numbered_frames`` is True when the
-    file names count frames without gaps and correlation was not measured. ``misfit`` says why the result of an image
-    recipe does not fit the model.
+    ``unusable`` are (file, why, what to do); ``identical`` are groups of equal samples by name. ``neighbours`` is the
+    median correlation of samples that follow each other, None where it was not measured; ``numbered_frames`` is True
+    when the file names count frames without gaps and correlation was not measured. ``misfit`` says why the result of an
+    image recipe does not fit the model.
     """
 
     kind: str
     origin: str
     samples: int
-    unusable: tuple[tuple[str, str], ...] = ()
+    unusable: tuple[tuple[str, str, str], ...] = ()
     identical: tuple[Names, ...] = ()
     constant: Names = ()
     not_finite: Names = ()
@@ -151,8 +151,8 @@ def check_usable(survey: Survey) -> Finds:
 
     Fix: Repair or remove the file.
     """
-    for file, why in survey.unusable:
-        yield Found("file", file, why)
+    for file, why, instead in survey.unusable:
+        yield Found("file", file, why, hint=instead)
     if survey.misfit:
         yield _about(survey, survey.misfit)
 

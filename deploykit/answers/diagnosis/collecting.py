@@ -264,12 +264,22 @@ class _Collector:
         """Reads those lines with anchors that may tell something new, and counts the others."""
         forms = [self._shapes[key] for key in keys]
         hits = [index for index, form in enumerate(forms, block.start) if form and form.telling]
-        done: dict[_Form, int] = {}
+        done = dict[_Form, int]()
         for index, form in enumerate(forms, block.start):
             if not form:
                 continue
             if form.suspect and not self.seen.overlooked:
-                self._judge(block, index, form, keys[index - block.start])
+                # Of lines that differ only in numbers the first is read for trouble.
+                key = keys[index - block.start]
+                if key not in self._troubles:
+                    plain = hash(_LENGTH.sub(b"0", key))  # a number takes less memory than a long line
+                    if plain not in self._judged:
+                        places = [at for anchor, at in self._places(block.lines[index], form) if self._suspect[anchor]]
+                        self._judged[plain] = self._take_trouble(block, index, min(places))
+                        self.seen.overlooked |= len(self._judged) > _MOST_UNLIKE
+                    self._troubles[key] = self._judged[plain]
+                if known := self._troubles[key]:
+                    known.count += 1
             if form.counted or not form.met or not form.settled:
                 self._read(block, index, form, hits)
                 continue
@@ -350,18 +360,6 @@ class _Collector:
                         self.seen.numbers[observation.id] = (sum(map(float, part)), sum(map(float, every)))
                 elif match := re.search(observation.pattern, told):
                     self.seen.numbers[observation.id] = tuple(map(float, match.groups()))
-
-    def _judge(self, block: Block, index: int, form: _Form, key: bytes) -> None:
-        """Looks for trouble in a line; of lines that differ only in numbers the first is read."""
-        if key not in self._troubles:
-            plain = hash(_LENGTH.sub(b"0", key))  # a number takes less memory than a long line
-            if plain not in self._judged:
-                places = [at for anchor, at in self._places(block.lines[index], form) if self._suspect[anchor]]
-                self._judged[plain] = self._take_trouble(block, index, min(places))
-                self.seen.overlooked |= len(self._judged) > _MOST_UNLIKE
-            self._troubles[key] = self._judged[plain]
-        if known := self._troubles[key]:
-            known.count += 1
 
     def _take_trouble(self, block: Block, index: int, position: int) -> ErrorLine | None:
         """The entry for a line of trouble, not counted yet; None if the line is not one, or if there are too many."""

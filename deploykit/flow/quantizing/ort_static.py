@@ -93,18 +93,6 @@ def _leave_infinite(path: Path, floats: Path) -> None:
         onnx.save(graph.model, path)
 
 
-def _with_room(job: child.ChildJob, model: Path, taken: set[str]) -> dict[str, Any]:
-    """The 16-bit ranges of computed tensors, widened as ``child.with_room`` says."""
-    halves = list[dict[str, tuple[float, float]]]()
-    for half in (0, 1):
-        calibrator = create_calibrator(str(model), augmented_model_path=str(job.folder / "ranges.onnx"))
-        calibrator.collect_data(_SampleReader(job.calibration[half::2], taken))
-        found = calibrator.compute_data().data.items()
-        halves.append({name: (data.range_value[0].item(), data.range_value[1].item()) for name, data in found})
-    rooms = {name: child.with_room(ends, halves[1][name]) for name, ends in halves[0].items()}
-    return {name: [{"rmin": np.float32(low), "rmax": np.float32(high)}] for name, (low, high) in rooms.items()}
-
-
 def work(job: child.ChildJob) -> None:
     """Calibrates, writes the QDQ model, and runs it on the held-out samples."""
     settings = job.settings
@@ -112,7 +100,17 @@ def work(job: child.ChildJob) -> None:
     prepared, taken = _prepared(job, per_channel=bool(settings["per_channel"]))
     extra = dict(settings["extra_options"])
     if settings["activation"] == "QUInt16" and settings["method"] == "MinMax" and len(job.calibration) > 1:
-        extra["TensorQuantOverrides"] = _with_room(job, prepared, taken)
+        # The 16-bit ranges of computed tensors, widened as ``child.with_room`` says.
+        halves = list[dict[str, tuple[float, float]]]()
+        for half in (0, 1):
+            calibrator = create_calibrator(str(prepared), augmented_model_path=str(job.folder / "ranges.onnx"))
+            calibrator.collect_data(_SampleReader(job.calibration[half::2], taken))
+            found = calibrator.compute_data().data.items()
+            halves.append({name: (data.range_value[0].item(), data.range_value[1].item()) for name, data in found})
+        rooms = ((name, child.with_room(ends, halves[1][name])) for name, ends in halves[0].items())
+        extra["TensorQuantOverrides"] = {
+            name: [{"rmin": np.float32(low), "rmax": np.float32(high)}] for name, (low, high) in rooms
+        }
     quantize_static(
         str(prepared),
         str(job.out / QDQ),

@@ -29,7 +29,7 @@ def good(**changes: object) -> Survey:
 CASES: dict[str, tuple[Survey, Survey]] = {
     "DK621": (good(samples=99), good(samples=100)),
     "DK622": (good(samples=0), good()),
-    "DK623": (good(unusable=(("a.npy", "damaged"),)), good()),
+    "DK623": (good(unusable=(("a.npy", "damaged", ""),)), good()),
     "DK624": (good(identical=(("a", "b"),)), good()),
     "DK625": (good(neighbours=0.951, samples=8), good(neighbours=0.95, samples=8)),
     "DK627": (Survey(kind="random", origin="random data", samples=0), good()),
@@ -61,7 +61,7 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     data = load_calibration(tmp_path)
     assert data.unused == ("s.webp",)
     found = survey(data, IMAGES)
-    reasons = dict(found.unusable)
+    reasons = {file: why for file, why, _ in found.unusable}
     assert set(reasons) == {"turned.npy", "renamed.npz", "words.npy", "torn.npy"}
     assert "[1, 4, 4, 3]" in reasons["turned.npy"] and "'images'" in reasons["renamed.npz"]
     assert found.samples == 119
