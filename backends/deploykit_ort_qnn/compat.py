@@ -159,7 +159,7 @@ def _rows(op: str, span: _Span, cells: Sequence[KernelCell]) -> Iterator[CompatR
 
 def _forms(cells: Sequence[KernelCell]) -> str:
     """The forms by type, with the decibels of a wrong one, or the compiler's words if there are any."""
-    by_type: dict[str, list[str]] = {}
+    by_type = dict[str, list[str]]()
     for cell in cells:
         told = (
             f" {cell.decibels:.0f} dB" if cell.state == "wrong" else f" ({cell.why[:_MOST_WORDS]})" if cell.why else ""

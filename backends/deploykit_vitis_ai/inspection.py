@@ -117,7 +117,7 @@ def actual_types(facts: GraphFacts, grids: tuple[Grid, ...]) -> Mapping[str, str
     A tensor between an operator and an activation fused with it is left out: its type is not determined there.
     """
     by_node = {grid.node: grid.dtype for grid in grids}
-    types: dict[str, str] = {}
+    types = dict[str, str]()
     for node in facts.nodes:
         if node.op_type == "QuantizeLinear":
             continue

@@ -69,7 +69,7 @@ def report_binary(path: Path, *, backend: str | None, runtime: str, target: str)
         if not release:
             next_ = "'deploykit compat wheel' lists them"
             raise UnknownTargetError(f"no table knows the package {runtime!r}", next=next_)
-    carriers: dict[str, dict[str, None]] = {}
+    carriers = dict[str, dict[str, None]]()
     for row in rows:
         if row.feature == f"release {row.since}":
             carriers.setdefault(row.since, {})

@@ -164,7 +164,9 @@ def cast_labels(look: ModelLook, node: NodeProto) -> Match | None:
     shape = look.sizes(made)
 
     def write(to: NodeSteps) -> None:
-        picked = to.add(node.op_type, node.input, f"{made}_picked", **attributes(node))
+        picked = to.source  # of two Casts in a row the provider leaves out both, and what they cut off
+        if node.op_type != "Cast" or look.dtype(picked) != "float":
+            picked = to.add(node.op_type, node.input, f"{made}_picked", **attributes(node))
         flat = to.reshape(to.add("Cast", [picked], f"{made}_wide", to=TensorProto.INT32), [-1], f"{made}_flat")
         to.reshape(to.add("Cast", [flat], f"{made}_list", to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype))), shape)
 

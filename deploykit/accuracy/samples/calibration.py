@@ -270,7 +270,7 @@ def _named(
 
 def _together(file: Path, shapes: Mapping[InputSpec, Shape]) -> int:
     """The number of samples in the arrays of a file: the longest array's. An array of one sample is fed to all."""
-    counts: dict[str, int] = {}
+    counts = dict[str, int]()
     for spec, shape in shapes.items():
         count = _count(shape, spec)
         if count is None:
