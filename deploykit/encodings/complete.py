@@ -58,7 +58,7 @@ def copy_over_movement(
     known: dict[str, Value] = {e.name: e.value for e in encodings if e.name not in floats}
     copying = (node for node in facts.nodes if has(node, Trait.AIMET_COPIES, Trait.AIMET_JOINS))
     moving = [node for node in copying if not _is_masked_minimum(facts, node, read_values)]
-    found: dict[str, Value] = {}
+    found = dict[str, Value]()
     for node in (*moving, *reversed(moving)):
         positions = _DATA_INPUTS.get(node.op_type, (0,))
         inputs = tuple(n for i, n in enumerate(node.inputs) if n and (i in positions or _ALL in positions))
@@ -246,7 +246,7 @@ def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[Encod
         if has(node, Trait.CARRIES_GRID) and node.input
         for name in data_outputs(node, node.output)
     ]
-    backward: list[tuple[str, str]] = []
+    backward = list[tuple[str, str]]()
     for node in reversed(graph.nodes):
         name = node.input[0] if node.input else ""
         if not name or name in graph.stored:

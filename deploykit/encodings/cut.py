@@ -40,7 +40,7 @@ def infer_types(graph: GraphCopy) -> dict[str, ValueInfoProto]:
 def crossing_tensors(graph: GraphCopy, later: Collection[int]) -> Names:
     """Activations made outside the nodes at ``later`` positions and read by them, in order of reading."""
     inside = {name for index in later for name in graph.nodes[index].output} | graph.static()
-    found: dict[str, None] = {}
+    found = dict[str, None]()
     for index in sorted(later):
         for name in names_read(graph.nodes[index]):
             if name not in inside and name not in graph.stored and name in graph.makers:
@@ -277,7 +277,7 @@ def _pair_up(walk: _Walk, places: Sequence[int]) -> list[str]:
     Returns the first tensor that is made behind each place.
     """
     graph, starts = walk.graph, []
-    new: dict[int, list[NodeProto]] = {}
+    new = dict[int, list[NodeProto]]()
     for place in reversed(places):
         start = graph.nodes[walk.own[place]]
         behind = [graph.nodes[index] for index in walk.own[place:]]

@@ -63,8 +63,8 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     that is stated to be float is not: the file speaks about it. The order is the same in every run.
     """
     stated = encodings.floats
-    found: dict[str, Fusion] = {}
-    settings: dict[str, set[int]] = {}
+    found = dict[str, Fusion]()
+    settings = dict[str, set[int]]()
     for fusion in fusions(facts):
         # Asked of the few names inside: a set that is asked about the entries goes through all of them.
         explained = fusion.result in encodings and encodings.entries.keys().isdisjoint(fusion.inside)
@@ -121,7 +121,7 @@ def suggest_extensions(
     running = float_nodes(facts, base)
     borders = find_borders(facts, base, ignored=ignored)
     # Islands of quantized tensors around every border, one per step of their growth.
-    islands: dict[frozenset[str], None] = {}
+    islands = dict[frozenset[str], None]()
     for start in dict.fromkeys(border["tensor"] for border in borders):
         island, frontier, turned = {start}, {start}, set(running)
         while frontier:

@@ -199,7 +199,7 @@ class _RangeSearch:
             return False
         readers = self.graph.readers(name)
         # What each reader tells, whether its clue encloses all values, and whether it follows from something wide.
-        heard: list[tuple[Clue, bool, bool]] = []
+        heard = list[tuple[Clue, bool, bool]]()
         for node in readers:
             clue = clue_from(self.graph, node, name, self.known, self.given) if name in node.input else None
             if clue is not None and (clue.exact or width > _EXACT):

@@ -105,7 +105,7 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
             )
         # New nodes stand before their readers; old scales, and integers computed at run time so far, are dropped.
         graph = work.graph
-        nodes: list[NodeProto] = []
+        nodes = list[NodeProto]()
         for node in graph.nodes:
             if work.gone.intersection(node.output):
                 continue

@@ -117,7 +117,7 @@ def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tu
     Weights stay. A node that only moves values keeps its grid unless a node before it was widened: there is nothing to
     gain.
     """
-    made: dict[str, Encoding] = {}
+    made = dict[str, Encoding]()
     params = parameter_uses(facts)
     for index in sorted(nodes):
         node = facts.nodes[index]

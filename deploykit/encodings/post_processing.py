@@ -123,7 +123,7 @@ def find_post_processing(facts: GraphFacts, known: Callable[[str], Interval | No
     ``known`` gives the bounds of a tensor, stored ones among them, or the range it reached on data; None where it is
     unknown.
     """
-    hurts: dict[int, Hurt] = {}
+    hurts = dict[int, Hurt]()
     nodes = set[int]()
     for group in _groups(facts):
         harmed = {index: hurt for index in group if (hurt := _hurt(facts, facts.nodes[index], known)) is not None}
@@ -300,7 +300,7 @@ def find_mixing(facts: GraphFacts, output: str, axis: int) -> Mixing | None:
 def concat_parts(facts: GraphFacts, concat: NodeFact) -> tuple[tuple[str, int, int], ...]:
     """The operands of a Concat, each with the slices that it fills along its axis; () where a length is not known."""
     axis, position = int(concat.attributes.get("axis", 0)), 0
-    parts: list[tuple[str, int, int]] = []
+    parts = list[tuple[str, int, int]]()
     for name in concat.inputs:
         shape = facts.tensor(name).shape or ()
         length = shape[axis] if -len(shape) <= axis < len(shape) else None

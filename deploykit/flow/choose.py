@@ -297,8 +297,8 @@ def explore(common: WayInputs, support: MixedSupport, *, mixed: str, tell: Tell)
         tell("simulating the encodings as they are")
     reference_db = math.nan if common.reference is None else common.reference.overall_db
     is_right = common.reference is not None and common.reference.right is True
-    built: list[BuiltWay] = []
-    skipped: dict[str, str] = {}
+    built = list[BuiltWay]()
+    skipped = dict[str, str]()
     proven = False
     # If float16 was only left open by habit, no number speaks for any other way than an integer one.
     by_habit = common.judge is None and bool(common.prediction.intended) and not common.prediction.meant

@@ -208,7 +208,7 @@ def walk(
         reference = next(iter(measured.values())).reference
         measured = {"fp32": Reached(metric=reference, reference=reference), **measured}
     advice = advise(measured, goal) if measured else None
-    steps: list[RaisedStep | LearnedStep] = []
+    steps = list[RaisedStep | LearnedStep]()
     bases = list(rungs)
     if learning is not None and advice is not None:
         learned, further = _learn_weights(whole, goal, learning, measure, tell)
@@ -239,7 +239,7 @@ def _steps(
     def is_met(name: str) -> bool | None:
         return goal.is_met(by_name[name].reached) if name in by_name else None
 
-    wanted: list[tuple[str, WideType, str]] = []
+    wanted = list[tuple[str, WideType, str]]()
     learned = "w8a16" in by_name and by_name["w8a16"].precision != "w8a16"  # by weights that w8a8 does not have
     if is_met("w8a8") is False and is_met("w8a16") and not learned:
         wanted.append(("w8a8", "int16", "w8a8 poor, w8a16 good: the activations of some layers need 16 bits"))

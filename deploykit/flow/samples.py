@@ -73,7 +73,7 @@ def samples_of(situation: Situation, shared: SharedWork) -> Samples:
 def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Feeds) -> dict[str, Interval]:
     """The lowest and highest finite value of each tensor over all samples, in the float model."""
     wanted = tuple(names)
-    ranges: dict[str, Interval] = {}
+    ranges = dict[str, Interval]()
     session = Session(model, capture=wanted) if wanted else None
     for values in session.runs(feeds) if session else ():
         for name in wanted:
@@ -93,7 +93,7 @@ def largest_seen(situation: Situation, shared: SharedWork, names: Collection[str
     known: Mapping[str, float] | None = shared.known(key)
     if known is not None:
         return known
-    found: dict[str, float] = {}
+    found = dict[str, float]()
     with suppress(DeploykitError):
         if (samples := samples_of(situation, shared)).may_judge:
             model = copy_of(lean_weights(situation.model))

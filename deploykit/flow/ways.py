@@ -394,7 +394,7 @@ def segment_pieces(
 
     Float segments run in float16 with ``half``, else in float32.
     """
-    pieces: list[Session] = []
+    pieces = list[Session]()
     for place, segment in enumerate(segments):
         entries = segment.encodings
         if half and segment.is_float:  # all float tensors, weights included, for a device that computes in float16

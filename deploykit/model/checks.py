@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from deploykit.errors import InputError
 from deploykit.findings.records import Record
 from deploykit.model.nodes import bodies, copy_of, label, names_read, opset_of
-from deploykit.model.operators import is_standard
+from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.values import nested_graphs
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def check_graph(path: Path, proto: ModelProto) -> None:
         _Checker(path=path).nodes(function.node, set(function.input), f"function {function.name!r}")
     # InputError where functions of the model call each other in a circle, or expand beyond measure.
     functions = {(function.domain, function.name): _called(function.node) for function in proto.functions}
-    sizes: dict[tuple[str, str], int] = {}
+    sizes = dict[tuple[str, str], int]()
     order = TopologicalSorter({key: functions.keys() & set(calls) for key, calls in functions.items()})
     try:
         for key in order.static_order():
@@ -191,7 +191,10 @@ class _Checker(Record):
                     f"node {label(node)!r} has the equation {attribute.s[:80].decode(errors='replace')!r}",
                     why="an equation of Einsum holds letters, commas, '...' once in a term, and '->' once",
                 )
-        for graph in bodies(node):
+        inner = [*bodies(node)]
+        if has(node, Trait.CONTROL_FLOW) and not inner:
+            self.fail(f"node {label(node)!r} has no body", why=f"{node.op_type} runs one", next=_EXPORT_CHECKED)
+        for graph in inner:
             self.graph(graph, visible, f"a body of node {label(node)!r} in {where}"[:300])
 
     def _refuse_unknown(self, nodes: Sequence[NodeProto], node: NodeProto, name: str) -> NoReturn:

@@ -67,8 +67,8 @@ def collect_facts(model: Model) -> GraphFacts:
     check_attention(model.path, nodes, tensors)
     # Stored floats of moderate size, inside the model file: which of them hold NaN or infinity, and the value of those
     # with one element.
-    non_finite: dict[str, str] = {}
-    scalars: dict[str, float] = {}
+    non_finite = dict[str, str]()
+    scalars = dict[str, float]()
     for name, tensor in model.stored.items():
         if dtype_name(tensor.data_type) not in _LOOKED_AT or is_unreadable(tensor):
             continue
@@ -80,7 +80,7 @@ def collect_facts(model: Model) -> GraphFacts:
                 non_finite[name] = " and ".join(kind for kind, mask in kinds.items() if mask.any())
             if count == 1:
                 scalars[name] = float(values.reshape(()))
-    opsets: dict[str, int] = {}
+    opsets = dict[str, int]()
     for entry in proto.opset_import:
         domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
         opsets[domain] = max(entry.version, opsets.get(domain, 0))
@@ -176,7 +176,7 @@ def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     initializers = dict.fromkeys((*(tensor.name for tensor in graph.initializer), *sparse))
     inputs = [item.name for item in graph.input if item.name not in initializers]
-    found: dict[str, TensorFact] = {}
+    found = dict[str, TensorFact]()
     for name in (*inputs, *initializers, *producers):
         held = sparse[name].values if name in sparse else model.stored.get(name)
         if held is None:

@@ -64,7 +64,7 @@ def _forget(message: Any) -> None:
 
 def _empty(made: Emptied, body: Any, tensor: Callable[[str], str], node: Callable[[str], str]) -> None:
     """Empty one graph or function, and the graphs that its nodes run."""
-    uses: dict[str, set[tuple[str, bool]]] = {}
+    uses = dict[str, set[tuple[str, bool]]]()
     for reader in body.node:
         known = {1, 2} if reader.op_type in QUANTIZERS else settings(reader)
         for place, name in enumerate(reader.input):

@@ -135,7 +135,7 @@ class GraphCopy(Kept):
         """Drop ``old`` nodes (by identity) and put new ones before the node at each index; then drop dead nodes."""
 
         gone = {id(node) for node in old}
-        nodes: list[NodeProto] = []
+        nodes = list[NodeProto]()
         for index, node in enumerate(self.nodes):
             nodes += new.get(index, ())
             if id(node) not in gone:

@@ -36,7 +36,7 @@ class ParameterUse(Record, kw_only=False):
 @made_once
 def parameter_uses(facts: GraphFacts) -> Mapping[str, tuple[ParameterUse, ...]]:
     """Every stored tensor that is read as a parameter, with all its uses in graph order."""
-    found: dict[str, list[ParameterUse]] = {}
+    found = dict[str, list[ParameterUse]]()
     for node in facts.nodes:
         if not is_standard(node):
             continue

@@ -193,7 +193,7 @@ def _scale_and_bias(finder: _Finder, node: NodeFact) -> tuple[list[NodeFact], st
 
     The nodes are Casts and Reshapes, a Mul by a stored scale and an Add of a stored bias.
     """
-    nodes: list[NodeFact] = []
+    nodes = list[NodeFact]()
     after = finder.reader(node.outputs[0], "Cast", "Mul", "Reshape")
     while after is not None and after.op_type != "Mul":
         nodes.append(after)

@@ -32,7 +32,7 @@ def pin_shapes(
     """
     pinned = GraphCopy(model)
     graph = pinned.model.graph
-    symbols: dict[str, int] = {}
+    symbols = dict[str, int]()
     for item in graph.input:
         if item.name not in shapes:
             continue
@@ -116,7 +116,7 @@ def branch_choices(model: ModelProto) -> dict[str, int]:
     ``sr`` of a voice detector that has a branch for 16 kHz and one for 8 kHz is one: the graph compares it with 16000.
     """
     graph = view_of(model)
-    found: dict[str, int] = {}
+    found = dict[str, int]()
     for item in model.graph.input:
         if item.name in graph.stored or not item.type.HasField("tensor_type"):
             continue

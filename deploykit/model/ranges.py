@@ -58,7 +58,7 @@ class Arithmetic:
         self.graph = graph
         # For each tensor that holds the same values as an earlier one: the first such tensor.
         self._first: dict[str, str] = {}
-        seen: dict[tuple[object, ...], str] = {}
+        seen = dict[tuple[object, ...], str]()
         for name, tensor in graph.stored.items():
             constant = graph.scalar(name) if math.prod(tensor.dims) == 1 else None
             if constant is not None:

@@ -397,7 +397,7 @@ def check_host_only(facts: GraphFacts) -> Finds:
     # Each operator and reason once, with its first node.
     others = (node for node in facts.nodes if node.domain != "ai.onnx.ml")
     alone = all(node.op_type == "Cast" or has(node, Trait.REARRANGES) for node in others)
-    first: dict[tuple[str, str], NodeFact] = {}
+    first = dict[tuple[str, str], NodeFact]()
     for node in facts.nodes:
         types = {facts.tensors[name].dtype or "" for name in node.outputs if name in facts.tensors}
         why = [f"it gives {dtype}" for dtype in sorted(types) if dtype.startswith(_HOST_TYPES)]

@@ -176,7 +176,7 @@ def _type_of(proto: TypeProto, symbols: set[str]) -> tuple[str, OpenShape]:
     dtype = dtype_name(proto.tensor_type.elem_type)
     if not proto.tensor_type.HasField("shape"):
         return dtype, None
-    dims: list[int | str | None] = []
+    dims = list[int | str | None]()
     for dim in proto.tensor_type.shape.dim:
         if dim.HasField("dim_value"):
             dims.append(dim.dim_value if dim.dim_value >= 0 else None)

@@ -259,8 +259,8 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
     Raises InputError, naming model, tensor and file, for a location that leaves the folder, a file that is missing or
     no regular file, and data that is shorter than claimed. All locations are judged before any file is looked at.
     """
-    users: dict[str, list[StoredTensor]] = {}
-    located: dict[str, Path] = {}
+    users = dict[str, list[StoredTensor]]()
+    located = dict[str, Path]()
     for stored in tensors:
         entries = _entries(path, stored)
         location = entries.get("location", "")

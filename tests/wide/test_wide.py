@@ -66,7 +66,7 @@ SUMS: dict[str, str] = {}
 
 def cut(text: str, most: int = 0) -> str:
     """Its beginning and a sum of it; without decimals where it tells simulated numbers: processors round otherwise."""
-    text = re.sub("[0-9a-f]{64}", "", text)  # of a package with simulated numbers too
+    text = re.sub(r"[0-9a-f]{64}|\bulps\W+[\d.e+-]+", "", text)  # of a package with simulated numbers too
     simulated = re.search("dB|db|sqnr", text)
     text = DECIMAL.sub(lambda one: "." if simulated else f"{float(one[0]):.3g}", text)
     total = sum_of(text)

@@ -139,7 +139,7 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
     foreign = others & document.keys()
     if foreign:
         raise InputError(f"{where}: {min(foreign)!r} is a section of another version than {version}")
-    entries: dict[str, Encoding] = {}
+    entries = dict[str, Encoding]()
     for entry in _layout(version).parse_sections(document, where):
         name = entry.name
         if name in entries:

@@ -108,7 +108,7 @@ def convert(
             Encoding(name, Float("float16"), is_param=name in known and known[name].is_param)
             for name in sorted(encodings.float_tensors - encodings.entries.keys())
         )
-    kept: dict[str, Encoding] = {}
+    kept = dict[str, Encoding]()
     outcomes = []
     for entry in source:
         # Parameters keep their signedness, as in AIMET.

@@ -132,7 +132,7 @@ def number_array(value: Any, where: str, key: str) -> Array:
         where = f"{where}: {key!r}"
         if value is msgspec.UNSET:
             raise InputError(f"{where} is missing", next="does the file's 'version' match its content?")
-        shape: list[int] = []
+        shape = list[int]()
         level = [value]
         while list in (kinds := set(map(type, level))):
             if kinds != {list} or len(set(map(len, level))) != 1 or len(shape) == _DEEPEST:

@@ -115,7 +115,7 @@ def _watched() -> list[str]:
 
     Records are seen at their creation, since a logger need not pass them on to the root logger.
     """
-    lines: list[str] = []
+    lines = list[str]()
     make = logging.getLogRecordFactory()
 
     def seen(*given: Any, **named: Any) -> logging.LogRecord:

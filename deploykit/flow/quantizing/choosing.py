@@ -126,7 +126,7 @@ def environment_for(quantizer: Quantizer) -> Environment | None:
 def options_of(quantizer: Quantizer, given: Iterable[tuple[str, str]]) -> Mapping[str, OptionValue]:
     """The quantizer's own options, checked and with their defaults. Raises UsageError for an unknown name."""
     specs = {spec.name: spec for spec in quantizer.options()}
-    values: dict[str, OptionValue] = {}
+    values = dict[str, OptionValue]()
     for key, text in given:
         name = key.replace("-", "_")
         if name not in specs:
