@@ -60,7 +60,7 @@ class KernelCell(Record):
 @cache
 def recorded(path: Path = DATA) -> tuple[KernelCell, ...]:
     """Every cell of the file. Raises InputError for a line that is not a valid row."""
-    cells: list[KernelCell] = []
+    cells = list[KernelCell]()
     for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
             line = json.loads(text)

@@ -182,7 +182,7 @@ class _Preparation(Struct, kw_only=True):
 
     def look_inside_fused(self, observer: Observer | None) -> None:
         """Adds grids inside fused operators, until none is new: the end of one may lie inside the next."""
-        found: list[str] = []
+        found = list[str]()
         while True:
             self.encodings, names = fused_grids(self.model, self.encodings, observer)
             found += names

@@ -46,8 +46,8 @@ def verify(package: Path, manifest: Json) -> Verification:
         checks.append(Check("model-valid", ok=known, detail=f"{MODEL}: {str(error).splitlines()[0]}"))
     findings = list(_package_findings(package, manifest, checks))
     scope = _scope(package)
-    intended: dict[str, str] = {}
-    actual: dict[str, str] = {}
+    intended = dict[str, str]()
+    actual = dict[str, str]()
     detail = "not compiled yet: the compiler's types are not known"
     if scope is not None:
         actual = actual_types(scope)

@@ -27,7 +27,7 @@ def parse_settings(options: Iterable[tuple[str, str]], sdk: SdkTable, device: De
 
     A key may be written in full (``graphs[].vtcm_mb``), without brackets, or by its last part if that is unique.
     """
-    settings: dict[str, Any] = {}
+    settings = dict[str, Any]()
     for name, text in options:
         key = _find(name, sdk)
         # The text as the key's type; a wrong type, range or word is a UsageError.
@@ -131,7 +131,7 @@ def build_configs(
     if isinstance(vtcm, int) and named:
         # Without it one user measured 4 MB instead of the SoC's maximum.
         _put(inner, sdk, "graphs[].vtcm_mb", vtcm)
-    inner_run: dict[str, Any] = {}
+    inner_run = dict[str, Any]()
     _put(inner_run, sdk, "devices[].cores[].perf_profile", "burst")
     outer, outer_run = (
         {"backend_extensions": {"shared_library_path": _LIBRARY, "config_file_path": path}}

@@ -204,7 +204,7 @@ class RouteCandidate(Record):
 
         If none is known, it is the first of unknown status; None if the route takes no encodings or can read none.
         """
-        found: dict[Status, str] = {}
+        found = dict[Status, str]()
         draft, completed, once = self.draft, self.draft.completed, self.draft.situation.facts.once
         for version in self.route.encodings:
             if completed is None or version in once(("writable", completed), partial(writable_versions, completed)):

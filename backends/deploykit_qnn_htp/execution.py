@@ -86,7 +86,7 @@ def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJ
             source = json.dumps(config).encode()
         files.append(DeviceFile(name, source))
     runs = [(f"./{_NET_RUN}", *graph.argv[1:]) for graph in graphs]
-    optional: list[str] = []
+    optional = list[str]()
     if len(graphs) == 1 and request.iterations:
         kept, wanted = str(len(request.feeds)), str(max(len(request.feeds), request.warmup + request.iterations))
         first, output = runs[0], graphs[0].word("--output_dir")
@@ -205,7 +205,7 @@ def _graphs(package: Path, manifest: Json) -> Iterator[_Graph]:
 
 def _inputs(request: DeviceRequest, graphs: Sequence[_Graph]) -> Iterator[DeviceFile]:
     """Yields the inputs as raw floats, and each graph's list of inputs, with paths to the results of earlier graphs."""
-    made: dict[str, _Graph] = {}
+    made = dict[str, _Graph]()
     names = list(dict.fromkeys(name for graph in graphs for name in graph.inputs))
     for graph in graphs:
         lines = []

@@ -124,7 +124,7 @@ def precision_of(draft: ConversionDraft) -> PlannedPrecision:
 def joined_precision(whole: ConversionDraft, parts: Iterable[ConversionPart]) -> PlannedPrecision:
     """The types of the whole model: intended by the encodings, expected from the segment that makes a tensor."""
     intended = precision_of(whole).intended
-    expected: dict[str, str] = {}
+    expected = dict[str, str]()
     for part in parts:
         types, kind = dict(part.precision.expected), FLOAT_KINDS.get(part.draft.intent)
         if kind is not None:  # weights are converted to float although they have entries
@@ -167,8 +167,8 @@ def make_plan(prepared: PreparedConversions) -> ConversionPlan:
     )
     if plan.route is None or exit_status(situation.target.findings):
         return plan
-    rows: list[Step] = []
-    files: dict[str, Any] = {}
+    rows = list[Step]()
+    files = dict[str, Any]()
     for group in in_contexts(parts):
         part, provider, named = group[0], group[0].provider, group[0].provider is None
         if len(group) > 1:  # several graphs in one context need an application, so no step runs them on the device

@@ -151,8 +151,8 @@ def _chain(situation: Situation, parts: Sequence[ConversionPart]) -> list[Json]:
 
     An input without ``folder`` is the model's own. ``results`` is True if some of its outputs are the model's.
     """
-    rows: list[Json] = []
-    made: dict[str, str] = {}
+    rows = list[Json]()
+    made = dict[str, str]()
     for part in parts:
         facts, paths = part.draft.situation.facts, part.paths
         rows.append(

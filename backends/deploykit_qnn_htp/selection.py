@@ -50,8 +50,8 @@ class Selection(Record):
 
 def select_route(draft: ConversionDraft) -> Selection:
     """Tries the routes in order and takes the first without an unhandled error."""
-    rejected: list[Rejected] = []
-    blockers: list[Finding] = []
+    rejected = list[Rejected]()
+    blockers = list[Finding]()
     first: Findings = ()
     for row in _candidates(draft):
         candidate = RouteCandidate(draft=draft, route=row)

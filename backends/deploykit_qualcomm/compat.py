@@ -147,7 +147,7 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
 
 def _ranges(found: Sequence[SdkTable], rows_of: Callable[[SdkTable], Iterable[R]]) -> Iterator[tuple[R, str]]:
     """Yields each distinct state of each row, with the last release that has it ("" for the newest)."""
-    states: dict[Any, list[R]] = {}
+    states = dict[Any, list[R]]()
     for table in found:
         for row in rows_of(table):
             history = states.setdefault(row_key(row), [])

@@ -72,7 +72,7 @@ def read_verdicts(calls: Iterable[Json]) -> tuple[NodeVerdict, ...]:
     """The verdict on each node in a record, by the last answer if there
     are several. Raises InputError for other shapes.
     """
-    found: dict[str, NodeVerdict] = {}
+    found = dict[str, NodeVerdict]()
     for call in calls:
         if call["call"] not in ("validate", "node"):
             continue
@@ -150,7 +150,7 @@ def ask_runner(
     question.write_text(json.dumps(request, ensure_ascii=False), "utf-8")
     runner = environment.path / "libraries" / "runner.exe"
     argv = (environment.program("wine"), str(runner), question.relative_to(cwd).as_posix())
-    lines: list[str] = []
+    lines = list[str]()
     given = {**environment.variables, **(variables or {})}
     done = run(argv, cwd=cwd, env=given, timeout=timeout, on_line=lines.append)
     return read_answer(lines, done)

@@ -52,7 +52,7 @@ class CsvProfile(NamedTuple):
 
 def profile_rows(path: Path) -> Iterator[ProfileRow]:
     """Yields the events of one file; lines before its header are skipped. Raises InputError if it cannot be read."""
-    columns: list[int] = []
+    columns = list[int]()
     with open_regular(path, limit=_LARGEST) as stream:
         while (data := stream.readline(_LONGEST_LINE)).endswith(b"\n"):  # a last line without a line end is cut off
             try:

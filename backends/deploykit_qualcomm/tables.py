@@ -239,10 +239,10 @@ class Tables:
     def _merged(self, file: SdkFile) -> SdkTable:
         """The rows of the parent release, replaced or extended by those of one file."""
         name, parent = f"sdks/{file.version}.toml", self._tables.get(file.extends)
-        flags: dict[Any, Flag] = {}
-        features: dict[Any, Feature] = {}
-        keys: dict[Any, ConfigKey] = {}
-        before: dict[Any, Feature] = {}
+        flags = dict[Any, Flag]()
+        features = dict[Any, Feature]()
+        keys = dict[Any, ConfigKey]()
+        before = dict[Any, Feature]()
         if parent is not None:
             flags, before = {row_key(row): row for row in parent.flags}, {row_key(row): row for row in parent.features}
             features, keys = dict(self._stated[file.extends]), {row_key(row): row for row in parent.config_keys}

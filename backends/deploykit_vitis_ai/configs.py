@@ -174,7 +174,7 @@ def vitisai_config(draft: QuarkDraft) -> Json | None:
     wanted = [row for row in rows(Pass) if draft.options.cpu_partition or row.name in ("init", "vaiml_partition")]
     listed = [{"name": row.name, "plugin": row.plugin} for row in wanted]
     # The type of the float parts: the bf16 key is on by default, so it is switched off for float16.
-    conversions: dict[str, Any] = {}
+    conversions = dict[str, Any]()
     asked = draft.options.vaiml.get("enable_f32_to_f16_conversion") is True
     if draft.precision == "fp16" or asked or draft.keep_float16:
         conversions = {"enable_f32_to_bf16_conversion": False, "enable_f32_to_f16_conversion": True}

@@ -143,7 +143,7 @@ def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph
     inside = starts | _downstream(facts, [name for index in starts for name in facts.nodes[index].outputs])
     fed = _downstream(facts, facts.inputs)  # a chain of constants does not lead into the subgraph
     region = set[int]()
-    leaks: list[Leak] = []
+    leaks = list[Leak]()
     queue = [by_name[name] for name in subgraph.ends]
     while queue:
         node = queue.pop()
@@ -187,7 +187,7 @@ def activation_types(facts: GraphFacts, excluded: Collection[int], integer: str)
 
     Tensors behind a float node that are read by quantizing and by other nodes are left out: they exist in both forms.
     """
-    types: dict[str, str] = {}
+    types = dict[str, str]()
     for node in facts.nodes:
         makes_integers = node.index not in excluded
         if makes_integers and node.op_type in PASSIVE:

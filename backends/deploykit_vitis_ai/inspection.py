@@ -86,7 +86,7 @@ def grids_of(model: Model, facts: GraphFacts) -> Iterator[Grid]:
     """The grids of all QuantizeLinear and DequantizeLinear nodes, in graph order."""
     from deploykit.model.collect import constant_value
 
-    seen: dict[str, tuple[Any, ...]] = {}
+    seen = dict[str, tuple[Any, ...]]()
 
     def values(name: str) -> tuple[Any, ...]:
         if name not in seen:

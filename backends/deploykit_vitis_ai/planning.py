@@ -33,7 +33,7 @@ def make_plan(prepared: QuarkPrepared) -> Plan[None]:
         route = Route(_route_id(draft), why, confidence=row.confidence, sources=row.source)
     data = {path: name for name, path in prepared.files}
     entry = configs.calibration_entry(prepared.calibration, data, random=draft.random_data)
-    files: dict[str, Any] = {}
+    files = dict[str, Any]()
     if possible:
         files[configs.SESSION] = configs.session_config(draft)
         compiler = configs.vitisai_config(draft)

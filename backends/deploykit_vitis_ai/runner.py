@@ -94,7 +94,7 @@ def run_quark(
     (package / RESULT).unlink(missing_ok=True)
     arguments = ["scripts/quantize.py", "--recipe", recipe, "--result", RESULT]
     arguments += ["--compare", str(compare)] if compare is not None else []
-    errors: list[str] = []
+    errors = list[str]()
 
     def follow(line: str) -> None:
         errors.extend(_ERROR.findall(line))

@@ -176,7 +176,7 @@ def operator_times(events: Iterable[TraceEvent]) -> tuple[OperatorTime, ...]:
     Transfers run beside the computing and count for their operator only while nothing computes: that is a wait.
     """
     ordered = sorted(events, key=lambda event: (event.start, event.node, event.thread))
-    totals: dict[str, OperatorTime] = {}
+    totals = dict[str, OperatorTime]()
     for node, group in groupby(sorted(ordered, key=lambda event: event.node), key=lambda event: event.node):
         busy: dict[Unit, float] = defaultdict(float)
         moved = 0
@@ -194,8 +194,8 @@ def _shares(ordered: list[TraceEvent]) -> tuple[dict[str, float], dict[str, floa
     shares: dict[str, float] = defaultdict(float)
     waits: dict[str, float] = defaultdict(float)
     # The number of kernels of each operator that run at the moment.
-    computing: dict[str, int] = {}
-    moving: dict[str, int] = {}
+    computing = dict[str, int]()
+    moving = dict[str, int]()
     starts = [(event.start, 1, place) for place, event in enumerate(ordered)]
     ends = [(event.start + event.duration, -1, place) for place, event in enumerate(ordered) if event.duration > 0]
     now = ordered[0].start if ordered else 0.0

@@ -168,7 +168,7 @@ def answer(rows: Iterable[CompatRow], query: Query) -> CompatAnswer:
     """
     everything = tuple(rows)
     wanted = [row for row in everything if _passes(row, query)]
-    answered_by: dict[str, str] = {}
+    answered_by = dict[str, str]()
     if query.sdk:
         answered_by = _answering(everything, query.sdk)
         wanted = _at(wanted, answered_by)
@@ -284,7 +284,7 @@ def _key(row: CompatRow) -> tuple[str, str, str, str]:
 
 def _at(rows: Iterable[CompatRow], answered_by: Mapping[str, str]) -> list[CompatRow]:
     """The rows that hold at the release used for their family."""
-    best: dict[Any, CompatRow] = {}
+    best = dict[Any, CompatRow]()
     for row in rows:
         asked = _version(answered_by.get(row.family) or "0")  # earlier than every release if none is used
         if not row.since or (_version(row.since) <= asked and (not row.until or asked <= _version(row.until))):
@@ -298,11 +298,11 @@ def _at(rows: Iterable[CompatRow], answered_by: Mapping[str, str]) -> list[Compa
 def _answering(rows: Iterable[CompatRow], sdk: str) -> dict[str, str]:
     """The release used for a version as typed, by family: itself, its series' newest, or the nearest lower one."""
     wanted = _parse(sdk)
-    known: dict[str, set[str]] = {}
+    known = dict[str, set[str]]()
     for row in rows:
         if row.since:
             known.setdefault(row.family, set()).add(row.since)
-    found: dict[str, str] = {}
+    found = dict[str, str]()
     for family, releases in known.items():
         ordered = sorted(releases, key=_version)
         lower = [release for release in ordered if _truncated(release, wanted) <= wanted]

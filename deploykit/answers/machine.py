@@ -69,7 +69,7 @@ def _packages(around: Surroundings) -> CheckLine:
     """The versions of the packages by their metadata, and whether a child process can import the heavy ones."""
     from importlib.metadata import PackageNotFoundError, version
 
-    versions: dict[str, Any] = {}
+    versions = dict[str, Any]()
     for name in _PACKAGES:
         try:
             versions[name] = version(name)

@@ -35,7 +35,7 @@ class RuleEntry(Published):
 
 def all_rules(core: Iterable[Registry[Any]]) -> tuple[RuleEntry, ...]:
     """Every rule of the core and of all installed backends, sorted by code; a repeated code or slug is a defect."""
-    entries: dict[str, RuleEntry] = {}
+    entries = dict[str, RuleEntry]()
     found: list[tuple[Rule[Any], tuple[str, ...]]] = [(rule, ()) for registry in core for rule in registry]
     for backend in load_backends():
         found += [(rule, (backend.id,)) for registry in backend.registries() for rule in registry]
@@ -54,7 +54,7 @@ def all_rules(core: Iterable[Registry[Any]]) -> tuple[RuleEntry, ...]:
 
 def reserved_codes() -> Mapping[str, str]:
     """Codes that are no longer used, each with the code of the rule that replaced it."""
-    taken_over: dict[str, str] = {}
+    taken_over = dict[str, str]()
     for backend in load_backends():
         taken_over |= backend.reserved_codes()
     return taken_over

@@ -43,7 +43,7 @@ _GROUP = "deploykit.backends"
 
 @cache
 def _entry_points() -> dict[str, str]:
-    found: dict[str, str] = {}
+    found = dict[str, str]()
     for point in entry_points(group=_GROUP):
         found.setdefault(point.name, point.value.partition("[")[0].strip())
     return found
@@ -79,7 +79,7 @@ def load_backend(backend_id: str) -> AnyBackend:
 @cache
 def load_backends() -> tuple[AnyBackend, ...]:
     """The installed backends that can be imported; a broken one, which doctor reports, must not disable the others."""
-    backends: list[AnyBackend] = []
+    backends = list[AnyBackend]()
     for backend_id in backend_ids():
         with suppress(ToolError):
             backends.append(load_backend(backend_id))
@@ -88,7 +88,7 @@ def load_backends() -> tuple[AnyBackend, ...]:
 
 def all_options() -> dict[OptionSpec, Names]:
     """The options of all backends, each once with the ids of its backends, in the order of the backends."""
-    owners: dict[OptionSpec, Names] = {}
+    owners = dict[OptionSpec, Names]()
     for backend in load_backends():
         for spec in backend.options():
             owners[spec] = (*owners.get(spec, ()), backend.id)

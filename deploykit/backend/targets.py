@@ -47,7 +47,7 @@ class Target(Record):
 
 def find_device(devices: Iterable[Device], name: str) -> Device:
     """The device with that id, alias, name or marketing name. Raises UnknownTargetError with the nearest names."""
-    known: dict[str, Device] = {}
+    known = dict[str, Device]()
     for device in devices:
         for spelling in (device.id, device.name, *device.aliases, device.marketing):
             known.setdefault(_normal(spelling), device)

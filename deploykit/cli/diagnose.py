@@ -91,7 +91,7 @@ def _pack(
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """The causes, likeliest first, each with its way out; without a known cause, what to collect."""
-    lines: list[str] = []
+    lines = list[str]()
     for number, cause in enumerate(diagnosis.causes, 1):
         lines += [*_cause(number, cause), ""]
     if diagnosis.numbers:

@@ -34,8 +34,8 @@ def command(clear_cache: bool) -> int:
         text = f"{sum(room.entries for room in gone)} entries, {_megabytes(gone)} are gone from {cache_folder()}"
         emit({"folder": str(cache_folder()), "cleared": gone}, text)
         return 0
-    lines: list[CheckLine] = []
-    backends: list[AnyBackend] = []
+    lines = list[CheckLine]()
+    backends = list[AnyBackend]()
     specs: tuple[ToolchainSpec, ...] = ()
     with progress() as show:
         show("looking at this machine")

@@ -125,7 +125,7 @@ def convert(
 
     conversion = convert_encodings(file, **how)
     complete = not conversion.counts["impossible"]
-    files: dict[Path, str] = {}
+    files = dict[Path, str]()
     if output is not None and (complete or partial):
         if conversion.float_tensors:
             side = output.with_name(f"{output.name}.float_tensors.json")

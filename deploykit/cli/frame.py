@@ -247,7 +247,7 @@ def _ended_by_signals() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in _ENDING}
     taken = [number for number, handler in before.items() if handler is signal.SIG_DFL]
-    came: list[int] = []
+    came = list[int]()
 
     def end(number: int, _frame: FrameType | None) -> None:
         came.append(number)

@@ -99,7 +99,7 @@ class SpecOption(click.Option):
 @cache
 def _backend_params(taken: frozenset[str]) -> tuple[SpecOption, ...]:
     """The options of every installed backend, each name once, without those that the command already has."""
-    by_name: dict[str, dict[OptionSpec, Names]] = {}
+    by_name = dict[str, dict[OptionSpec, Names]]()
     for spec, owners in all_options().items():
         if spec.name not in taken:
             by_name.setdefault(spec.name, {})[spec] = owners
@@ -152,7 +152,7 @@ class RequestCommand(Command):
         params = self.get_params(ctx)
         if backend == "all":
             _write(ctx, formatter, "Options", [param for param in params if not getattr(param, "owners", ())])
-        groups: dict[Names, list[click.Parameter]] = {}
+        groups = dict[Names, list[click.Parameter]]()
         for param in params:
             owners = getattr(param, "owners", ())
             if owners and backend in ("all", *owners):

@@ -63,7 +63,7 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
 def _asking(findings: Findings, room: int, where: str) -> list[str]:
     """The findings that ask something of the reader, as far as there is room; the others are counted."""
     still_open, handled = group_findings(findings)
-    lines: list[str] = []
+    lines = list[str]()
     shown = 0
     blocking = [group for group in still_open if any(finding.blocks for finding in group.findings)]
     for group in blocking or still_open:

@@ -65,7 +65,7 @@ class Connection(Record, kw_only=False):
         """Return the lines that a short script prints. Raises ToolError if it
         fails, runs too long or the connection is cut.
         """
-        lines: list[str] = []
+        lines = list[str]()
 
         def keep(line: str) -> None:
             if len(lines) >= _MOST_LINES or len(line) > _LONGEST:

@@ -90,7 +90,7 @@ def units_of(operators: Iterable[MeasuredOperator]) -> dict[str, int]:
 
     The order of units is NPU, GPU, CPU. Conversions between types are not counted.
     """
-    where: dict[str, str] = {}
+    where = dict[str, str]()
     for unit in ("NPU", "GPU", "CPU"):
         for one in operators:
             if one.on == unit and one.op_type not in ("", *QUANTIZERS):
@@ -105,7 +105,7 @@ def read_session_profile(path: Path, origins: Origins, units: Mapping[str, str])
     end. Raises InputError if it contains no run.
     """
     times: dict[str, list[float]] = defaultdict(list)
-    where: dict[str, str] = {}
+    where = dict[str, str]()
     runs = 0
     for event in _events(path):
         name, took = event.get("name"), event.get("dur")

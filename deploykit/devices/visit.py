@@ -204,7 +204,7 @@ def _is_dead(name: str, mine: str) -> bool:
 
 def _words(lines: list[str]) -> dict[str, list[str]]:
     """Return the values that our script printed, by key; all other lines are ignored."""
-    said: dict[str, list[str]] = {}
+    said = dict[str, list[str]]()
     for line in lines:
         key, equals, value = line.removeprefix("deploykit-").partition("=")
         if line.startswith("deploykit-") and equals:

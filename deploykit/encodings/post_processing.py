@@ -318,7 +318,7 @@ def exclusion_around(facts: GraphFacts, end: NodeFact) -> tuple[Names, Names]:
     names of a quantized graph are those of the float one. Empty where a start has no name.
     """
     region, queue = {end.index}, [end]
-    starts: dict[int, NodeFact] = {}
+    starts = dict[int, NodeFact]()
     while queue:
         node = queue.pop()
         for tensor in node.inputs:

@@ -258,7 +258,7 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
         quantize = graph.first_of_pair(node)
         if quantize is not None:
             names.join(quantize.input[0], node.output[0])
-    found: dict[str, Encoding] = {}
+    found = dict[str, Encoding]()
     for node in graph.quantizers():
         # The second half of a pair says nothing new, and scales of scales belong to the entry of their weight.
         if graph.first_of_pair(node) is not None or (node.op_type == DEQUANTIZE and graph.makes_scales(node)):
@@ -290,9 +290,9 @@ def extract_qdq(model: ModelProto, *, saturate: bool = False) -> Extracted:
     """
     graph = GraphCopy(model)
     qdq, names = QdqGraph(graph=graph, source="the model"), PlainNames(graph=graph)
-    entries: dict[str, Encoding] = {}
-    weights: dict[str, Any] = {}
-    kept: dict[str, str] = {}
+    entries = dict[str, Encoding]()
+    weights = dict[str, Any]()
+    kept = dict[str, str]()
     gone, ends = set[int](), dict[str, int]()
     for node in qdq.quantizers():
         if node.op_type != DEQUANTIZE:
@@ -371,7 +371,7 @@ def _saturate(graph: GraphCopy, encodings: EncodingSet, types: Mapping[str, int]
             continue
         node.output[0] = graph.fresh(f"{name}_before_clip")
         ends: dict[str, Any] = {"min": low, "max": high}
-        stored: list[str] = []
+        stored = list[str]()
         if graph.opset >= 11:  # where the ends are inputs
             dtype = helper.tensor_dtype_to_np_dtype(types[name])
             stored = [graph.store(f"{name}_{end}", np.asarray(value, dtype)) for end, value in ends.items()]

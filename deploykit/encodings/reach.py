@@ -69,12 +69,12 @@ def collect_reach(
     proven: no reach goes beyond them, here and in what follows from it.
     """
     limits = bounds or {}
-    known: dict[str, Reach] = {}
+    known = dict[str, Reach]()
     for entry in encodings or ():
         if isinstance(entry.value, Affine) and not entry.is_param:
             low, high = entry.value.ends
             known[entry.name] = Reach(low, high, cause=entry.name)
-    constants: dict[str, Reach | None] = {}
+    constants = dict[str, Reach | None]()
 
     def look(name: str) -> Reach | None:
         fact = facts.tensor(name)

@@ -163,7 +163,7 @@ class _Levelling:
         return min((self._from(changed, first) for first in (False, True)), key=lambda way: way.cost)
 
     def _from(self, changed: frozenset[int], first_float: bool) -> _Levels:
-        level: dict[int, int] = {}
+        level = dict[int, int]()
         for index in self.working:
             lowest = max([level[maker] for maker in self.before[index]], default=0)
             kind = self._kind(index, changed)
@@ -187,7 +187,7 @@ class _Levelling:
 
     def groups(self, way: _Levels) -> list[frozenset[int]]:
         """Connected groups of quantized nodes on one level, and all quantized nodes of each level together."""
-        found: dict[frozenset[int], None] = {}
+        found = dict[frozenset[int], None]()
         for level in sorted(set(way.level.values())):
             if way.is_float(level):
                 continue
@@ -280,7 +280,7 @@ def whole_as_cut(
     Entries of tensors that only float segments have fall away. A tensor that enters a quantized segment from an input
     or from a float segment is quantized for that segment's ops only, so it gets a copy that they read.
     """
-    entries: dict[str, Encoding] = {}
+    entries = dict[str, Encoding]()
     for segment in segments:
         entries.update(segment.encodings.entries if segment.encodings is not None else {})
     graph = GraphCopy(model)
@@ -288,7 +288,7 @@ def whole_as_cut(
     made = {name for index in quantized for name in graph.nodes[index].output} | graph.static()
     entering = [name for name in entries if name not in made and name in graph.tensor_names]
     renamed = {name: graph.fresh(f"{name}::entering") for name in entering}
-    copies: dict[int, list[NodeProto]] = {}
+    copies = dict[int, list[NodeProto]]()
     copied = set[str]()
     for index in quantized:
         node = graph.nodes[index]

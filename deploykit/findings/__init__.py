@@ -182,7 +182,7 @@ def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, st
 
 def each_once(findings: Iterable[Finding]) -> Findings:
     """The first of all findings with the same code, subject and message, in their order."""
-    once: dict[Names, Finding] = {}
+    once = dict[Names, Finding]()
     for finding in findings:
         once.setdefault((*finding.about, finding.message), finding)
     return tuple(once.values())

@@ -72,7 +72,7 @@ def silent(*_told: object) -> None:
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """The values of each key, keys and values in the order in which they come."""
-    found: dict[K, list[V]] = {}
+    found = dict[K, list[V]]()
     for key, value in pairs:
         found.setdefault(key, []).append(value)
     return found

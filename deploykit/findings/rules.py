@@ -160,7 +160,7 @@ class Registry(Generic[C]):
 
     def run(self, context: C) -> Findings:
         """All findings of all rules for one context."""
-        findings: list[Finding] = []
+        findings = list[Finding]()
         for rule in self:
             findings += map(rule.finding, rule.check(context))
         return tuple(findings)

@@ -142,9 +142,9 @@ def _cell(
         _without_others(row, backend, row.backends),
         *([] if more is None else [more]),
     ]
-    options: dict[str, Any] = {}
-    own: dict[str, Any] = {}
-    core: dict[str, Any] = {}
+    options = dict[str, Any]()
+    own = dict[str, Any]()
+    core = dict[str, Any]()
     for one in shared:
         options |= one.options
         own |= one.own
@@ -170,7 +170,7 @@ def _without_others(row: Row, backend: str | None, among: Collection[str]) -> Ro
     """Return a row without options that belong only to other backends in ``among`` and not to this one."""
     if backend is None or not row.own:
         return row
-    owners: dict[str, set[str]] = {}
+    owners = dict[str, set[str]]()
     for spec, ids in all_options().items():
         owners.setdefault(spec.name, set()).update(ids)
     own = {
@@ -237,7 +237,7 @@ def tool_versions() -> dict[str, str]:
     # Packages for tests do not affect any verdict.
     only_tests = ('extra == "test"', 'extra == "dev"')
     names = owners | {row.name for row in needed if not any(extra in str(row.marker) for extra in only_tests)}
-    found: dict[str, str] = {}
+    found = dict[str, str]()
     for name in sorted(names):
         try:
             found[name] = version(name)

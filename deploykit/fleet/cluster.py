@@ -65,7 +65,7 @@ def run_on_cluster(
         client.subscribe_topic(_TOPIC, lambda event: tell(*event[1]))
         cluster = _Cluster(client=client, limit=limit, fail_fast=fail_fast, tell=tell)
         ended = _distributed().as_completed(loop=client.loop, raise_errors=False)
-        waiting: dict[Any, tuple[Batch, int]] = {}
+        waiting = dict[Any, tuple[Batch, int]]()
 
         def begin(batch: Batch, tries: int) -> Iterator[CellResult]:
             """Send a batch; if it cannot be sent, yield that error as the result of its cells."""

@@ -60,8 +60,8 @@ def scout(folder: Path) -> Scouted:
     paths = [path for path in found if not any(part.startswith(".") for part in path.parts)]
     if len(paths) > _MOST:
         raise InputError(f"{folder}: holds more than {_MOST:,} models", next="name a folder with fewer")
-    models: list[FoundModel] = []
-    skipped: list[tuple[str, str]] = []
+    models = list[FoundModel]()
+    skipped = list[tuple[str, str]]()
     for path, name in zip(paths, _names(paths), strict=True):
         try:
             facts = collect_facts(load_model(folder / path))

@@ -344,7 +344,7 @@ def changes_between(before: GraphFacts, after: GraphFacts) -> tuple[GraphChange,
         return ()
     same = {*map(_identity, before.nodes)} & {*map(_identity, after.nodes)}
     computed = {name for node in (*before.nodes, *after.nodes) for name in node.outputs if name}
-    places: list[tuple[set[str], list[NodeFact], list[NodeFact]]] = []  # computed tensors, nodes before, nodes after
+    places = list[tuple[set[str], list[NodeFact], list[NodeFact]]]()  # computed tensors, nodes before, nodes after
     for at, facts in ((1, before), (2, after)):
         for node in facts.nodes:
             if _identity(node) in same:

@@ -46,7 +46,7 @@ class GraphCopy(Kept):
         self.inputs = {item.name for item in graph.input} - self.stored.keys()
         self.makers = {name: node for node in graph.node for name in node.output if name}
         self._readers = grouped((name, node) for node in graph.node for name in names_read(node))
-        self._names: set[str] | None = None
+        self._names: dict[str, int] | None = None  # with the last number that was appended
         self._derived = {}
 
     @property
@@ -123,12 +123,12 @@ class GraphCopy(Kept):
     def fresh(self, name: str) -> str:
         """``name``, with a number appended where a tensor or node has it already."""
         if self._names is None:
-            self._names = {*self.tensor_names, *(node.name for node in self.nodes)}
-        candidate, number = name, 0
+            self._names = dict.fromkeys([*self.tensor_names, *(node.name for node in self.nodes)], 0)
+        candidate, number = name, self._names.get(name, 0)
         while candidate in self._names:
             number += 1
             candidate = f"{name}_{number}"
-        self._names.add(candidate)
+        self._names |= {name: number, candidate: 0}
         return candidate
 
     def replace_nodes(self, old: Iterable[NodeProto], new: Mapping[int, Sequence[NodeProto]]) -> None:

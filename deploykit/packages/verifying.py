@@ -104,7 +104,7 @@ def verify_package(
     ``witnessed`` holds the hashes that this process computed while writing the files.
     """
     manifest = read_manifest(package)
-    vouched: list[Check] = []
+    vouched = list[Check]()
     if expect_digest is not None:
         digest, wanted = manifest["digest"], expect_digest.strip().lower()
         same = digest.removeprefix("sha256:") == wanted.removeprefix("sha256:")

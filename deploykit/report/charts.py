@@ -171,7 +171,7 @@ def timeline(estimate: Estimate) -> Json | None:
         return {"left": round(100 * first / end, 3), "width": width, "unit": longest.unit, "words": words}
 
     def runs(row: Sequence[TraceEvent], step: float) -> Iterator[list[TraceEvent]]:
-        run: list[TraceEvent] = []
+        run = list[TraceEvent]()
         for event in row:
             if run and event.start + event.duration - run[0].start > step:
                 yield run
@@ -216,7 +216,7 @@ def network_strip(
     Neighbours with the same type, or the same heat, form one run; ``noted`` marks open findings. ``shares`` are those
     of the time, by node label. ``kind`` is the type of all nodes if the plan states none.
     """
-    codes: dict[str, dict[str, None]] = {}
+    codes = dict[str, dict[str, None]]()
     for finding in findings:
         if finding.handled is None and finding.severity is not Severity.INFO:
             codes.setdefault(finding.subject.name, {})[f"{finding.code} {finding.slug}"] = None

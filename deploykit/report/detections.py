@@ -205,7 +205,7 @@ def kept_boxes(
 def boxes_beside(one: Sequence[KeptBox], two: Sequence[KeptBox]) -> tuple[tuple[KeptBox | None, KeptBox | None], ...]:
     """Pairs of a box with the other side's box on the same object and class, None if there is no such box."""
     left = list(two)
-    pairs: list[tuple[KeptBox | None, KeptBox | None]] = []
+    pairs = list[tuple[KeptBox | None, KeptBox | None]]()
     for box in one:
         alike = [other for other in left if other.label == box.label and box.overlap(other) >= OVERLAP]
         partner = max(alike, key=box.overlap, default=None)

@@ -153,8 +153,8 @@ def costs_by_output(numbers: Iterable[Json]) -> tuple[OutputCost, ...]:
 
     Numbers about a part without decibels of its own are added to the output's first part.
     """
-    decibels: dict[tuple[str, str], dict[str, float]] = {}
-    missed: list[tuple[tuple[str, str], str]] = []
+    decibels = dict[tuple[str, str], dict[str, float]]()
+    missed = list[tuple[tuple[str, str], str]]()
     for number in numbers:
         value = number.get("value")
         if not isinstance(value, int | float) or not math.isfinite(value):
@@ -169,7 +169,7 @@ def costs_by_output(numbers: Iterable[Json]) -> tuple[OutputCost, ...]:
         fails = number.get("passes") is False and value is not None
         missed.append((place, f"{number.get('measure')}{where} {value:g}{unit} {asked}" if fails else ""))
     first = {output: (output, part) for output, part in reversed(decibels)}
-    worst: dict[tuple[str, str], list[str]] = {}
+    worst = dict[tuple[str, str], list[str]]()
     for place, words in missed:
         if place not in decibels:
             place = first.setdefault(place[0], (place[0], ""))

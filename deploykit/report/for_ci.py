@@ -98,7 +98,7 @@ def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> Findings:
 
 def apply_severity_overrides(findings: Iterable[Finding], texts: Sequence[str]) -> Findings:
     """The findings with severities changed as typed: ``CODE=error|warning|info``, or ``off`` to leave them out."""
-    wanted: dict[str, Severity | None] = {}
+    wanted = dict[str, Severity | None]()
     for text in texts:
         code, _, word = (part.strip() for part in text.partition("="))
         if not code or word not in (*Severity, _OFF):

@@ -190,7 +190,7 @@ def _scatter(axis: _Axis, rows: Sequence[Json], trials: Sequence[Json]) -> Json:
         return {"points": []}
     *spots, floor = spread([*(row[:3] for row in shown), (shown[0][0], axis.floor, axis.said(axis.floor))])
     # The front: in the order of cost, each one better than all cheaper ones.
-    front: list[int] = []
+    front = list[int]()
     for at in sorted(range(len(shown)), key=lambda at: (shown[at][0], -shown[at][1])):
         if not math.isnan(shown[at][1]) and (not front or shown[at][1] > shown[front[-1]][1]):
             front.append(at)

@@ -352,8 +352,8 @@ def rewrite_graph(
         opset = max((site.data.opset for site in matched.sites), default=0)
         graph = GraphCopy(raise_opset(copy_of(model), opset) if opset else model, copy=not opset)
         to = NodeSteps(graph, encodings)
-        gone: list[NodeProto] = []
-        written: dict[int, list[NodeProto]] = {}
+        gone = list[NodeProto]()
+        written = dict[int, list[NodeProto]]()
         for site in matched.sites:
             to.start(graph.makers[site.data.output])
             site.data.write(to)
@@ -435,7 +435,7 @@ def shares_grid(entry: Encoding | None, other: object) -> bool:
 @cache
 def _known() -> Mapping[str, Transform]:
     package = __name__.rpartition(".")[0]
-    found: dict[str, Transform] = {}
+    found = dict[str, Transform]()
     for info in iter_modules(import_module(package).__path__):
         values = vars(import_module(f"{package}.{info.name}")).values()
         found.update((value.name, value) for value in values if isinstance(value, Transform))

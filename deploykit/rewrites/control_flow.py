@@ -9,6 +9,7 @@ leave the graph stay.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
@@ -54,22 +55,43 @@ def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResu
     graph = GraphCopy(model)
     count = 0
     while True:  # a protobuf file nests about thirty bodies at most
-        ready, known = _ready(graph)
+        ready, known, rounds = _ready(graph)
         if not ready:
             break
         count += len(ready)
-        graph.replace_nodes(ready, {graph.index_of(node): list(_straight(graph, node, known)) for node in ready})
+        graph.replace_nodes(
+            ready, {graph.index_of(node): list(_straight(graph, node, known, rounds)) for node in ready}
+        )
     note = f"{count} branches and loops became straight lines ({', '.join(matched.sites[0].nodes[:2])} …)"
     return rewritten(graph, encodings, note)
 
 
-def _ready(graph: GraphCopy | ModelLook) -> tuple[list[NodeProto], dict[str, float]]:
-    """The settled nodes, and what settles them: the values of conditions and counts that follow from fixed shapes."""
+def _ready(graph: GraphCopy | ModelLook) -> tuple[list[NodeProto], dict[str, float], dict[int, int]]:
+    """The settled nodes, the conditions and counts that follow from fixed shapes, and the rounds of each Loop by id."""
     found = [node for node in graph.nodes if node.op_type in ("If", "Loop") and is_standard(node)]
     # The tensors that decide what runs: the condition of an If, the count and the condition of a Loop.
     asked = [name for node in found for name in node.input[: 1 if node.op_type == "If" else 2] if name]
     known = _folded(GraphCopy(graph.model), asked)
-    return [n for n in found if (n.input[0] in known if n.op_type == "If" else _rounds(graph, n, known))], known
+    # The condition of each round may be stored, or follow from a counter that is carried along, as Keras counts steps:
+    # the rounds of all loops are laid out once, as many as there is room for.
+    trial, ends, laid = GraphCopy(graph.model), dict[int, list[str]](), list[NodeProto]()
+    room = 4 * _MOST_NODES - len(graph.nodes)
+    for node in found:
+        count, condition = known.get(node.input[0], 0), operand(node, 1)
+        if node.op_type == "If" or (condition and known.get(condition) != 1):
+            continue
+        size = count * len(next(bodies(node)).node)
+        if 0 < size <= min(room, _MOST_NODES):
+            room -= int(size)
+            laid += _unrolled(trial, node, int(count), ends.setdefault(id(node), []))
+    trial.set_nodes([*trial.nodes, *laid])
+    values = _folded(trial, [*chain(*ends.values())])
+    rounds = dict[int, int]()
+    for key, names in ends.items():
+        stops = ((number, name) for number, name in enumerate(names, 1) if values.get(name) != 1)
+        number, name = next(stops, (len(names), ""))
+        rounds[key] = number if not name or name in values else 0
+    return [n for n in found if (n.input[0] in known if n.op_type == "If" else rounds.get(id(n)))], known, rounds
 
 
 def _folded(graph: GraphCopy, asked: Sequence[str]) -> dict[str, float]:
@@ -89,31 +111,15 @@ def _folded(graph: GraphCopy, asked: Sequence[str]) -> dict[str, float]:
     return {name: value for name in asked if (value := graph.scalar(name)) is not None}
 
 
-def _rounds(graph: GraphCopy | ModelLook, node: NodeProto, known: Mapping[str, float]) -> int:
-    """How often a Loop runs its body; 0 where its end or count is not settled, or it is too long."""
-    count, condition = node.input[0], operand(node, 1)
-    if not count or count not in known or (condition and known.get(condition) != 1):
-        return 0
-    rounds = int(known[count])
-    if not 0 < rounds * len(next(bodies(node)).node) <= _MOST_NODES or len(graph.nodes) > 4 * _MOST_NODES:
-        return 0
-    # The condition of each round may be stored, or follow from a counter that is carried along, as Keras counts steps.
-    trial, ends = GraphCopy(graph.model), list[str]()
-    trial.set_nodes([*trial.nodes, *_unrolled(trial, node, rounds, ends)])
-    values = _folded(trial, ends)
-    for number, name in enumerate(ends, 1):
-        if values.get(name) != 1:
-            return number if name in values else 0
-    return rounds
-
-
-def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> Iterator[NodeProto]:
+def _straight(
+    graph: GraphCopy, node: NodeProto, known: Mapping[str, float], rounds: Mapping[int, int]
+) -> Iterator[NodeProto]:
     """The nodes that compute the outputs of one If or Loop without it."""
     if node.op_type == "If":
         wanted = "then_branch" if known[node.input[0]] else "else_branch"
         yield from _inlined(graph, attribute(node, wanted), node.output, {})
         return
-    yield from _unrolled(graph, node, _rounds(graph, node, known), [])
+    yield from _unrolled(graph, node, rounds[id(node)], [])
 
 
 def _unrolled(graph: GraphCopy, node: NodeProto, rounds: int, ends: list[str]) -> Iterator[NodeProto]:

@@ -82,7 +82,7 @@ def _quantized_from(look: ModelLook, name: str) -> tuple[NodeProto, list[NodePro
 
 def _before_moves(look: ModelLook, name: str) -> tuple[str, list[NodeProto]]:
     """The tensor that integers come from, and the operators that moved the integers since."""
-    moves: list[NodeProto] = []
+    moves = list[NodeProto]()
     while (maker := look.maker(name)) is not None and has(maker, Trait.CARRIES_GRID):
         moves.insert(0, maker)
         name = maker.input[0]
@@ -368,7 +368,7 @@ def integers_to_pairs(look: ModelLook) -> Iterator[Match | NearMiss]:
 
     What compilers read; a value may come out one step of its grid away, since the sums are rounded elsewhere.
     """
-    grids: dict[str, tuple[str, str]] = {}  # the names of scale and zero point, by integer tensor
+    grids = dict[str, tuple[str, str]]()  # the names of scale and zero point, by integer tensor
     for node in look.nodes:
         made = node.output[0] if node.output else ""
         joins = node.op_type == "QLinearConcat" and node.domain == CONTRIBUTED

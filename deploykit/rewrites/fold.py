@@ -208,7 +208,7 @@ def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchRe
     computed = removed = 0
     while True:
         idle = _idle_nodes(graph, named)
-        source: dict[str, str] = {}
+        source = dict[str, str]()
         for node, given in idle:  # in graph order: what it reads may be a copy itself
             source[node.output[0]] = source.get(given, given)
         for node in graph.nodes:

@@ -46,7 +46,7 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
         raise NoMatchError("its equation has dots, or a letter twice in one term")
     if not ({*a} ^ {*b}) <= {*result} <= {*a, *b}:
         raise NoMatchError("it sums one operand alone")
-    size: dict[str, int] = {}
+    size = dict[str, int]()
     for name, term in zip(node.input, terms, strict=True):
         known = look.sizes(name)
         if len(known) != len(term) or any(size.setdefault(x, n) != n for x, n in zip(term, known, strict=True)):
@@ -90,9 +90,10 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
 def reverse_by_index(look: ModelLook, node: NodeProto) -> Match:
     """Writes a ReverseSequence of sequences of one stored length as a Gather, as Keras has it."""
     axis, lengths = attribute(node, "time_axis", 0), {*look.values(node.input[1]).tolist()}
-    length, (size,) = lengths.pop(), look.sizes(node.input[0], axis)
-    if lengths:
+    (size,) = look.sizes(node.input[0], axis)
+    if len(lengths) != 1:
         raise NoMatchError("its sequences differ in length")
+    length = max(lengths)
     index = [*range(length)[::-1], *range(length, size)]
 
     def write(to: NodeSteps) -> None:

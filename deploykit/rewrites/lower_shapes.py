@@ -167,7 +167,7 @@ def _merged(shape: Sequence[int], order: Sequence[int]) -> Move:
     """The same transposition without axes of one element; axes that stay beside each other are merged into one."""
     kept = [axis for axis in order if shape[axis] != 1]
     ranks = {axis: rank for rank, axis in enumerate(sorted(kept))}
-    groups: list[list[int]] = []
+    groups = list[list[int]]()
     for axis in kept:
         if groups and ranks[axis] == ranks[groups[-1][-1]] + 1:
             groups[-1].append(axis)

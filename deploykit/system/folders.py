@@ -42,7 +42,7 @@ _UNLOCKED = -1  # the handle on a disk without locks
 @contextmanager
 def workspace(parent: Path, stem: str, *, keeps: Callable[[], bool] = lambda: False) -> Iterator[Path]:
     """Make a folder in ``parent`` named after ``stem`` and remove it at the end unless ``keeps()``. Raises OSError."""
-    tried: list[Path] = []
+    tried = list[Path]()
     handle = None
     try:
         folder, handle = _hold_new(parent, stem, tried)

@@ -180,7 +180,7 @@ def _joined(where: str, path: str) -> str:
 @cache
 def _fields(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
     """Return the names of a Struct's fields, and the types of those that contain a Struct."""
-    hints: dict[str, Any] = {}
+    hints = dict[str, Any]()
     for owner in reversed(kind.__mro__):  # each annotation is evaluated in the module of its class
         hints |= inspect.get_annotations(owner, eval_str=True)
     names = frozenset(kind.__struct_fields__)

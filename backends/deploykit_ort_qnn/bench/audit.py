@@ -239,7 +239,7 @@ def mended(first: Audit, given: ModelProto, found: Audit, made: ModelProto) -> I
     views = view_of(given), view_of(made)
     # What is known of a node's kernels, by label: the worst fault, else right if one of them is.
     rank = (*_FAULTS, KernelVerdict.RIGHT)
-    verdicts: dict[str, KernelVerdict] = {}
+    verdicts = dict[str, KernelVerdict]()
     for kernel in found.kernels:
         verdict = KernelVerdict(kernel.verdict)
         for name in (kernel.node, *kernel.nodes) if verdict in rank else ():

@@ -93,7 +93,7 @@ def kernels_of(model: ModelProto, *, only: Collection[str] | None = None) -> Ite
     around = [run for at in chosen if len(run := pieces.inside(at)) > 1]
     places = [(at, pieces.alone(at), "alone") for at in chosen]
     places += [(run[len(run) // 2], run, "inside") for run in around]
-    cuts: dict[str, _Cut] = {}
+    cuts = dict[str, _Cut]()
     ends = {value.name for value in (*model.graph.input, *model.graph.output)}
     for index, run, place in places:
         part = pieces.cut(run)
@@ -137,7 +137,7 @@ class _KernelGraph:
         why = ""
         if sum(math.prod(_dims(value)) for value in (*self._ends.input, *self._ends.output)) > _MOST_GIVEN:
             why = f"it reads and makes more than {_MOST_GIVEN:,} values"
-        given: dict[str, list[Numbers]] = {}
+        given = dict[str, list[Numbers]]()
         for number, value in enumerate(() if why else self._ends.input):
             given[value.name] = self._values(value, number, dense, forward=forward)
             if not given[value.name]:
@@ -231,7 +231,7 @@ def within_grids(kernel: Kernel, *, results: bool = False) -> Kernel:
     ends = {value.name for value in (*kernel.model.graph.input, *kernel.model.graph.output)}
     # By the name of an inner integer tensor: the ends of its type that mean
     # a cut-off, the share of values allowed there.
-    inner: dict[str, tuple[list[int], float]] = {}
+    inner = dict[str, tuple[list[int], float]]()
     for node in graph.nodes:
         zero = graph.array(operand(node, 2)) if node.op_type == PAIR[0] else None
         if zero is None:

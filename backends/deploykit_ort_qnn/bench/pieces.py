@@ -57,7 +57,7 @@ class Pieces:
         """The nodes with their pairs as a model; None if a tensor at its border has no static shape."""
         graph = self.graph
         nodes = {index: graph.nodes[index] for index in positions}
-        ends: dict[str, None] = {}
+        ends = dict[str, None]()
         for node in tuple(nodes.values()):
             for name in node.input:
                 maker = graph.makers.get(name)

@@ -106,7 +106,7 @@ def repaired_kernels(
     The preferred way comes first.
     """
     cases = _cases(model, suspects, bench, named=named, faults=faults)
-    tried: dict[_Asked, KernelAnswer] = {}
+    tried = dict[_Asked, KernelAnswer]()
     # All ways at once; where one way is much to emulate, none after the first that is right.
     for turn in zip_longest(*(case.turns for case in cases), fillvalue=()):
         pairs = zip(cases, turn, strict=True)
@@ -229,12 +229,12 @@ def _spots_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str
 
 def _try_ways(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> dict[_Asked, KernelAnswer]:
     """The answer about each way in each place, compared with the original kernel on the CPU."""
-    found: dict[_Asked, KernelAnswer] = {}
+    found = dict[_Asked, KernelAnswer]()
     # Trials by their own prefixes. By the prefix of its kernel: the kernel
     # within its grids, and its outputs on the CPU.
-    trials: dict[str, tuple[Kernel, str]] = {}
-    kernels: dict[str, Kernel] = {}
-    wanted: dict[str, Outputs] = {}
+    trials = dict[str, tuple[Kernel, str]]()
+    kernels = dict[str, Kernel]()
+    wanted = dict[str, Outputs]()
     for (kernel, at), way in asked:
         changed = replace(kernel, way=f"{at} {way}")
         known = bench.known(changed)

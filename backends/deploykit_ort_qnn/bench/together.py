@@ -156,7 +156,7 @@ def joined(models: Iterable[ModelProto]) -> ModelProto:
     """All graphs side by side in one model, unconnected."""
     chosen = list(models)
     whole = copy_of(chosen[0])
-    highest: dict[str, int] = {}
+    highest = dict[str, int]()
     for model in chosen:
         if model is not chosen[0]:
             whole.graph.node.extend(model.graph.node)
@@ -238,7 +238,7 @@ def _left_over(context: Path, outcome: CompileOutcome) -> dict[str, str]:
     whys = {node.name: node.why for node in outcome.refused}
     # Graphs may share a stored value.
     stored = {tensor.name for tensor in graph.initializer}
-    found: dict[str, set[str]] = {}
+    found = dict[str, set[str]]()
     for node in graph.node:
         if node.op_type != "EPContext":
             words = f"{node.op_type}{f': {why}' if (why := whys.get(node.name)) else ''}"

@@ -244,7 +244,7 @@ def _factors(place: OperatorPlace) -> dict[int, Numbers]:
     peak = float(whole[top])
     if not math.isfinite(peak) or peak == 0:
         raise NoMatchError("it is no sum")
-    found: dict[int, Numbers] = {}
+    found = dict[int, Numbers]()
     for axis in range(len(given)):
         # The result of a one at each position of the axis, in the row through the greatest sum.
         row = tuple(slice(None) if other == axis else at for other, at in enumerate(top))
@@ -276,7 +276,7 @@ def _in_16_bits(place: OperatorPlace) -> None:
     result = place.result_grid
     if result.bits != 8:
         raise NoMatchError("its result has no 8 bits")
-    changed: dict[str, str] = {}
+    changed = dict[str, str]()
     for name in dict.fromkeys(filter(None, place.node.input)):
         grid = place.grid_of(name) if place.value(name) is None else None
         if grid is not None:
@@ -315,7 +315,7 @@ def _in_float16(place: OperatorPlace) -> None:
     if schema.outputs[0].type_str != kind or "tensor(float16)" not in types:
         raise NoMatchError("it has no form in float16")
     pairs = zip(place.node.input, formal, strict=False)
-    changed: dict[str, str] = {}
+    changed = dict[str, str]()
     for name in dict.fromkeys(name for name, one in pairs if name and one.type_str == kind):
         value = place.value(name)
         if value is None:

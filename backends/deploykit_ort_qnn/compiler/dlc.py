@@ -131,7 +131,7 @@ _ITEM_SCALE, _ITEM_OFFSET = 3, 4
 
 def _members(path: Path) -> dict[str, bytes]:
     """The bytes of each member, read without ``zipfile``, which would take a check sum of 0 for damage."""
-    found: dict[str, bytes] = {}
+    found = dict[str, bytes]()
     with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         left = os.fstat(file.fileno()).st_size
         for info in archive.infolist():

@@ -185,7 +185,7 @@ def compiled_origins(graphs: Iterable[QnnGraph], nodes: Mapping[str, str]) -> Or
 
 def _estimate_rows(profile: Path) -> dict[str, float]:
     """The sums over the blocks of all graphs; empty if there is no block, or the file cannot be read."""
-    sums: dict[str, float] = {}
+    sums = dict[str, float]()
     inside = False
     try:
         for row in profile_rows(profile):
@@ -201,7 +201,7 @@ def _estimate_rows(profile: Path) -> dict[str, float]:
 def read_trace(path: Path, labels: Mapping[int, str]) -> _Trace:
     """Reads the kernels of a trace line by line: a Chrome trace as text inside a binary file of any size."""
     events = []
-    threads: dict[int, str] = {}
+    threads = dict[int, str]()
     clock, whole = 0.0, False
     with path.open("rb") as stream:
         while line := stream.readline(_LONGEST_LINE):

@@ -167,7 +167,7 @@ def read_schematic(path: Path) -> Schematic:
 def parse_schematic(lines: Iterable[str], *, where: str) -> Schematic:
     """Parses the lines of a schematic up to the graph's name, which follows the node names; the rest is not read."""
     after: tuple[SchematicOp, ...] | None = None
-    names: dict[int, str] = {}
+    names = dict[int, str]()
     source = iter(lines)
     for line in source:
         if _BEGIN in line:

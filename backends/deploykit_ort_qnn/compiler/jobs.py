@@ -363,7 +363,7 @@ def _outcome(
 
 
 def _publish(outcome: CompileOutcome, made: Path, target: Path, root: Path) -> CompileOutcome:
-    files: list[str] = []
+    files = list[str]()
     # The binary is moved first: a context model never points to a missing binary.
     for path in sorted(made.iterdir(), key=lambda path: path.suffix == ".onnx"):
         final = path.replace(with_folder(target.with_name(path.name)))

@@ -72,7 +72,7 @@ class PrecisionScope(Record, dict=True):
     @cached_property
     def activation_types(self) -> Mapping[str, frozenset[str]]:
         """The types of each node's activations in the optimized graph."""
-        found: dict[str, set[str]] = {}
+        found = dict[str, set[str]]()
         for schematic in self.schematics:
             for op in schematic.after:
                 name = schematic.names.get(op.origin)
@@ -115,7 +115,7 @@ def actual_types(scope: PrecisionScope) -> dict[str, str]:
 
     A tensor intended as float is left out too, if no schematic says which float type the compiler chose.
     """
-    found: dict[str, str] = {}
+    found = dict[str, str]()
     made = {node.tensor: node.made for node in float_nodes(scope) if node.made}
     for graph in scope.graphs:
         for name, wanted in scope.intended.items():

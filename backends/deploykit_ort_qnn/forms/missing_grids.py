@@ -44,7 +44,7 @@ def fused_grids(model: ModelProto, encodings: EncodingSet, observer: Observer | 
     An operator gets all of its entries or none: with some of them the border to float would only move.
     """
     facts = facts_of(model)
-    missing: dict[str, list[str]] = {}
+    missing = dict[str, list[str]]()
     fusions = absorbing_fusions(facts, encodings)
     for name in (name for name in facts.tensors if name in fusions):  # sets have no fixed order
         fusion = fusions[name]

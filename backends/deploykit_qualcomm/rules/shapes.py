@@ -357,7 +357,7 @@ def check_borders(situation: Situation) -> Finds:
         return
     labels = list(dict.fromkeys(border["node"] for border in prediction.borders))
     ignored = prediction.absorbed.keys()
-    best: list[Json] = []
+    best = list[Json]()
     if len(prediction.borders) * len(facts.nodes) <= _MOST_WORK:
         best = suggest_extensions(facts, prediction.predicted, ignored=ignored, most_nodes=_SMALL)[:1]
     advice = "".join(

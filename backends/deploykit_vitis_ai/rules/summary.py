@@ -29,7 +29,7 @@ class CompileSummary(Record):
 
 def _parse_summary(text: str) -> CompileSummary:
     """Reads the numbers of one summary; unknown lines are ignored."""
-    numbers: dict[str, tuple[float, float | None]] = {}
+    numbers = dict[str, tuple[float, float | None]]()
     for line in text.splitlines():
         match = _LINE.match(line)
         if match:

@@ -42,7 +42,7 @@ class OutputSet(Record, kw_only=False):
 def read_outputs(path: Path) -> OutputSet:
     """A folder (one sample per file, named by its stem) or one file as a set of samples."""
     if path.is_dir():
-        usable: dict[str, Path] = {}
+        usable = dict[str, Path]()
         for file in sorted(path.iterdir()):
             if file.suffix.lower() not in ARRAY_SUFFIXES or file.name.startswith(".") or not file.is_file():
                 continue
@@ -115,7 +115,7 @@ class OutputComparison(Struct, kw_only=True):
 
     def summary(self) -> dict[str, float]:
         """Mean and worst of each number over the samples; a nan in one sample is kept, as the vendor's tool does."""
-        result: dict[str, float] = {}
+        result = dict[str, float]()
         for name in PairQuality.__struct_fields__:
             values = [getattr(quality, name) for quality in self.qualities.values()]
             side, worst = ("max", max) if name in ("l2", "max_error") else ("min", min)
@@ -178,8 +178,8 @@ class ComparedOutputs(Record):
 
 def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
     """The comparison of every sample that both sides have, in the order of the names."""
-    outputs: dict[str, OutputComparison] = {}
-    mismatches: list[tuple[str, str]] = []
+    outputs = dict[str, OutputComparison]()
+    mismatches = list[tuple[str, str]]()
     for name in sorted(baseline.samples.keys() & candidate.samples.keys()):
         mismatches += _add_sample(outputs, name, baseline.samples[name](), candidate.samples[name]())
     return ComparedOutputs(

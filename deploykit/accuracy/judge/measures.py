@@ -340,7 +340,7 @@ def answers(pairs: Sequence[Pair], axis: int | None, *, forgives: bool = True) -
 
     In a near tie of the left side the right side is taken to agree, unless nothing is forgiven.
     """
-    found: list[Pair] = []
+    found = list[Pair]()
     for one, two in pairs:
         a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
         if axis is None:

@@ -227,7 +227,7 @@ def places_in(
         parts = max(1, -(-length // max(shape)))
         return tuple(SamplePlace(file, ((spec, key),), index, sound) for index in range(parts))
     headers = read_headers(file)
-    found: list[SamplePlace] = []
+    found = list[SamplePlace]()
     for names in _numbered(headers):
         named = _named(file, names, inputs, optional)
         count = _together(file, {spec: headers[key].shape for spec, key in named})
@@ -239,7 +239,7 @@ def _numbered(headers: Mapping[str, ArrayHeader]) -> list[dict[str, str]]:
     """The arrays of each sample, by their name in the sample; ordered by number where the keys have numbers."""
     if not headers or not all(key.partition(":")[0].isdecimal() and ":" in key for key in headers):
         return [{key: key for key in headers}]
-    samples: dict[int, dict[str, str]] = {}
+    samples = dict[int, dict[str, str]]()
     for key in headers:
         number, _, name = key.partition(":")
         samples.setdefault(int(number), {})[name] = key
@@ -395,7 +395,7 @@ def parse_declarations(texts: Iterable[str], inputs: tuple[InputSpec, ...]) -> d
     """One declaration per text, by input. Raises UsageError for an unknown input or a value that its type or shape
     does not hold, InputError for a file that does not fit.
     """
-    found: dict[str, Declaration] = {}
+    found = dict[str, Declaration]()
     for text in texts:
         spec, said = _split(text, inputs)
         if spec.name in found:

@@ -79,11 +79,11 @@ def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
 
 def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
     """The survey of array files, sample by sample; the first input tells constant samples and near-equal neighbours."""
-    unusable: list[tuple[str, str, str]] = []
-    digests: dict[str, str] = {}
-    constant: list[str] = []
-    not_finite: list[str] = []
-    correlations: list[float] = []
+    unusable = list[tuple[str, str, str]]()
+    digests = dict[str, str]()
+    constant = list[str]()
+    not_finite = list[str]()
+    correlations = list[float]()
     last: Numbers | None = None
     for path in calibration.files:
         try:
@@ -260,7 +260,7 @@ def _preparation(
 
 def _changes(given: Sequence[Numbers], low: float, high: float, colours: int) -> dict[str, list[Numbers]]:
     """The data as it would be with other preparations, by name; only those that make sense for its range."""
-    found: dict[str, list[Numbers]] = {}
+    found = dict[str, list[Numbers]]()
     unit: list[Numbers] = [np.asarray(value, np.float32) for value in given]
     if low >= 0 and high > 2:
         unit = [value / np.float32(255) for value in given]

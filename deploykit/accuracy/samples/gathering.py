@@ -399,7 +399,7 @@ def read_expected(path: Path, feeds: Iterable[Arrays]) -> dict[str, list[Arrays]
             arrays = {name: np.asarray(stored[name]) for name in stored.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: cannot be read", why=str(error)) from None
-    rows: dict[str, dict[str, dict[str, Numbers]]] = {}
+    rows = dict[str, dict[str, dict[str, Numbers]]]()
     marks = {key.partition(":")[0]: bytes(value) for key, value in arrays.items() if key.endswith(f":{_MARK}")}
     for key, value in arrays.items():
         number, side, name = [*key.split(":", 2), "", ""][:3]

@@ -64,7 +64,7 @@ def split_shapes(texts: Iterable[str], inputs: Sequence[InputSpec]) -> tuple[dic
     ``NAME:1,3,640,640`` always is a shape, ``NAME=1,3,640,640`` is one where the input has as many dimensions and one
     of them is open. Raises UsageError for a shape that the model contradicts.
     """
-    shapes: dict[str, Shape] = {}
+    shapes = dict[str, Shape]()
     rest = []
     for text in texts:
         # A name may hold the signs itself: the longest that matches is meant.

@@ -70,7 +70,7 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
 
     A tensor that enters the graph belongs to every operator that reads it.
     """
-    heads: dict[int, int] = {}  # the first node of the layer, by node, for nodes that share a layer
+    heads = dict[int, int]()  # the first node of the layer, by node, for nodes that share a layer
     for block in find_blocks(facts):
         if block.kind in NORMS:
             heads.update(dict.fromkeys(block.nodes, block.nodes[0]))
@@ -324,7 +324,7 @@ class _Measurements:
         layers = [tuple(sorted(layer.tensors)) for layer in self.layers]
         parts = [tuple(sorted(part)) for layer in self.layers for part in (layer.weights, layer.activations) if part]
         tensors = [(name,) for name in self._values]
-        asked: dict[_Question, None] = {}
+        asked = dict[_Question, None]()
         for alone, groups in ((True, layers), (True, tensors), (False, layers), (False, tensors), (True, parts)):
             asked |= dict.fromkeys((alone, names) for names in sorted(groups, key=self._exact.first_piece))
         questions = [question for question in asked if question not in self._answers]

@@ -287,7 +287,7 @@ class _SeenTensors:
 
         None where no stored tensor does.
         """
-        other: list[Culprit] = []
+        other = list[Culprit]()
         reach = max(map(abs, view.left_range))
         for name in self._constants(maker):
             one, two = (side.stored(name) for side in self._sides)

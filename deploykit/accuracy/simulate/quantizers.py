@@ -123,7 +123,7 @@ def quantizers_of(model: ModelProto, encodings: EncodingSet) -> tuple[dict[str, 
     skipped = {e.name: "an int32 bias is exported and not simulated" for e in encodings if not is_simulated(e.value)}
     given = {e.name: e.value for e in encodings if e.name not in skipped}
     given |= {name: Float("float16") for name in encodings.float_tensors if name not in given}
-    values: dict[str, Value] = {}
+    values = dict[str, Value]()
     for name, tensor in named_tensors(model).items():
         if name in given and tensor.data_type == tensor.FLOAT:
             _check_fit(tensor, given[name], name)

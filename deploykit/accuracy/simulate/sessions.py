@@ -278,7 +278,7 @@ class StreamedModel:
     def runs(self, feeds: Sequence[Arrays]) -> list[_Values]:
         """The wanted tensors of each sample. Raises whatever opening and running a group raises."""
         kept = [{name: np.asarray(feed[name]) for name in self._pieces.inputs} for feed in feeds]
-        types: dict[str, int] = {}
+        types = dict[str, int]()
         for number in range(len(self._pieces.pieces) if feeds else 0):
             fresh = {name: value for name, value in kept[0].items() if name not in types}
             types |= {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in fresh.items()}

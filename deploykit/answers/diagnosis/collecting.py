@@ -154,7 +154,7 @@ class _Sought(Record):
 
 @lru_cache(maxsize=8)  # for a whole catalogue they take some megabytes
 def _sought(catalog: Catalog, *, trouble: bool) -> _Sought:
-    found: dict[bytes, _Targets] = {}
+    found = dict[bytes, _Targets]()
 
     def at(text: str) -> _Targets:
         return found.setdefault(anchor_of(text), _Targets())

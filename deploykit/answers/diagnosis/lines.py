@@ -147,8 +147,8 @@ def blocks(stream: IO[bytes]) -> Iterator[Block]:
     other languages become English, UTF-16 with a byte order mark is transcoded. The last lines of a block are held back
     for the next one, so that the lines after each line are known.
     """
-    held: list[bytes] = []  # lines kept as context, then lines that are held back
-    numbers: list[int] = []
+    held = list[bytes]()  # lines kept as context, then lines that are held back
+    numbers = list[int]()
     start, first, size = 0, 1, 0
     for data in _whole_lines(stream):
         fresh = data.replace(b"\r\n", b"\n").split(b"\n")

@@ -54,7 +54,7 @@ class Names:
 
     def find(self, line: str) -> list[MappedName]:
         """The nodes and tensors that a line names, in the order of the line, each once."""
-        found: dict[str, MappedName] = {}
+        found = dict[str, MappedName]()
         for match in _WORD.finditer(line) if self._known else ():
             word = match[0].rstrip(".:-")
             # Plain words (``Add``, ``weight``) only count as names between quotes: sentences are full of them.

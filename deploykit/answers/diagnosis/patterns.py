@@ -75,7 +75,7 @@ def match_pattern(text: str, line: Spelled, position: int, context: Spelled) -> 
     if not _is_its_anchor(first):
         near = slice(max(0, position - _REACH), position + _REACH)
         parts.insert(0, (first, Spelled(line.plain[near], line.small[near])))
-    fields: dict[str, str] = {}
+    fields = dict[str, str]()
     for part, where in parts:
         found = _fields(part, where)
         if found is None:
