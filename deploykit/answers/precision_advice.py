@@ -269,6 +269,5 @@ def _what_to_measure(table: _JudgedPrecisions) -> Iterator[Advised]:
     )
     for holds, says, names, next_, precision in rows:
         if holds:
-            command = _LAYERS.format(precision)
-            yield Advised(says, because=table.evidence(*names), next=next_, command=command)
+            yield Advised(says, because=table.evidence(*names), next=next_, command=_LAYERS.format(precision))
             return

@@ -212,8 +212,7 @@ def _answer_text(found: CompatAnswer, words: Iterable[str]) -> str:
         if family in shown:
             # Another release was executed than the one that the row describes.
             lent = (row.ran and row.confidence is Confidence.INFERRED for row in found.rows if row.family == family)
-            inferred = any(lent)
-            how = ", by inference" if inferred else ""
+            how = ", by inference" if any(lent) else ""
             lines.append(f"{found.requested} is answered by {family or 'release'} {release}{how}")
     return "\n".join(lines)
 

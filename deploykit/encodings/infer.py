@@ -182,16 +182,14 @@ class _RangeSearch:
         if node.op_type in SELECTIONS:
             return _EXACT
         if node.op_type in SUMS:
-            stored = any(used in self.graph.stored for used in node.input[:2])
-            return _WIDE if stored else math.inf
+            return _WIDE if any(used in self.graph.stored for used in node.input[:2]) else math.inf
         ends = [self.intervals.get(name, ANYTHING) for name in node.input if name]
         if node.op_type == "Div" and len(ends) == 2:
             low, high = ends[1]
             least, most = sorted((abs(low), abs(high)))
             if low * high <= 0 or math.isinf(most) or least < _NEAR_ZERO * most:
                 return math.inf
-        open_ends = sum(low < high for low, high in ends)
-        return _EXACT if open_ends <= 1 else _TIGHT
+        return _EXACT if sum(low < high for low, high in ends) <= 1 else _TIGHT
 
     def _backward(self, name: str, width: int) -> bool:
         fact = self.facts.tensors.get(name)

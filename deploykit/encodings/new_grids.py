@@ -71,8 +71,7 @@ def affine_per_channel(values: Numbers, axis: int, bits: int) -> Affine:
 
 def widened(value: Affine, bits: int) -> Affine:
     """A grid of more bits, of the same kind and for the same range."""
-    kind = GridKind(bits, signed=value.signed, symmetric=bool(value.symmetric))
-    return affine_for_range(*value.ends, kind)
+    return affine_for_range(*value.ends, GridKind(bits, signed=value.signed, symmetric=bool(value.symmetric)))
 
 
 def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:

@@ -84,8 +84,7 @@ class CellResult(Published):
             return CellVerdict.FAILED
         if self.exit_status == 1:
             return CellVerdict.NO
-        right = self._status.get("right")
-        return CellVerdict.YES if right == "yes" else CellVerdict.NOT_JUDGED
+        return CellVerdict.YES if self._status.get("right") == "yes" else CellVerdict.NOT_JUDGED
 
     @property
     def compiled(self) -> str:

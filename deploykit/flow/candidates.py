@@ -373,8 +373,7 @@ def _widened(made: Made, tell: Tell) -> Made:
     found = fewest_wider(load_weights(read), facts, encodings, feeds, "int16", tell=tell)
     if found is None:
         return made
-    told = found[1].format("16-bit activations")
-    return _with_encodings(made, facts, found[0].encodings, widened=told)
+    return _with_encodings(made, facts, found[0].encodings, widened=found[1].format("16-bit activations"))
 
 
 def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **changes: str) -> Made:

@@ -21,7 +21,7 @@ from deploykit.system.limits import limited_memory, shared_timeouts, time_left
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
-__all__ = ["CpuSession", "quiet_options"]
+__all__ = ["CpuSession", "quiet_options", "run_within"]
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class CpuSession:
 
         self.size = len(source) if size is None else size
         without = {"disabled_optimizers": ["ConstantFolding"]} if self.size < _SMALL else {}
-        self._session = _within(
+        self._session = run_within(
             lambda: InferenceSession(source, options, providers=["CPUExecutionProvider"], **without),
             self.size,
             seconds=_OPENING * _SECONDS_PER_BYTE * self.size,
@@ -79,7 +79,7 @@ class CpuSession:
         from onnxruntime import RunOptions
 
         size, settings = self.size + sum(int(value.nbytes) for value in feed.values()), RunOptions()
-        return _within(
+        return run_within(
             lambda: list(self._session.run(None if names is None else list(names), dict(feed), settings)),
             size,
             seconds=_SECONDS_PER_BYTE * size,
@@ -87,7 +87,7 @@ class CpuSession:
         )
 
 
-def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[], None]) -> T:
+def run_within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[], None] = lambda: None) -> T:
     """The result of ``work``, in memory that grows with ``size`` and ``seconds`` of processor time beyond the least.
 
     Processor time does not count what other processes take. ``end`` asks the runtime to stop, which it does between two

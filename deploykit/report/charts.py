@@ -120,8 +120,7 @@ def range_chart(encodings: EncodingSet) -> Json | None:
 
     def place(value: float) -> float:
         # In percent from the left; a value beyond the axis is at its end.
-        power = math.log10(min(max(value, _LEAST), _MOST))
-        return share_of(power - first, last - first)
+        return share_of(math.log10(min(max(value, _LEAST), _MOST)) - first, last - first)
 
     return {
         "bars": [

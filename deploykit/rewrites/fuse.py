@@ -351,7 +351,6 @@ def _scaled(value: Any, factor: Any, axis: int, scaled: Any) -> Any:
         factor = on_axis(factor, axis, value.scale.ndim)
     scale = np.asarray(value.scale * np.abs(factor))
     zero = np.broadcast_to(value.zero_point, scale.shape)
-    symmetric = np.logical_and(value.signed, zero == 0)
-    mirrored = np.where(symmetric, zero, value.lowest + value.highest - zero)
+    mirrored = np.where(np.logical_and(value.signed, zero == 0), zero, value.lowest + value.highest - zero)
     zero = np.where(np.broadcast_to(factor, scale.shape) < 0, mirrored, zero)
     return replace(value, scale=scale, zero_point=np.asarray(zero, np.float64), axis=axis)

@@ -481,8 +481,8 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
         yield f"texts, {name}", _one("Softmax", (1, 8, 30), axis=-1), _texts(lines), _texts(read), {}
         steps, changed = ([one.transpose(1, 0, 2) for one in _texts(side)] for side in (lines, read))
         yield f"texts by step, {name}", _one("Softmax", (8, 1, 30), axis=-1), steps, changed, {}
-        picked = ([np.asarray([line]) for line in side] for side in (lines, read))
-        yield (f"texts picked in the model, {name}", _one("ArgMax", (1, 8, 30), axis=-1, keepdims=0), *picked, {})
+        given, got = ([np.asarray([line]) for line in side] for side in (lines, read))
+        yield f"texts picked in the model, {name}", _one("ArgMax", (1, 8, 30), axis=-1, keepdims=0), given, got, {}
     heard, late = ([[0] * n + [sound] * 5 + [0] * (3 - n) for sound in range(1, 25)] for n in (2, 3))
     yield "sounds, which last, a step late", _one("Softmax", (1, 8, 30), axis=-1), _texts(heard), _texts(late), {}
     # The sample that is decided otherwise is counted once: it is no broken sample besides.

@@ -274,8 +274,7 @@ def _makers(
             makers[spec.name] = _declared(spec, declared[spec.name], most, seed)
             continue
         found = encoded_range(facts, read, encodings, spec.name)
-        domain = domains.get(spec.name)
-        makers[spec.name] = _made_up(spec, found, domain, seed)
+        makers[spec.name] = _made_up(spec, found, domains.get(spec.name), seed)
     return makers
 
 

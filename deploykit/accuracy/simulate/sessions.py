@@ -25,7 +25,7 @@ from deploykit.encodings.values import Value
 from deploykit.errors import InputError
 from deploykit.findings.records import Arrays, Feeds, Names, Numbers, Record, grouped
 from deploykit.model.nodes import bodies, copy_of, without_values
-from deploykit.model.running import CpuSession, quiet_options
+from deploykit.model.running import CpuSession, quiet_options, run_within
 from deploykit.model.values import byte_size
 from deploykit.model.weights import (
     is_mapped,
@@ -326,17 +326,21 @@ class _SharedPiece(Struct, frozen=True):
         return found
 
 
-def reference_outputs(model: ModelProto, feeds: Feeds) -> list[Arrays]:
+def reference_outputs(model: ModelProto, feeds: Feeds, seconds: float = 0) -> list[Arrays]:
     """The outputs by ONNX's reference for each sample.
 
-    Raises InputError where the reference cannot compute them either.
+    Raises InputError where the reference cannot compute them either, or not in some ``seconds``: it goes through pools
+    and loops number by number.
     """
     from onnx.reference import ReferenceEvaluator
 
+    def run() -> list[Arrays]:
+        made = map(partial(ReferenceEvaluator(model).run, None), map(dict, feeds))
+        return [dict(zip(names, map(np.asarray, values), strict=True)) for values in made]
+
     names = [output.name for output in model.graph.output]
     try:
-        evaluator = ReferenceEvaluator(model)
-        return [dict(zip(names, map(np.asarray, evaluator.run(None, dict(feed))), strict=True)) for feed in feeds]
+        return run_within(run, model.ByteSize(), seconds=seconds) if seconds else run()
     except Exception as error:  # it raises whatever numpy raises, and errors of its own
         why = _first_line(error)
         raise InputError(f"{model.graph.name}: ONNX's reference does not run the model", why=why) from None

@@ -361,8 +361,7 @@ def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Feeds, *,
     weights = lean_weights(quantized)
     if tuple(value.name for value in weights.graph.output) != judge.names:
         raise ToolError(f"{ran.model}: its outputs are not those of {given.path.name}", next=f"look at {ran.folder}")
-    simulator = Simulator(weights, placed)
-    shown = simulator.runs(feeds)
+    shown = Simulator(weights, placed).runs(feeds)
     reference = [{name: row[name] for name in judge.names} for row in judge.reference]
     outputs = [{name: row[name] for name in judge.names} for row in shown]
     own = _own(ran.folder, judge.names)
