@@ -86,22 +86,6 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
     return Match(f"it sums over {summed or 'nothing'} and repeats over {batch or 'nothing'}", write)
 
 
-@rewrite("ReverseSequence", none="no sequence is reversed", note="{} sequences are read from their ends by a Gather")
-def reverse_by_index(look: ModelLook, node: NodeProto) -> Match:
-    """Writes a ReverseSequence of sequences of one stored length as a Gather, as Keras has it."""
-    axis, lengths = attribute(node, "time_axis", 0), {*look.values(node.input[1]).tolist()}
-    (size,) = look.sizes(node.input[0], axis)
-    if len(lengths) != 1:
-        raise NoMatchError("its sequences differ in length")
-    length = max(lengths)
-    index = [*range(length)[::-1], *range(length, size)]
-
-    def write(to: NodeSteps) -> None:
-        to.end("Gather", [to.source, to.store(f"{to.made}_index", index)], axis=axis)
-
-    return Match(f"it reverses along axis {axis}", write)
-
-
 @rewrite("Gather", none="no stored table is read by a layer too", note="{} tables are no longer a layer's weight")
 def table_of_its_own(look: ModelLook, node: NodeProto) -> Match | None:
     """Gives a Gather its own copy of a stored table that something else reads as well, as tied embeddings are.

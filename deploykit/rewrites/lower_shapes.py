@@ -296,6 +296,22 @@ def longer_axes(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(f"it is over axes {axes} of {list(shape)}", write, tensors=(node.input[0],))
 
 
+@rewrite("ReverseSequence", none="no sequence is reversed", note="{} sequences are read from their ends by a Gather")
+def reverse_by_index(look: ModelLook, node: NodeProto) -> Match:
+    """Writes a ReverseSequence of sequences of one stored length as a Gather, as Keras has it."""
+    axis, lengths = attribute(node, "time_axis", 0), {*look.values(node.input[1]).tolist()}
+    (size,) = look.sizes(node.input[0], axis)
+    if len(lengths) != 1:
+        raise NoMatchError("its sequences differ in length")
+    length = max(lengths)
+    index = [*range(length)[::-1], *range(length, size)]
+
+    def write(to: NodeSteps) -> None:
+        to.end("Gather", [to.source, to.store(f"{to.made}_index", index)], axis=axis)
+
+    return Match(f"it reverses along axis {axis}", write)
+
+
 @rewrite_graph(
     none="nothing is gathered into more than five dimensions and summed",
     note="{} blocks of sums are products",
