@@ -179,8 +179,8 @@ def _merged(shape: Sequence[int], order: Sequence[int]) -> Move:
 
 
 @rewrite(
-    *("Atan", "BatchNormalization", "Ceil", "Cos", "Elu", "Floor", "HardSigmoid", "HardSwish", "InstanceNormalization"),
-    *("Log", "MatMul", "Neg", "Round", "Sign", "Sin", "Softplus", "Sqrt", "Tanh"),
+    *("Asin", "Atan", "BatchNormalization", "Ceil", "Cos", "Elu", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
+    *("InstanceNormalization", "Log", "MatMul", "Neg", "Round", "Sign", "Sin", "Softplus", "Sqrt", "Tanh"),
     none=f"nothing that kernels take at rank {_KERNEL_RANK} has more dimensions",
     note=f"{{}} operators have at most {_KERNEL_RANK} dimensions",
     ulps=4.0,
@@ -204,10 +204,10 @@ def rank_four(look: ModelLook, node: NodeProto) -> Match | None:
         raise NoMatchError(f"{node.input[1]} is repeated along an axis")
 
     def write(to: NodeSteps) -> None:
-        made, inputs = to.made, [*to.node.input]
+        inputs = [*to.node.input]
         for at, sizes in enumerate(given):
             merged = (-1, *sizes[-2:]) if matrices else (*sizes[: _KERNEL_RANK - 1], -1)
-            inputs[at] = to.reshape(inputs[at], merged, f"{made}_merged")
+            inputs[at] = to.reshape(inputs[at], merged, f"{to.made}_merged")
             to.share(to.node.input[at], inputs[at])
         _on_other_sizes(to, inputs, look.sizes(node.output[0]))
 
