@@ -129,12 +129,9 @@ def resolve_exclusions(facts: GraphFacts, nodes: Iterable[str], subgraphs: Itera
 def _folded_pair(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, NodeFact] | None:
     """The Conv and the BatchNormalization that are folded into one, if ``node`` is one of them; else None."""
     if node.op_type == "BatchNormalization":
-        before = facts.producer_of(node.inputs[0])
-        return _folded_pair(facts, before) if before is not None else None
-    if not has(node, Trait.TAKES_BATCHNORM):
-        return None
+        node = facts.producer_of(node.inputs[0]) or node
     after = facts.only_reader(node.outputs[0], "BatchNormalization")
-    return None if after is None else (node, after)
+    return (node, after) if after is not None and has(node, Trait.TAKES_BATCHNORM) else None
 
 
 def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph) -> Region:

@@ -57,8 +57,8 @@ def check_graph(path: Path, proto: ModelProto) -> None:
         names = (*function.input, *function.output, function.name, function.domain)
         if not all(isinstance(name, str) for name in names) or not function.name:
             checker.fail("a function of the model has no valid name")
-        # A function has operator sets of its own, so how many inputs and outputs its nodes have is not checked.
-        _Checker(path=path).nodes(function.node, set(function.input), f"function {function.name!r}")
+        own = _Checker(path=path, opset=opset_of(function))
+        own.nodes(function.node, set(function.input), f"function {function.name!r}")
     # InputError where functions of the model call each other in a circle, or expand beyond measure.
     functions = {(function.domain, function.name): _called(function.node) for function in proto.functions}
     sizes = dict[tuple[str, str], int]()
@@ -98,7 +98,7 @@ class _Checker(Record):
     """Walks graphs with the set of names visible so far; subgraphs see those of the graphs around them."""
 
     path: Path
-    opset: int | None = None
+    opset: int
 
     def fail(self, what: str, *, why: str = "", next: str = _EXPORT) -> NoReturn:  # noqa: A002
         """Raise an InputError that names the file."""
@@ -168,9 +168,9 @@ class _Checker(Record):
         for name in filter(None, node.input):
             if name not in visible:
                 self._refuse_unknown(nodes, node, name)
-        signature = _signature(node.op_type, self.opset) if self.opset is not None and is_standard(node) else None
+        signature = _signature(node.op_type, self.opset) if is_standard(node) else None
         if signature is not None:
-            inputs, outputs, required = signature
+            inputs, outputs, required, kinds = signature
             for what, names, allowed in (("inputs", node.input, inputs), ("outputs", node.output, outputs)):
                 if len(names) not in allowed:
                     least, most = allowed.start, allowed.stop - 1
@@ -183,6 +183,11 @@ class _Checker(Record):
             if not all(node.input[:required]):
                 said = f"node {label(node)!r} leaves out its input {list(node.input).index('')}"
                 self.fail(said, why=f"{node.op_type} cannot do without it", next=_EXPORT_CHECKED)
+            given = {attribute.name: attribute.type for attribute in node.attribute}
+            for name, (kind, needed, word) in kinds.items():
+                if given.get(name, not needed and kind) != kind:
+                    said = f"node {label(node)!r} has no attribute {name!r} of type {word}"
+                    self.fail(said, why=f"{node.op_type} takes no other", next=_EXPORT_CHECKED)
         for attribute in node.attribute:
             if attribute.name == "axis" and abs(attribute.i) > _FARTHEST:
                 self.fail(f"node {label(node)!r} has the axis {attribute.i}", why="no tensor has so many dimensions")
@@ -192,8 +197,13 @@ class _Checker(Record):
                     why="an equation of Einsum holds letters, commas, '...' once in a term, and '->' once",
                 )
         inner = [*bodies(node)]
-        if has(node, Trait.CONTROL_FLOW) and not inner:
-            self.fail(f"node {label(node)!r} has no body", why=f"{node.op_type} runs one", next=_EXPORT_CHECKED)
+        if has(node, Trait.CONTROL_FLOW):
+            fed, made = len(node.input), len(node.output)
+            wanted = {"If": [(0, made)] * 2, "Loop": [(fed, made + 1)] * (fed <= made + 2)}
+            ends = [(len({v.name for v in g.input} - {t.name for t in g.initializer}), len(g.output)) for g in inner]
+            if ends != wanted.get(node.op_type, ends or None):
+                why = "a body is fed what its node is, and gives what its node does"
+                self.fail(f"node {label(node)!r} has no body that fits it", why=why, next=_EXPORT_CHECKED)
         for graph in inner:
             self.graph(graph, visible, f"a body of node {label(node)!r} in {where}"[:300])
 
@@ -223,9 +233,10 @@ class _Checker(Record):
 
 
 @cache
-def _signature(op_type: str, opset: int) -> tuple[range, range, int] | None:
-    """How many inputs and outputs an operator takes, and how many of the first inputs must be given.
+def _signature(op_type: str, opset: int) -> tuple[range, range, int, Mapping[str, tuple[int, bool, str]]] | None:
+    """How many inputs and outputs an operator takes, how many of the first inputs must be given, and its attributes.
 
+    These by name, each with its type, whether it must be given, and the word for the type.
     None for operators that the installed onnx does not know.
     """
     from onnx import defs
@@ -233,14 +244,16 @@ def _signature(op_type: str, opset: int) -> tuple[range, range, int] | None:
     if opset <= 0:  # nobody knows which version is meant: ask for the least that any of them has
         known = (schema for schema in defs.get_all_schemas_with_history() if not schema.domain)
         least = min((schema.min_input for schema in known if schema.name == op_type), default=0)
-        return range(least, 1 << 31), range(1, 1 << 31), least
+        return range(least, 1 << 31), range(1, 1 << 31), least, {}
     try:
         schema = defs.get_schema(op_type, opset)
     except (defs.SchemaError, TypeError, OverflowError):
         return None
     single = [parameter.option == defs.OpSchema.FormalParameterOption.Single for parameter in schema.inputs]
     required = single.index(False) if False in single else len(single)
-    return range(schema.min_input, schema.max_input + 1), range(schema.min_output, schema.max_output + 1), required
+    kinds = {name: (one.type.value, one.required, one.type.name) for name, one in schema.attributes.items()}
+    fed, made = range(schema.min_input, schema.max_input + 1), range(schema.min_output, schema.max_output + 1)
+    return fed, made, required, kinds
 
 
 def _called(nodes: Iterable[NodeProto]) -> list[tuple[str, str]]:

@@ -121,7 +121,7 @@ class _Finder(Struct, frozen=True):
 
     def reader(self, name: str, *op_types: str) -> NodeFact | None:
         """The only reader of a tensor that is no output, if it is one of the given types."""
-        node = None if self.facts.tensors[name].is_output else self.facts.only_reader(name, *op_types)
+        node = None if self.facts.tensor(name).is_output else self.facts.only_reader(name, *op_types)
         return node if node is not None and is_standard(node) else None
 
     def stored(self, name: str) -> bool:

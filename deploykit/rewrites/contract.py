@@ -149,10 +149,10 @@ class ModelLook(GraphView, _Encoded):
 
     def sizes(self, name: str, *axes: int) -> Shape:
         """The sizes of all axes of a tensor, or of some; raises NoMatchError where one is open."""
-        shape = self.shape(name)
-        found = (None,) if shape is None else tuple(shape[axis] for axis in axes) if axes else shape
-        sizes = tuple(dim for dim in found if isinstance(dim, int))
-        if len(sizes) != len(found):
+        rank = self.rank(name)
+        places = [axis % rank for axis in axes if -rank <= axis < rank] if axes else range(rank)
+        sizes = tuple(dim for place in places if isinstance(dim := (self.shape(name) or ())[place], int))
+        if len(sizes) != len(axes or places):
             raise NoMatchError(f"the shape of {name} is not known")
         return sizes
 
@@ -308,9 +308,9 @@ def rewrite(
                     if not quiet:
                         yield NearMiss((error.node,) if error.node else nodes, error.reason)
                     continue
-                if found is not None:
-                    tensors = found.tensors or (output,)
-                    yield replace(found, output=found.output or output, nodes=found.nodes or nodes, tensors=tensors)
+                made = output if found is None else found.output or output
+                if found is not None and made:  # a first result that nothing reads may have no name
+                    yield replace(found, output=made, nodes=found.nodes or nodes, tensors=found.tensors or (output,))
 
         return rewrite_graph(none=none, **how)(each)
 

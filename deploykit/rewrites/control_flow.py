@@ -132,7 +132,7 @@ def _unrolled(graph: GraphCopy, node: NodeProto, rounds: int, ends: list[str]) -
         last = number == rounds - 1
         begin = graph.store(f"{label(node)}/round", number)
         fed = [begin, graph.store(f"{label(node)}/goes_on", np.asarray(True)), *values]
-        renamed = dict(zip((item.name for item in body.input), fed, strict=True))
+        renamed = dict(zip((item.name for item in body.input), fed, strict=False))  # inputs that are stored stand behind
         values = [(last and name) or graph.fresh(f"{label(node)}/carried") for name in node.output[:carried]]
         given = [graph.fresh(f"{label(node)}/given") for _ in stacked]
         ends.append(graph.fresh(f"{label(node)}/end"))
@@ -200,7 +200,7 @@ def both_branches(look: ModelLook, node: NodeProto) -> Match:
     What a branch does is seen in its outputs only, so that computing it for nothing changes no value.
     """
     branches = [attribute(node, "then_branch"), attribute(node, "else_branch")]
-    if any(branch is None or len(branch.output) != len(node.output) or branch.input for branch in branches):
+    if any(branch.input for branch in branches):
         raise NoMatchError("its branches do not give what it does")
     for name in filter(None, node.output):
         look.sizes(name)  # raises NoMatchError where the branches differ in a size: onnx then says nothing

@@ -47,6 +47,8 @@ _MOST_AXES = 5
 _MOST_SEARCHED = 7
 # Kernels for one value at a time, and for statistics per channel, often take no more dimensions.
 _KERNEL_RANK = 4
+# No index of a Gather is longer: it would be a large part of the model.
+_LONGEST = 1 << 20
 # Operators that move or sum what they read first, and nothing else.
 _SUMMING = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Gather", "GatherND", "Slice", "ReduceSum", "ReduceMean")
 # The most values of a matrix that stands for sums (a map of 64 x 64, 32 x 32 windows), and the most places of a map,
@@ -299,12 +301,11 @@ def longer_axes(look: ModelLook, node: NodeProto) -> Match | None:
 @rewrite("ReverseSequence", none="no sequence is reversed", note="{} sequences are read from their ends by a Gather")
 def reverse_by_index(look: ModelLook, node: NodeProto) -> Match:
     """Writes a ReverseSequence of sequences of one stored length as a Gather, as Keras has it."""
-    axis, lengths = attribute(node, "time_axis", 0), {*look.values(node.input[1]).tolist()}
+    axis, lengths = attribute(node, "time_axis", 0), np.unique(look.values(node.input[1]))
     (size,) = look.sizes(node.input[0], axis)
-    if len(lengths) != 1:
-        raise NoMatchError("its sequences differ in length")
-    length = max(lengths)
-    index = [*range(length)[::-1], *range(length, size)]
+    if lengths.size != 1 or lengths.dtype != np.int64 or not 0 <= lengths[0] <= size <= _LONGEST:
+        raise NoMatchError(f"its sequences differ in length, or are longer than {_LONGEST:,}")
+    index = [*range(lengths[0])[::-1], *range(lengths[0], size)]
 
     def write(to: NodeSteps) -> None:
         to.end("Gather", [to.source, to.store(f"{to.made}_index", index)], axis=axis)

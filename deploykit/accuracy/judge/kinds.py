@@ -292,26 +292,32 @@ def _reads_words(facts: GraphFacts) -> bool:
     return any(facts.tensors[name].shape not in ((), (1,)) for name in whole)
 
 
-def _no_logits(facts: GraphFacts, tensor: str, *, averaged: bool = False) -> NodeFact | None:
+def _no_logits(facts: GraphFacts, output: str) -> NodeFact | None:
     """The node that shows that a row is no logits; None where nothing shows it.
 
     Logits are what a linear layer gives, averaged over places or added up with others. Features are an average of an
     activation's results, a state, or the result of a norm. An average over a Relu is logits where the layer before it
     gives fewer channels than it reads, or those of a data set.
     """
-    node = facts.maker_behind(tensor, _MOVES - {"Clip"} | {"Cast"})
-    if node is None or node.op_type in _LAYERS:
-        return None
-    if has(node, Trait.AVERAGES):
-        return _no_logits(facts, node.inputs[0], averaged=True)
-    if has(node, Trait.CLAMPS) or has(node, Trait.RECTIFIES):
-        kernel = _weight_shape(facts, facts.producer_of(node.inputs[0]), "Conv")
-        made, read = ([dim for dim in part if isinstance(dim, int)] for part in (kernel[:1], kernel[1:2]))
-        known = made < read or any(made == [size] for row in limits().data_set for size in row.classes)
-        return _no_logits(facts, node.inputs[0], averaged=averaged) if known or not averaged else node
-    parts = [name for name in node.inputs if not facts.is_stored(name)] if has(node, Trait.COMBINES) else []
-    ends = [_no_logits(facts, name, averaged=averaged) for name in parts] or [node]
-    return next(filter(None, ends), None)
+    todo, seen = [(output, False)], set[tuple[str, bool]]()
+    while todo:
+        place = tensor, averaged = todo.pop()
+        node = None if place in seen else facts.maker_behind(tensor, _MOVES - {"Clip"} | {"Cast"})
+        seen.add(place)
+        if node is None or node.op_type in _LAYERS:
+            continue
+        parts = [name for name in node.inputs if not facts.is_stored(name)] if has(node, Trait.COMBINES) else []
+        if has(node, Trait.CLAMPS, Trait.RECTIFIES):
+            kernel = _weight_shape(facts, facts.producer_of(node.inputs[0]), "Conv")
+            made, read = ([dim for dim in part if isinstance(dim, int)] for part in (kernel[:1], kernel[1:2]))
+            known = made < read or any(made == [size] for row in limits().data_set for size in row.classes)
+            parts = [node.inputs[0]] if known or not averaged else []
+        elif has(node, Trait.AVERAGES):
+            parts, averaged = [node.inputs[0]], True
+        if not parts:
+            return node
+        todo += [(name, averaged) for name in reversed(parts)]
+    return None
 
 
 def _without_bias(facts: GraphFacts, node: NodeFact | None) -> NodeFact | None:
