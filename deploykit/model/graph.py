@@ -155,7 +155,12 @@ class GraphCopy(Kept):
 
     def index_of(self, node: NodeProto) -> int:
         """The position of a node of this graph."""
-        return next(index for index, other in enumerate(self.nodes) if other is node)
+        return self._places[id(node)][0]
+
+    @property
+    @made_once
+    def _places(self) -> Mapping[int, tuple[int, NodeProto]]:
+        return {id(place[1]): place for place in enumerate(self.nodes)}  # an id holds while the node is kept
 
     def prune(self, nodes: Sequence[NodeProto] | None = None) -> None:
         """Remove nodes and initializers that no output needs, and value infos of vanished tensors.

@@ -203,8 +203,8 @@ class NodeSteps(_Encoded):
     def __init__(self, graph: GraphCopy, encodings: EncodingSet | None) -> None:
         self.graph, self.encodings, self.store = graph, encodings, graph.store
         self.needed, self.touched, self.bounded = set[str](), set[str](), set[str]()
-        self.ranges: dict[str, Interval] = {}
-        self.notes: list[str] = []
+        self.ranges, self.notes = dict[str, Interval](), list[str]()
+        self.reshaped = set[str]()  # the model declares former shapes of these
 
     def start(self, node: NodeProto) -> None:
         """Begin the steps for the next matched node."""
@@ -261,8 +261,7 @@ class NodeSteps(_Encoded):
     def put(self, entry: Encoding | None, **changed: Any) -> None:
         """Add an entry with some of its fields changed; does nothing for None or without encodings."""
         if entry is not None and self.encodings is not None:
-            entries = {**self.encodings.entries, changed.get("name", entry.name): replace(entry, **changed)}
-            self.encodings = replace(self.encodings, entries=entries)
+            self.encodings = self.encodings.with_entries([replace(entry, **changed)])
 
 
 class Match(Struct, frozen=True):
@@ -362,6 +361,9 @@ def rewrite_graph(
             if completes:
                 to.needed.update(made for step in to.nodes for made in step.output if made != site.data.output)
         graph.replace_nodes(gone, written)
+        for item in graph.model.graph.value_info:
+            if item.name in to.reshaped:
+                item.type.tensor_type.ClearField("shape")
         kept = keep_entries(to.encodings, graph)
         bounds = graph_bounds(graph) if to.bounded else {}
         proven = {made: ends for made, ends in bounds.items() if made in to.bounded and all(map(math.isfinite, ends))}

@@ -54,7 +54,8 @@ def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResu
     """Replace settled nodes by the nodes of their bodies, again while these hold further ones."""
     graph = GraphCopy(model)
     count = 0
-    while True:  # a protobuf file nests about thirty bodies at most
+    # A protobuf file nests about thirty bodies at most, and each turn goes through all nodes.
+    for _ in range(max(4, min(32, (1 << 17) // len(graph.nodes)))):
         ready, known, rounds = _ready(graph)
         if not ready:
             break
@@ -85,7 +86,7 @@ def _ready(graph: GraphCopy | ModelLook) -> tuple[list[NodeProto], dict[str, flo
             room -= int(size)
             laid += _unrolled(trial, node, int(count), ends.setdefault(id(node), []))
     trial.set_nodes([*trial.nodes, *laid])
-    values = _folded(trial, [*chain(*ends.values())])
+    values = _folded(trial, [*chain(*ends.values())]) if laid else {}
     rounds = dict[int, int]()
     for key, names in ends.items():
         stops = ((number, name) for number, name in enumerate(names, 1) if values.get(name) != 1)
@@ -199,8 +200,7 @@ def both_branches(look: ModelLook, node: NodeProto) -> Match:
 
     What a branch does is seen in its outputs only, so that computing it for nothing changes no value.
     """
-    branches = [attribute(node, "then_branch"), attribute(node, "else_branch")]
-    if any(branch.input for branch in branches):
+    if any(body.input for body in bodies(node)):
         raise NoMatchError("its branches do not give what it does")
     for name in filter(None, node.output):
         look.sizes(name)  # raises NoMatchError where the branches differ in a size: onnx then says nothing

@@ -111,10 +111,7 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
             to.share(given, between, move.input[0])
         del move.attribute[:]
         move.attribute.append(helper.make_attribute("perm", list(steps[-1][1])))
-        # The model declares the former shapes of these.
-        for item in to.graph.model.graph.value_info:
-            if item.name in (given, turned, made):
-                item.type.tensor_type.ClearField("shape")
+        to.reshaped |= {given, turned, made}
 
     why = f"{len(shape)} dimensions move as {' then '.join(str(len(moved)) for moved, _ in steps)}"
     return Match(why, write, nodes=(label(before), label(node), label(after)), tensors=(given, turned))
