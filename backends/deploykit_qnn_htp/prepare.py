@@ -85,8 +85,7 @@ def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
         selected, provider = select_route(whole).candidate, None
         if selected is not None and selected.route.by_provider and whole.carried is not None:
             provider = prepare_provider(situation, whole.carried, shared, dlc=selected.route.dlc)
-        drafted = DraftedPart(whole, Paths(graph), provider=provider)
-        return PreparedConversions(whole, (drafted,))
+        return PreparedConversions(whole, (DraftedPart(whole, Paths(graph), provider=provider),))
     drafts = segment_drafts(whole)
     parts = tuple(
         DraftedPart(_judged(draft, shared), Paths(f"{graph}_{segment.name}", number), segment=segment.name)
@@ -142,8 +141,7 @@ def parts_wanted(whole: ConversionDraft) -> int:
 def cut_graphs(whole: ConversionDraft) -> list[tuple[str, int, ConversionDraft]]:
     """The parts of every graph, context by context: (name, number of its context from 1 on, draft)."""
     drafts = [whole, *_second(whole)]
-    models = [draft.situation.model.proto for draft in drafts]
-    cut = cut_alike(models, parts_wanted(whole), _sizes(whole))
+    cut = cut_alike([draft.situation.model.proto for draft in drafts], parts_wanted(whole), _sizes(whole))
     names = [graph_name(draft.situation.model.path) for draft in drafts]
     if len(set(names)) < len(names):
         raise UsageError(f"--also: both graphs are called {names[0]}", next="rename one of the files")

@@ -78,8 +78,7 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
     """Every row of the tables about one backend (``qnn-htp`` or ``ort-qnn``), without devices."""
     shelf = source or tables()
     found = shelf.all()
-    states = _ranges(found, lambda table: table.features)
-    for row, until in states:
+    for row, until in _ranges(found, lambda table: table.features):
         # The provider runs none of the SDK's tools. A row without a tool holds for both backends.
         if row.tool in ("", _WHEEL) if backend == "ort-qnn" else row.tool != _WHEEL:
             notes, only = (row.note, row.confidence_note), {"since": row.since, "until": until}

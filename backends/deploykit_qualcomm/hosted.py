@@ -152,8 +152,7 @@ def ask_runner(
     argv = (environment.program("wine"), str(runner), question.relative_to(cwd).as_posix())
     lines = list[str]()
     given = {**environment.variables, **(variables or {})}
-    done = run(argv, cwd=cwd, env=given, timeout=timeout, on_line=lines.append)
-    return read_answer(lines, done)
+    return read_answer(lines, run(argv, cwd=cwd, env=given, timeout=timeout, on_line=lines.append))
 
 
 def read_answer(lines: Iterable[str], done: ProgramEnd | None = None) -> RunnerAnswer:

@@ -199,8 +199,7 @@ class Tables:
     @cached_property
     def versions(self) -> Names:
         """Every release that has a file, with or without rows, oldest first."""
-        stems = [path.stem for path in (self.data / "sdks").glob("*.toml")]
-        return tuple(sorted(stems, key=_parsed))
+        return tuple(sorted([path.stem for path in (self.data / "sdks").glob("*.toml")], key=_parsed))
 
     @cached_property
     def with_rows(self) -> Names:

@@ -249,8 +249,7 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
         entries = extract_qdq(onnx.load(quantized)).encodings.only(facts.tensors)
         model = load_weights(given.model)
         feeds = gather(model, facts, calibration=given.request.calibration, most=_SAMPLES).varied
-        placed = place(entries, facts)
-        found = fewest_wider(model, facts, placed, feeds, "float16", tell=tell)
+        found = fewest_wider(model, facts, place(entries, facts), feeds, "float16", tell=tell)
     except DeploykitError:
         return None
     if found is None:

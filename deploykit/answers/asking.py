@@ -316,8 +316,7 @@ def _answering(rows: Iterable[CompatRow], sdk: str) -> dict[str, str]:
 
 def _truncated(release: str, wanted: Version) -> Version:
     """The release cut to the length of ``wanted``: ``2.48.40`` is ``2.48`` for a series, so that all of it counts."""
-    parts = _version(release).release[: len(wanted.release)]
-    return Version(".".join(map(str, parts)))
+    return Version(".".join(map(str, _version(release).release[: len(wanted.release)])))
 
 
 def _state(row: CompatRow) -> tuple[str, str, str]:

@@ -172,8 +172,7 @@ def _refused(name: str, backend_id: str, known: Iterable[str]) -> UsageError:
                 why=f"it is an option of {' and '.join(ids)}",
                 next=f"leave it out (and {spec.envvar}), or choose with --backend",
             )
-    here = [*known, *(spec.name for spec in CORE_OPTIONS)]
-    near = nearest_names(name, here)
+    near = nearest_names(name, [*known, *(spec.name for spec in CORE_OPTIONS)])
     foreign = {spec.name: f"{spec.name} of {' and '.join(ids)}" for spec, ids in owners.items()}
     near = near or [foreign[other] for other in nearest_names(name, foreign)]
     return UsageError(

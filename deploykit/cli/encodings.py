@@ -77,8 +77,7 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
     from deploykit.encodings.files import check_encodings
 
     findings = check_encodings(file, model=model, float_tensors=float_tensors)
-    result = {"findings": findings, "summary": summarize(findings)}
-    emit(result, lambda: findings_text(findings))
+    emit({"findings": findings, "summary": summarize(findings)}, lambda: findings_text(findings))
     return exit_status(findings)
 
 

@@ -68,8 +68,7 @@ def lpbq_scales(scale: Numbers, channel_axis: int) -> tuple[Numbers, Numbers]:
     channel = scale.max(axis=others, keepdims=True).astype(np.float64) / LARGEST
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(channel > 0, scale / channel, 1.0)
-    blocks = np.clip(np.rint(ratio), 1, LARGEST)
-    return channel.reshape(-1), blocks
+    return channel.reshape(-1), np.clip(np.rint(ratio), 1, LARGEST)
 
 
 def lpbq_integers(weight: BlockWeight, *, refined: bool) -> tuple[Numbers, LpbqLoss]:

@@ -118,8 +118,7 @@ class SimulatedLadder(Published, eq=False):
 
     def as_published(self) -> Json:
         """The JSON of ``deploykit accuracy ladder MODEL``."""
-        told = published(self, without=("ladder", "samples", "findings"))
-        samples = {**self.samples.to_json(), **told}
+        samples = {**self.samples.to_json(), **published(self, without=("ladder", "samples", "findings"))}
         return {**self.ladder.to_json(), "samples": samples, "findings": self.findings}
 
 

@@ -210,8 +210,7 @@ def _as_it_is(backend: AnyBackend, situation: Situation, shared: SharedWork, tel
         # Tensors that are float16 in the file are rounded so anyway.
         half, tensors = Float("float16"), facts.tensors.items()
         entries = {name: Encoding(name, half) for name, tensor in tensors if tensor.dtype == "float"}
-        halves = EncodingSet("", entries)
-        judge, verdict = fit_judge(model, facts, halves, samples, end=end)
+        judge, verdict = fit_judge(model, facts, EncodingSet("", entries), samples, end=end)
         # Kernels may keep more than float16 inside, and saturate instead of overflowing: a no proves nothing.
         why = f"not judged: rounded to float16 everywhere, {verdict.reason}"
         return judge, replace(verdict, right=None, reason=why) if verdict.right is False else verdict

@@ -73,8 +73,7 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json
             return None
         model = lean_weights(decision.given.model)
         outputs = tuple(outputs_of(model, feeds, decision.chosen.explored.judge))
-        before = Seen("the model as it was given", feeds, outputs)
-        return draw_detections(groups[0], before, after)
+        return draw_detections(groups[0], Seen("the model as it was given", feeds, outputs), after)
     except DeploykitError:
         return None
 

@@ -169,8 +169,7 @@ class WayInputs(Record, eq=False):
             tried.append(("float16 (--precision fp16 with the float model) keeps", halves))
         nearly = ""
         for what, encodings in tried:
-            outputs = Simulator(self.model, encodings).runs(self.judge.feeds)
-            verdict = self.judge.compare(outputs)
+            verdict = self.judge.compare(Simulator(self.model, encodings).runs(self.judge.feeds))
             if not verdict.loses:
                 return f"{what} it, simulated: {verdict.words}"
             if not verdict.is_short and verdict.is_better_than(self.reference):  # one of eight differs by chance
@@ -431,8 +430,7 @@ def prove_chain(
         return ChainProof(float_equal=False, steps=math.inf)
     exact = zip(known or Session(model).runs(feeds), plain, strict=True)
     equal = all(np.array_equal(one[name], two[name], equal_nan=True) for one, two in exact for name in names)
-    chain = run_chain(pieces, feeds)
-    near = zip(Simulator(uncut, in_force).runs(feeds), chain, strict=True)
+    near = zip(Simulator(uncut, in_force).runs(feeds), run_chain(pieces, feeds), strict=True)
     steps = max((_steps(one[name], two[name], in_force, name) for one, two in near for name in names), default=0.0)
     return ChainProof(float_equal=equal, steps=steps)
 

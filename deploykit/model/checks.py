@@ -183,10 +183,10 @@ class _Checker(Record):
             if not all(node.input[:required]):
                 said = f"node {label(node)!r} leaves out its input {list(node.input).index('')}"
                 self.fail(said, why=f"{node.op_type} cannot do without it", next=_EXPORT_CHECKED)
-            given = {attribute.name: attribute.type for attribute in node.attribute}
-            for name, (kind, needed, word) in kinds.items():
-                if given.get(name, not needed and kind) != kind:
-                    said = f"node {label(node)!r} has no attribute {name!r} of type {word}"
+            given = {one.name: one.AttributeType.Name(one.type) for one in node.attribute}
+            for name, (kind, needed) in kinds.items():
+                if given.get(name, "" if needed else kind) != kind:
+                    said = f"node {label(node)!r} has no attribute {name!r} of type {kind}"
                     self.fail(said, why=f"{node.op_type} takes no other", next=_EXPORT_CHECKED)
         for attribute in node.attribute:
             if attribute.name == "axis" and abs(attribute.i) > _FARTHEST:
@@ -196,6 +196,9 @@ class _Checker(Record):
                     f"node {label(node)!r} has the equation {attribute.s[:80].decode(errors='replace')!r}",
                     why="an equation of Einsum holds letters, commas, '...' once in a term, and '->' once",
                 )
+        self._bodies(node, visible, where)
+
+    def _bodies(self, node: NodeProto, visible: set[str], where: str) -> None:
         inner = [*bodies(node)]
         if has(node, Trait.CONTROL_FLOW):
             fed, made = len(node.input), len(node.output)
@@ -233,10 +236,10 @@ class _Checker(Record):
 
 
 @cache
-def _signature(op_type: str, opset: int) -> tuple[range, range, int, Mapping[str, tuple[int, bool, str]]] | None:
+def _signature(op_type: str, opset: int) -> tuple[range, range, int, Mapping[str, tuple[str, bool]]] | None:
     """How many inputs and outputs an operator takes, how many of the first inputs must be given, and its attributes.
 
-    These by name, each with its type, whether it must be given, and the word for the type.
+    These by name, each with its type and whether it must be given.
     None for operators that the installed onnx does not know.
     """
     from onnx import defs
@@ -251,7 +254,7 @@ def _signature(op_type: str, opset: int) -> tuple[range, range, int, Mapping[str
         return None
     single = [parameter.option == defs.OpSchema.FormalParameterOption.Single for parameter in schema.inputs]
     required = single.index(False) if False in single else len(single)
-    kinds = {name: (one.type.value, one.required, one.type.name) for name, one in schema.attributes.items()}
+    kinds = {name: (str(one.type).rpartition(".")[2], one.required) for name, one in schema.attributes.items()}
     fed, made = range(schema.min_input, schema.max_input + 1), range(schema.min_output, schema.max_output + 1)
     return fed, made, required, kinds
 

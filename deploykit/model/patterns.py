@@ -146,8 +146,7 @@ class _Finder(Struct, frozen=True):
         """The block of these nodes; None where a tensor computed inside is an output or has a reader outside."""
         ordered = {node.index: node for node in sorted(nodes, key=lambda node: node.index)}
         *_, last = ordered.values()
-        made = {name for node in ordered.values() for name in node.outputs if name}
-        inside = made - {last.outputs[0]}
+        inside = {name for node in ordered.values() for name in node.outputs if name} - {last.outputs[0]}
         for fact in map(self.facts.tensors.__getitem__, inside):
             if fact.is_output or not ordered.keys() >= set(fact.consumers):
                 return None

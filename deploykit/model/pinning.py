@@ -36,8 +36,7 @@ def pin_shapes(
     for item in graph.input:
         if item.name not in shapes:
             continue
-        dims = item.type.tensor_type.shape.dim
-        for dim, size in zip(dims, shapes[item.name], strict=True):
+        for dim, size in zip(item.type.tensor_type.shape.dim, shapes[item.name], strict=True):
             if dim.dim_param:
                 symbols[dim.dim_param] = size
             dim.dim_value = size

@@ -86,8 +86,7 @@ def _build(package: Path, on_line: Tell | None) -> BuildReport:
     log.parent.mkdir(exist_ok=True)
     with workspace(package / _LOGS, BUILD) as place:
         (place / _LOGS).mkdir()
-        before = read_manifest(package)["files"].keys()
-        for path in before - {_LOG}:
+        for path in read_manifest(package)["files"].keys() - {_LOG}:
             # Files that the script may write to are copied; all others are linked.
             if path.startswith(BUILD_FOLDERS):
                 shutil.copy2(package / path, with_folder(place / path))

@@ -332,8 +332,7 @@ def log_of_scaled(look: ModelLook, node: NodeProto) -> Match | None:
             added = to.store(f"{made}_added", (others[0] or 0.0) / factor)
             source = to.add("Add", [x, added], f"{made}_scaled")
         log = to.add("Log", [source], f"{made}_log", name=to.node.name)
-        shift = to.store(f"{made}_shift", math.log(factor))
-        to.end("Add", [log, shift], name=f"{made}_shifted")
+        to.end("Add", [log, to.store(f"{made}_shift", math.log(factor))], name=f"{made}_shifted")
         to.bounded.update(step.output[0] for step in to.nodes)
 
     return Match(f"it takes the logarithm of {factor:g} times {x}", write)

@@ -133,7 +133,7 @@ def _unrolled(graph: GraphCopy, node: NodeProto, rounds: int, ends: list[str]) -
         last = number == rounds - 1
         begin = graph.store(f"{label(node)}/round", number)
         fed = [begin, graph.store(f"{label(node)}/goes_on", np.asarray(True)), *values]
-        renamed = dict(zip((item.name for item in body.input), fed, strict=False))  # inputs that are stored stand behind
+        renamed = dict(zip((item.name for item in body.input), fed, strict=False))  # stored ones come last
         values = [(last and name) or graph.fresh(f"{label(node)}/carried") for name in node.output[:carried]]
         given = [graph.fresh(f"{label(node)}/given") for _ in stacked]
         ends.append(graph.fresh(f"{label(node)}/end"))

@@ -115,8 +115,7 @@ def _table(look: ModelLook, node: NodeProto) -> Match:
     scale = look.values(node.input[1])
     if scale.size != 1:
         raise NoMatchError(f"{node.input[1]} is not one scale for all")
-    zero = _zero(look, node, 2)
-    values = _values(look.values(name), scale.reshape(()), zero.reshape(()))
+    values = _values(look.values(name), scale.reshape(()), _zero(look, node, 2).reshape(()))
     return _whole(node, lambda to: to.end("Identity", [_moved(to, to.store(f"{name}_float", values), moves)]))
 
 
@@ -405,8 +404,7 @@ def _write_pairs(to: NodeSteps) -> None:
     bias = operand(node, _BIAS_AT.get(node.op_type, 99))
     if bias:
         scales = [to.graph.array(node.input[place + 1]) for place in (0, 3)]
-        integers = to.graph.array(bias)
-        if integers is None or scales[0] is None or scales[1] is None:
+        if to.graph.array(bias) is None or scales[0] is None or scales[1] is None:
             raise InputError(f"the bias {bias} is computed", next="export the model with stored weights and scales")
         steps = np.asarray(scales[0] * scales[1] * attribute(node, "alpha", 1.0), np.float32)
         scale = to.store(f"{bias}_scale", steps)

@@ -484,8 +484,7 @@ def one_hot_of_floats(look: ModelLook, node: NodeProto) -> Match | None:
         return None
 
     def write(to: NodeSteps) -> None:
-        stored = to.store(f"{to.node.input[2]}_as_float", values.astype(np.float32))
-        inputs = [*to.node.input[:2], stored]
+        inputs = [*to.node.input[:2], to.store(f"{to.node.input[2]}_as_float", values.astype(np.float32))]
         spread = to.add("OneHot", inputs, f"{to.made}_floats", axis=attribute(to.node, "axis", -1))
         to.end("Cast", [spread], to=helper.np_dtype_to_tensor_dtype(values.dtype))
 
@@ -610,8 +609,7 @@ def transposed_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
     if max(far) == 1:
         return None
     weight, group, entry = look.values(name), attribute(node, "group", 1), look.entry(name)
-    reach = np.tile(np.multiply(far, np.subtract(weight.shape[2:], 1)), 2)
-    pads = reach - attribute(node, "pads", 0)
+    pads = np.tile(np.multiply(far, np.subtract(weight.shape[2:], 1)), 2) - attribute(node, "pads", 0)
     if max(attribute(node, "strides", [1])) > 1 or min(pads) < 0 or (entry and look.grid(name) is None):
         raise NoMatchError("it has a stride, scales per channel, or more padding than its kernel reaches")
 

@@ -146,8 +146,7 @@ class CompileOutcome(Record, kw_only=False):
 def compile_model(job: CompileJob, progress: Tell = silent) -> CompileOutcome:
     """Compiles in a child process; the target files appear together at the end, or not at all."""
     target = job.root / job.context
-    binary = target.with_name(f"{target.stem}_qnn.bin")
-    for path in (target, binary):
+    for path in (target, target.with_name(f"{target.stem}_qnn.bin")):
         if path.exists():
             raise UsageError(f"{path}: exists already", next="remove it")
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=job.root, ignore_cleanup_errors=True) as folder:
@@ -366,8 +365,7 @@ def _publish(outcome: CompileOutcome, made: Path, target: Path, root: Path) -> C
     files = list[str]()
     # The binary is moved first: a context model never points to a missing binary.
     for path in sorted(made.iterdir(), key=lambda path: path.suffix == ".onnx"):
-        final = path.replace(with_folder(target.with_name(path.name)))
-        files.append(final.relative_to(root).as_posix())
+        files.append(path.replace(with_folder(target.with_name(path.name))).relative_to(root).as_posix())
     return replace(outcome, files=tuple(sorted(files)))
 
 

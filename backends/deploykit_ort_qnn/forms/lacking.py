@@ -50,13 +50,11 @@ def without_mod(look: ModelLook, node: NodeProto) -> Match | None:
         if kind == "int64":
             names = [to.add("Cast", [name], f"{made}_cast", to=TensorProto.INT32) for name in names]
         dividend, divisor = names
-        quotient = to.add("Div", [dividend, divisor], f"{made}_div")
-        whole = to.add("Mul", [quotient, divisor], f"{made}_mul")
+        whole = to.add("Mul", [to.add("Div", [dividend, divisor], f"{made}_div"), divisor], f"{made}_mul")
         if kind == "int32":
             to.end("Sub", [dividend, whole])
         else:
-            rest = to.add("Sub", [dividend, whole], f"{made}_sub")
-            to.end("Cast", [rest], to=TensorProto.INT64)
+            to.end("Cast", [to.add("Sub", [dividend, whole], f"{made}_sub")], to=TensorProto.INT64)
 
     return Match("its operands are never negative", write)
 

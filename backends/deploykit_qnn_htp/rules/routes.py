@@ -241,8 +241,7 @@ def check_mixed_matmul(candidate: RouteCandidate) -> Finds:
         entry = draft.completed.get(others[0]) if len(others) == 1 else None
         if entry is not None and entry.dtype == "uint8":
             message = f"{node.label} would multiply float16 {floats[0]} by uint8 {entry.name}"
-            evidence = {"operands": list(node.inputs[:2])}
-            yield Found("node", node.label, message, evidence=evidence)
+            yield Found("node", node.label, message, evidence={"operands": list(node.inputs[:2])})
 
 
 @RULES.rule("QNN111", "encodings-version-unproven", "info", "qualcomm/aimet#4069")

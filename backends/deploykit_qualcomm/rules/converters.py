@@ -167,8 +167,7 @@ def check_range(plan: Float16Plan) -> Finds:
             return constant_range(model, name, files) if size <= _WORTH_READING else None
 
         reach = facts.once(("reach", encodings), lambda: collect_reach(facts, encodings, bounds, bounds=proven))
-    folded = _folded_by_converters(plan.situation)
-    for name in sorted((plan.tensors & reach.keys()) - folded):
+    for name in sorted((plan.tensors & reach.keys()) - _folded_by_converters(plan.situation)):
         found = reach[name]
         # A bound of a Clip that becomes infinite in float16 has the same effect.
         if found.magnitude <= LARGEST_FLOAT16 or setting_of(facts, name) or only_masks(facts, name, found):

@@ -95,8 +95,7 @@ def check_untranslated(situation: Situation) -> Finds:
             continue
         of_domain = {node.op_type for node in situation.facts.nodes if node.domain == row.domain}
         for op_type in row.ops or sorted(of_domain.difference(row.all_but)):
-            of_type = nodes(situation, op_type)
-            found = [node for node in of_type if (node.domain or "") == row.domain]
+            found = [node for node in nodes(situation, op_type) if (node.domain or "") == row.domain]
             if found:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 yield at_node(found[0], f"{row.why}{more}", sources=row.source)

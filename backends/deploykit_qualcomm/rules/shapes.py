@@ -333,8 +333,7 @@ def check_partly_float(situation: Situation) -> Finds:
     kept = [label for label, output in linears if not _is_integer(situation, output)]
     if kept and len(kept) < len(linears):
         message = f"{len(kept)} of {len(linears)} rank-3 linear layers into attention stay float: {listed(kept)}"
-        evidence = {"float": kept, "layers": len(linears)}
-        yield Found("node", kept[0], message, evidence=evidence)
+        yield Found("node", kept[0], message, evidence={"float": kept, "layers": len(linears)})
 
 
 @RULES.rule("QNN270", "float-borders", "warning", ("qualcomm/aimet#4086", "qualcomm/aimet#4090"), cure="simplify")

@@ -51,8 +51,7 @@ def read_outputs(path: Path) -> OutputSet:
                 raise InputError(f"{path}: {names} have the same stem", next="keep one of them")
         if not usable:
             raise InputError(f"{path}: holds no .npy and no .npz file", next="give the folder with the saved outputs")
-        samples = {stem: partial(read_arrays, file) for stem, file in usable.items()}
-        return OutputSet(str(path), samples)
+        return OutputSet(str(path), {stem: partial(read_arrays, file) for stem, file in usable.items()})
     regular_size(path)
     if path.suffix.lower() not in ARRAY_SUFFIXES:
         raise InputError(f"{path}: neither a folder nor a .npy, .npz or .onnx file")

@@ -120,8 +120,7 @@ def read_both(
     if not in_order or label in ("derived", "arbitrary") or form_of(best) is not None:
         return known
     # Offsets within a cell and logarithms of sizes are small; boxes in pixels of a network without sense are not.
-    far = np.mean(np.concatenate([np.abs(side.boxes).ravel() for side in best]) > _LARGEST_LOG)
-    if far > _FLAT:
+    if np.mean(np.concatenate([np.abs(side.boxes).ravel() for side in best]) > _LARGEST_LOG) > _FLAT:
         return known
     counts = {len(side.boxes) for pair in known for side in pair} - {0}
     has_anchors = all(_cells(count, group.picture)[0, 2] == 1 for count in counts)
@@ -195,8 +194,7 @@ def corners_of(boxes: Doubles, *, are_corners: bool) -> Doubles:
 def overlaps(one: Doubles, two: Doubles) -> Doubles:
     """Intersection over union, 0..1, of every box on the left with every one on the right; both are corners."""
     low = np.maximum(one[:, None, :2], two[None, :, :2])
-    high = np.minimum(one[:, None, 2:], two[None, :, 2:])
-    common = np.clip(high - low, 0.0, None).prod(axis=2)
+    common = np.clip(np.minimum(one[:, None, 2:], two[None, :, 2:]) - low, 0.0, None).prod(axis=2)
     union = _areas(one)[:, None] + _areas(two)[None] - common
     return np.asarray(np.divide(common, union, out=np.zeros_like(common), where=union > 0))
 

@@ -124,8 +124,7 @@ def ssim(baseline: Numbers, candidate: Numbers) -> float:
 
 def _blur(image: Doubles) -> Doubles:
     """An 11 by 11 Gaussian of sigma 1.5 over the first two axes, mirrored at the borders without repeating the edge."""
-    offsets = np.arange(-_SSIM_RADIUS, _SSIM_RADIUS + 1)
-    kernel = np.exp(-(offsets**2) / (2 * _SSIM_SIGMA**2))
+    kernel = np.exp(-(np.arange(-_SSIM_RADIUS, _SSIM_RADIUS + 1) ** 2) / (2 * _SSIM_SIGMA**2))
     kernel /= kernel.sum()
     for axis in (0, 1):
         padding = [(0, 0)] * image.ndim
@@ -409,8 +408,7 @@ def texts_read(pairs: Sequence[Pair]) -> tuple[int, int, float]:
         return side.reshape(1 if side.shape[1:2] == (1,) else len(side), -1)
 
     def letters(steps: Numbers) -> list[int]:
-        starts = np.r_[True, steps[1:] != steps[:-1]]
-        return [int(letter) for letter in steps[starts] if letter != blank]
+        return [int(letter) for letter in steps[np.r_[True, steps[1:] != steps[:-1]]] if letter != blank]
 
     read = [(letters(a), letters(b)) for pair in pairs for a, b in zip(*map(lines, pair), strict=True)]
     length, changed = sum(len(one) for one, _ in read), sum(starmap(_edits, read))

@@ -30,8 +30,7 @@ def main(target: str, folder: Path) -> None:
         if listed.exists()
         else _arrays(folder / "references")
     )
-    value = function(_arrays(folder / "outputs"), references)
-    number = float(value)
+    number = float(function(_arrays(folder / "outputs"), references))
     if not math.isfinite(number):
         raise ValueError(f"{target} gave {number}, which is no measure")
     (folder / "result.json").write_text(json.dumps(number), "utf-8")

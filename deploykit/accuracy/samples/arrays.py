@@ -142,8 +142,7 @@ def _header(path: Path, stream: IO[bytes], length: int) -> ArrayHeader:
     from numpy.lib import format as npy
 
     head = BytesIO(stream.read(_LONGEST_HEADER))
-    version = npy.read_magic(head)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    read = npy.read_array_header_1_0 if npy.read_magic(head) == (1, 0) else npy.read_array_header_2_0
     shape, column_major, dtype = read(head)
     if dtype.hasobject:
         why = "such files can run code when they are read, and are not"

@@ -414,8 +414,7 @@ def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Arrays, ..
     from deploykit.accuracy.samples.calibration import places_in, read_places
 
     inputs = tuple(replace(spec, given=()) for spec in inputs)  # they are kept as the package takes them
-    places = places_in(path, inputs, optional=frozenset(spec.name for spec in inputs))
-    feeds = tuple(read_places(places))
+    feeds = tuple(read_places(places_in(path, inputs, optional=frozenset(spec.name for spec in inputs))))
     if not feeds or len({frozenset(feed) for feed in feeds}) != 1:
         raise InputError(f"{path}: holds no sample for this model, or not the same inputs in each")
     return feeds

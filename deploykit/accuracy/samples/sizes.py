@@ -279,8 +279,7 @@ def _usual_shapes(
         squares = [at((high, side), (wide, side)) for side in sides]
         lines = [at((high, height), (wide, width)) for height, width in _TEXT_LINE]
         # What runs on lines of text and on no small square reads text. Both trials are cheap; a large square is not.
-        small = at((high, _SMALL_SQUARE), (wide, _SMALL_SQUARE))
-        if not fits(small):
+        if not fits(at((high, _SMALL_SQUARE), (wide, _SMALL_SQUARE))):
             yield from ((shape, "the usual size of text lines at which it runs") for shape in lines)
         yield from ((shape, f"the usual size of {kind} at which it runs") for shape in squares)
     elif words and open_ == [len(spec.shape) - 1]:

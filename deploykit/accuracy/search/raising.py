@@ -118,8 +118,7 @@ class Raiser(Struct, dict=True):
         for step in range(more):
             self.trial(wide, round(len(self.order) * (step / (more - 1)) ** 2), goal)
         none = self.trial(wide, 0, goal)
-        every = self.trial(wide, len(self.order), goal)
-        if every.met and not none.met:
+        if self.trial(wide, len(self.order), goal).met and not none.met:
             low, high = 0, len(self.order)
             while high - low > 1:
                 middle = (low + high) // 2

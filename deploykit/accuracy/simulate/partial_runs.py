@@ -130,8 +130,7 @@ class PartialRuns:
             made = self.graph.made(places)
             raw = [name + RAW for name in made if name in self._values]
             session = self._open(places, [*made, *raw], self._values, self._stored)
-            found = [self._run(session, kept) for kept in self._kept]
-            self._inner = (number, found)
+            self._inner = (number, [self._run(session, kept) for kept in self._kept])
         return self._inner[1]
 
     def before_quantizer(self, name: str) -> list[Numbers]:
@@ -172,8 +171,7 @@ class PartialRuns:
                 session = self._session_of(number)
             for kept, new in zip(self._kept, found, strict=True):
                 if number in touched or any(name in new for name in session.inputs):
-                    made = self._run(session, new, kept)
-                    for name, value in made.items():
+                    for name, value in self._run(session, new, kept).items():
                         if value.shape != kept[name].shape or value.tobytes() != kept[name].tobytes():
                             new[name] = value
         return [self._answers({**kept, **new}) for kept, new in zip(self._kept, found, strict=True)]

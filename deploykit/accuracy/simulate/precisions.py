@@ -59,8 +59,7 @@ def min_max_encodings(runs: PartialRuns, facts: GraphFacts, precision: Simulated
     entry (their grid follows), nor have tensors inside a fused operator; data movement keeps the grid of what it moves.
     A tensor that is not finite somewhere stays float.
     """
-    uses = parameter_uses(facts)
-    stored = dict(_stored_entries(runs, facts, uses, precision))
+    stored = dict(_stored_entries(runs, facts, parameter_uses(facts), precision))
     moved = {name for node in facts.nodes if has(node, Trait.AIMET_COPIES) for name in node.outputs}
     skipped = {name for found in fusions(facts) if found.certain for name in (*found.inside, *found.settings)}
     computed = {
