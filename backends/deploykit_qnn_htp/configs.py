@@ -167,6 +167,5 @@ def _place(target: dict[str, Any], path: str, value: Any) -> None:
     here = target
     *folders, last = path.split(".")
     for folder in folders:
-        is_list = folder.endswith("[]")
-        here = here.setdefault(folder[:-2], [{}])[0] if is_list else here.setdefault(folder, {})
+        here = here.setdefault(folder[:-2], [{}])[0] if folder.endswith("[]") else here.setdefault(folder, {})
     here[last] = value

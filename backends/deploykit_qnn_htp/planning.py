@@ -67,8 +67,7 @@ class ConversionPart(DraftedPart, dict=True):
         conversion = convert(encodings, version, layouts=layouts(draft.situation.facts))
         # Encodings that omit floats cannot say which tensors are float, so these are named separately.
         if draft.float_set and not conversion.float_tensors and not candidate.route.explicit_float:
-            named = replace(conversion.encodings, float_tensors=draft.float_set)
-            return replace(conversion, encodings=named)
+            return replace(conversion, encodings=replace(conversion.encodings, float_tensors=draft.float_set))
         return conversion
 
     @property

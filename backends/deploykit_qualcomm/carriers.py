@@ -282,8 +282,7 @@ def carrier_for(runtime: str) -> Wheel | None:
     A series as typed (2.33) means any of its builds, so a wheel of the series (2.33.2) serves it. Raises
     UnknownTargetError for an invalid version.
     """
-    newest = reversed(tables().wheels)
-    loads = (w for w in newest if _by_release(w.sdk, runtime).status is not Status.UNSUPPORTED)
+    loads = (w for w in reversed(tables().wheels) if _by_release(w.sdk, runtime).status is not Status.UNSUPPORTED)
     return next(loads, None)
 
 

@@ -106,8 +106,7 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
         notes = (rule.text, rule.confidence_note)
         yield _row(backend, f"rule {rule.topic}", rule, *notes, words=rule.words)
     # The documents' statements about operators, beside measurements; before a change the status is unknown.
-    there = (shelf.data / "op_history.toml").is_file()
-    for change in shelf.rows(OpChange, "op_history.toml", "op") if there else ():
+    for change in shelf.rows(OpChange, "op_history.toml", "op") if (shelf.data / "op_history.toml").is_file() else ():
         name = f"op {change.onnx[0]}, in the documents: {change.text}"
         note = f"{change.op}: the history names it with {change.since}; what older releases do is not said there"
         words = (change.op, *change.onnx)

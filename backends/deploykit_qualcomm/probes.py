@@ -276,6 +276,5 @@ def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
 
 
 def _installed(around: Surroundings, name: str) -> str | None:
-    code = f"from importlib.metadata import version; print(version({name!r}))"
-    ended = start(around, around.python, "-c", code)
+    ended = start(around, around.python, "-c", f"from importlib.metadata import version; print(version({name!r}))")
     return ended.tail[-1].strip() if ended.ok and ended.tail else None

@@ -74,8 +74,7 @@ def float_parts(situation: Situation) -> tuple[FloatPart, ...]:
     from deploykit.model.weights import load_small_weights
 
     facts = situation.facts
-    ranges = graph_bounds(GraphCopy(load_small_weights(situation.model), copy=False))
-    found = find_post_processing(facts, ranges.get)
+    found = find_post_processing(facts, graph_bounds(GraphCopy(load_small_weights(situation.model), copy=False)).get)
     if found is None:
         return ()
     parts = ((found.nodes, str(found)), (found.nodes | found.heads, f"{found}, and the last layers before"))

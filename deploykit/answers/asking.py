@@ -304,8 +304,7 @@ def _answering(rows: Iterable[CompatRow], sdk: str) -> dict[str, str]:
             known.setdefault(row.family, set()).add(row.since)
     found = dict[str, str]()
     for family, releases in known.items():
-        ordered = sorted(releases, key=_version)
-        lower = [release for release in ordered if _truncated(release, wanted) <= wanted]
+        lower = [release for release in sorted(releases, key=_version) if _truncated(release, wanted) <= wanted]
         if lower and wanted.major == _version(lower[-1]).major:
             found[family] = lower[-1]
     if known and not found:

@@ -138,8 +138,7 @@ def checked_request(request: Request, backend: AnyBackend) -> Request:
     Raises UsageError for an unknown option, an invalid value, or a way to
     mix precisions that the backend does not have.
     """
-    asked = {"goal": request.goal, "metric": request.metric}
-    named = [name for name, value in asked.items() if value is not None]
+    named = [name for name, value in {"goal": request.goal, "metric": request.metric}.items() if value is not None]
     if named and request.precision != "auto":
         raise UsageError(
             f"--{named[0]}: nothing is chosen by it",

@@ -122,8 +122,7 @@ class PackageStatus(Published):
 
     def damaged(self) -> PackageStatus:
         """The status of the package with changed files: earlier verdicts no longer count."""
-        right = Correctness(why="its files are not those that were judged")
-        return replace(self, intact=False, right=right)
+        return replace(self, intact=False, right=Correctness(why="its files are not those that were judged"))
 
     def lines(self) -> tuple[tuple[str, str], ...]:
         """The three facts for people, as (key, words)."""

@@ -55,8 +55,7 @@ def find_device(devices: Iterable[Device], name: str) -> Device:
     found = known.get(_normal(name))
     if found is not None:
         return found
-    near = nearest_names(_normal(name), known)
-    hint = ", ".join(dict.fromkeys(known[spelling].id for spelling in near))
+    hint = ", ".join(dict.fromkeys(known[spelling].id for spelling in nearest_names(_normal(name), known)))
     raise UnknownTargetError(
         f"unknown target {name!r}",
         next=f"did you mean {hint}? 'deploykit targets' lists all" if hint else "'deploykit targets' lists all",

@@ -233,8 +233,7 @@ def _rows_text(shown: Sequence[CompatRow]) -> str:
             f"but: {row.contradicts}" if row.contradicts else "",
             f"source: {'; '.join(row.source)}" if row.source else "",
         )
-        remarks = [click.style(f"    {part}", dim=part.startswith("source:")) for part in parts if part]
-        blocks += [line, *remarks]
+        blocks += [line, *[click.style(f"    {part}", dim=part.startswith("source:")) for part in parts if part]]
     return "\n".join(blocks)
 
 

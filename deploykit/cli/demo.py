@@ -28,8 +28,7 @@ def command(out: Path | None) -> int:
     with scratch() as place, progress() as tell:
         model, encodings = write_demo(place)
         folder = out or place / "package"
-        request = make_request(model, _TARGET, sdk=_SDK, encodings=encodings)
-        (job,) = read_jobs([request], [folder], progress=[tell])
+        (job,) = read_jobs([make_request(model, _TARGET, sdk=_SDK, encodings=encodings)], [folder], progress=[tell])
         packaged = job.make()
         tree = [] if packaged.package is None else [MANIFEST, *list_files(packaged.package)]
     typed = f"deploykit package detector.onnx --target {_TARGET} --sdk {_SDK} --encodings detector.encodings"

@@ -84,8 +84,7 @@ def _pack(
         versions="\n".join([*version_lines(), ""]),
         numbered=numbers,
     )
-    lines = [f"  {name}: {plain(text)}" for name, text in made.contents.items()]
-    emit(made, "\n".join([str(made.path), *lines]))
+    emit(made, "\n".join([str(made.path), *[f"  {name}: {plain(text)}" for name, text in made.contents.items()]]))
     return 0
 
 

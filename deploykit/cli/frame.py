@@ -283,8 +283,7 @@ def _show_error(arguments: Sequence[str], error: DeploykitError) -> int:
 
 def _show_defect(arguments: Sequence[str], error: Exception) -> int:
     what = f"a defect of deploykit: {type(error).__name__}: {error}"
-    next_ = "please report it, with the output of the same call and -v"
-    _show_error(arguments, DefectError(what, next=next_))
+    _show_error(arguments, DefectError(what, next="please report it, with the output of the same call and -v"))
     if os.environ.get("DEPLOYKIT_DEBUG") or {"-v", "--verbose"} & set(arguments):
         traceback.print_exception(error)
     return 70

@@ -18,7 +18,7 @@ from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import run
 from deploykit.findings.records import Json
 
-__all__: list[str] = []
+__all__ = ()
 
 READING = {
     "check": "--plan --sdk --encodings --precision --calibration --backend --target",

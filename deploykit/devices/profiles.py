@@ -48,8 +48,7 @@ class Origins(Record, dict=True):
         """
         from deploykit.answers.diagnosis.names import mangle
 
-        spelled = {mangle(name): name for name in reversed(list(self.nodes))}
-        return spelled | {name: name for name in self.nodes}
+        return {mangle(name): name for name in reversed(list(self.nodes))} | {name: name for name in self.nodes}
 
     def node(self, raw: str) -> str:
         """Return the user's operator, graph end or layout that a raw name

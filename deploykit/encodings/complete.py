@@ -126,8 +126,7 @@ def _biases(facts: GraphFacts) -> Iterator[tuple[ParameterUse, ParameterUse | No
         bias, scale = (stored_behind(facts, name) if name else None for name in (block.bias, block.scale))
         if block.kind == "LayerNormalization" and bias is not None and scale is not None:
             node = facts.nodes[block.nodes[-1]]
-            beside = ParameterUse(scale, WEIGHT, node=node)
-            yield ParameterUse(bias, BIAS, node=node), beside, block.source
+            yield ParameterUse(bias, BIAS, node=node), ParameterUse(scale, WEIGHT, node=node), block.source
 
 
 def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Encoding | None:

@@ -139,8 +139,7 @@ def suggest_extensions(
     for tensors in islands:
         removed = len(borders) - len(find_borders(facts, base | tensors, ignored=ignored))
         if removed > 0:
-            more = sorted(float_nodes(facts, base | tensors) - running)
-            labels = [facts.nodes[index].label for index in more]
+            labels = [facts.nodes[index].label for index in sorted(float_nodes(facts, base | tensors) - running)]
             found.append({"tensors": sorted(tensors), "nodes": labels, "removed": removed})
     return sorted(found, key=lambda each: (-each["removed"] / (len(each["nodes"]) + 1), each["tensors"]))
 

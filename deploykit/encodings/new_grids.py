@@ -166,6 +166,5 @@ def symmetric_blocks(encodings: EncodingSet) -> tuple[EncodingSet, Names]:
             continue
         if np.any(value.zero_point) and np.all(value.zero_point == np.rint(value.zero_point)):
             zero = np.zeros_like(value.zero_point)
-            wider = replace(value, bits=8, signed=True, symmetric=True, zero_point=zero)
-            changed.append(replace(entry, value=wider))
+            changed.append(replace(entry, value=replace(value, bits=8, signed=True, symmetric=True, zero_point=zero)))
     return encodings.with_entries(changed), tuple(entry.name for entry in changed)

@@ -94,8 +94,7 @@ class CellResult(Published):
     @property
     def worst_db(self) -> float | None:
         """The signal-to-noise ratio of the worst output over all samples in dB; None if no output was judged by it."""
-        numbers = self._status.get("numbers", [])
-        values = [row.get("value") for row in numbers if row.get("measure") == "sqnr"]
+        values = [row.get("value") for row in self._status.get("numbers", []) if row.get("measure") == "sqnr"]
         return min((value for value in values if isinstance(value, int | float)), default=None)
 
     @property

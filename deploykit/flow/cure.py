@@ -205,8 +205,7 @@ def _gone(before: Cured[P, D], after: Cured[P, D]) -> tuple[set[str], list[set[s
     """The names of the steps done, and for each finding removed those of them that it names as cures."""
     left = {finding.about for finding in _wrong(after.judged.findings)}
     done = {step.name for step in after.steps[len(before.steps) :]}
-    wrong = _wrong(before.judged.findings)
-    return done, [done & set(finding.cure) for finding in wrong if finding.about not in left]
+    return done, [done & set(finding.cure) for finding in _wrong(before.judged.findings) if finding.about not in left]
 
 
 def _keys(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:

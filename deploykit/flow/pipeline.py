@@ -148,8 +148,7 @@ def make_packages(
         return (make_package(requests[0], out, progress=progress, **output),)
     names = [resolve_target(request)[1].device.id for request in requests]
     tells = [prefixed(name, progress) for name in names]
-    jobs = read_jobs(requests, [out / name for name in names], progress=tells, **output)
-    return tuple(job.make() for job in jobs)
+    return tuple(job.make() for job in read_jobs(requests, [out / name for name in names], progress=tells, **output))
 
 
 def make_plan(request: Request, *, progress: Tell = silent) -> Plan[Any]:

@@ -45,8 +45,7 @@ class SdkTrial(Published):
         A rule that asked a table puts the answer into its evidence, as ``status``.
         """
         asked = (finding for finding in self.findings if not finding.blocks and finding.handled is None)
-        doubtful = {finding.code for finding in asked if finding.evidence.get("status", _YES) != _YES}
-        return tuple(sorted(doubtful))
+        return tuple(sorted({finding.code for finding in asked if finding.evidence.get("status", _YES) != _YES}))
 
     @property
     def ok(self) -> bool:

@@ -45,8 +45,7 @@ def documents(
     """
     plan, situation = decision.plan, decision.chosen.situation
     name = situation.request.model.name
-    readme = render_readme(plan, name, execution, generated, status, findings, templates)
-    yield TextFile("README.md", readme)
+    yield TextFile("README.md", render_readme(plan, name, execution, generated, status, findings, templates))
     drawn = drawn_detections(decision, execution)
     files = [{"path": path, **row} for path, row in writer.records.items()]
     report = render_report(plan, situation, changes, execution, generated, status, findings, files, templates, drawn)
@@ -71,8 +70,7 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json
         after = _after(decision, execution, groups[0], feeds)
         if after is None:
             return None
-        model = lean_weights(decision.given.model)
-        outputs = tuple(outputs_of(model, feeds, decision.chosen.explored.judge))
+        outputs = tuple(outputs_of(lean_weights(decision.given.model), feeds, decision.chosen.explored.judge))
         return draw_detections(groups[0], Seen("the model as it was given", feeds, outputs), after)
     except DeploykitError:
         return None

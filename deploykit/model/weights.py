@@ -183,8 +183,7 @@ def lean_weights(model: Model) -> ModelProto:
     for tensor in lean.graph.initializer:
         if is_unreadable(tensor):
             path = files[_entry(tensor, "location")]
-            claim = claim_of(model.path, _named(tensor), regular_size(path))
-            if claim.length > _SMALL and is_native(tensor):
+            if claim_of(model.path, _named(tensor), regular_size(path)).length > _SMALL and is_native(tensor):
                 tensor.external_data.add(key=MAPPED, value=str(path))
     return _taken_in(model, lean)
 

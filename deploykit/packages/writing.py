@@ -167,8 +167,7 @@ def record_build(package: Path, executed: Iterable[str], made: Path) -> Json:
     others = {path: row for path, row in manifest["files"].items() if path not in was}
     done = list(dict.fromkeys((*manifest.get("executed", ()), *executed)))
     manifest |= {"executed": done, "generated": [step for step in manifest.get("generated", ()) if step not in done]}
-    either = {path: {**row, "before": was.get(path, row)} for path, row in now.items()}
-    _tell(package, manifest, {**others, **either})
+    _tell(package, manifest, {**others, **{path: {**row, "before": was.get(path, row)} for path, row in now.items()}})
     for path in now:
         (made / path).replace(package / path)
     _tell(package, manifest, {**others, **now})

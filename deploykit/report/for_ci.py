@@ -205,8 +205,7 @@ def junit_text(name: str, suites: Mapping[str, Sequence[JUnitCase]]) -> str:
             if case.seconds is not None:
                 row.set("time", f"{case.seconds:.6g}")
             if case.kind:
-                told = ElementTree.SubElement(row, case.kind, message=_clean(case.message))
-                told.text = _clean(case.text) or None
+                ElementTree.SubElement(row, case.kind, message=_clean(case.message)).text = _clean(case.text) or None
             elif case.message:
                 ElementTree.SubElement(row, "system-out").text = _clean(case.message)
         for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):

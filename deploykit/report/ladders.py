@@ -112,8 +112,7 @@ def _layer_bars(step: Json) -> list[Json]:
             for name, db in row["loss_db"].items()
         }
         # Weights and activations separately if both are known, else together.
-        apart = {name: db for name, db in known.items() if name != "together"}
-        shown.append((row["layer"], apart or known))
+        shown.append((row["layer"], {name: db for name, db in known.items() if name != "together"} or known))
     return loss_bars(shown)
 
 

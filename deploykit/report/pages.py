@@ -93,8 +93,7 @@ def render_report(
         coverage.update(map(str, collect_coverage(situation.facts, situation.encodings).values()))
     types = []
     for title, kinds in (("intended", plan.precision.intended), ("expected", plan.precision.expected)):
-        counts = Counter(kinds.values())
-        parts = [(kind, n, share_of(n, len(kinds))) for kind, n in sorted(counts.items())]
+        parts = [(kind, n, share_of(n, len(kinds))) for kind, n in sorted(Counter(kinds.values()).items())]
         types.append({"title": title, "total": len(kinds), "parts": parts})
     costs = [
         (cost.name, {_SERIES[against]: value for against, value in cost.decibels.items() if against in _SERIES})

@@ -37,7 +37,7 @@ from deploykit.rewrites.contract import (
     rewrite_graph,
 )
 
-__all__: list[str] = []
+__all__ = ()
 
 _MASK_PASSES = {"Add", "Where", "Identity", "Cast", *ops(Trait.REARRANGES)}
 _REAL = FLOATS | {""}  # or of a type that is not known
@@ -329,8 +329,7 @@ def log_of_scaled(look: ModelLook, node: NodeProto) -> Match | None:
     def write(to: NodeSteps) -> None:
         made, source = to.made, x
         if others:
-            added = to.store(f"{made}_added", (others[0] or 0.0) / factor)
-            source = to.add("Add", [x, added], f"{made}_scaled")
+            source = to.add("Add", [x, to.store(f"{made}_added", (others[0] or 0.0) / factor)], f"{made}_scaled")
         log = to.add("Log", [source], f"{made}_log", name=to.node.name)
         to.end("Add", [log, to.store(f"{made}_shift", math.log(factor))], name=f"{made}_shifted")
         to.bounded.update(step.output[0] for step in to.nodes)

@@ -33,7 +33,7 @@ from deploykit.rewrites.contract import (
 )
 from deploykit.rewrites.fold import fold
 
-__all__: list[str] = []
+__all__ = ()
 
 
 # A loop that becomes more nodes than this would make a graph that compilers take minutes for.
@@ -60,9 +60,15 @@ def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResu
         if not ready:
             break
         count += len(ready)
-        graph.replace_nodes(
-            ready, {graph.index_of(node): list(_straight(graph, node, known, rounds)) for node in ready}
-        )
+        steps = dict[int, list[NodeProto]]()
+        for node in ready:
+            if node.op_type == "If":
+                body = attribute(node, "then_branch" if known[node.input[0]] else "else_branch")
+                made = _inlined(graph, body, node.output, {})
+            else:
+                made = _unrolled(graph, node, rounds[id(node)], [])
+            steps[graph.index_of(node)] = list(made)
+        graph.replace_nodes(ready, steps)
     note = f"{count} branches and loops became straight lines ({', '.join(matched.sites[0].nodes[:2])} …)"
     return rewritten(graph, encodings, note)
 
@@ -110,17 +116,6 @@ def _folded(graph: GraphCopy, asked: Sequence[str]) -> dict[str, float]:
     graph.prune()
     fold(graph)
     return {name: value for name in asked if (value := graph.scalar(name)) is not None}
-
-
-def _straight(
-    graph: GraphCopy, node: NodeProto, known: Mapping[str, float], rounds: Mapping[int, int]
-) -> Iterator[NodeProto]:
-    """The nodes that compute the outputs of one If or Loop without it."""
-    if node.op_type == "If":
-        wanted = "then_branch" if known[node.input[0]] else "else_branch"
-        yield from _inlined(graph, attribute(node, wanted), node.output, {})
-        return
-    yield from _unrolled(graph, node, rounds[id(node)], [])
 
 
 def _unrolled(graph: GraphCopy, node: NodeProto, rounds: int, ends: list[str]) -> Iterator[NodeProto]:

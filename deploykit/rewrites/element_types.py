@@ -37,7 +37,7 @@ from deploykit.rewrites.contract import (
     rewritten,
 )
 
-__all__: list[str] = []
+__all__ = ()
 
 _LAYERS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 
@@ -154,8 +154,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
         # Nothing reads the makers of the scales and the bias any more: they are pruned.
         to.gone = [to.node, *(to.graph.makers[name] for name in (*inner, cast.output[0]))]
         values = _values(weights, scale.reshape(channels), zero.reshape(channels))
-        weight = to.store(f"{node.input[1]}_float", values)
-        inputs, made = [_moved(to, quantizer.input[0], moves), weight], to.made
+        inputs, made = [_moved(to, quantizer.input[0], moves), to.store(f"{node.input[1]}_float", values)], to.made
         if bias is None or node.op_type == "ConvInteger":
             to.end(_LAYERS[node.op_type], [*inputs, *([] if bias is None else bias.input[:1])], name=node.name, **kept)
         else:

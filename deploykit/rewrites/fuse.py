@@ -26,7 +26,7 @@ from deploykit.model.patterns import find_blocks, written_layer_norms
 from deploykit.model.weights import element_type, stored_values
 from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite, rewrite_graph
 
-__all__: list[str] = []
+__all__ = ()
 
 
 # The points at which a function is compared, and the index of 4.0, where a gated function is far from zero.
@@ -202,8 +202,7 @@ def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
         means = [] if plus is None else [look.maker(name, "ReduceMean") for name in plus.input]
         squared = [mean for mean in means if mean is not None and look.maker(mean.input[0], "Pow", "Mul")]
         if squared and label(node) not in sqrts:
-            reason = "what is around it is no layer normalization, or is read elsewhere too"
-            yield NearMiss((label(node),), reason)
+            yield NearMiss((label(node),), "what is around it is no layer normalization, or is read elsewhere too")
     cannot = ""
     if sites and changed_operators(look.model, LAYERNORM_SINCE) and opset_of(look.model) < LAYERNORM_SINCE:
         try:

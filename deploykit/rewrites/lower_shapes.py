@@ -39,7 +39,7 @@ from deploykit.rewrites.contract import (
     rewritten,
 )
 
-__all__: list[str] = []
+__all__ = ()
 
 # The most dimensions that the kernels of NPUs take.
 _MOST_AXES = 5
@@ -434,8 +434,7 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
                 full = (1,) * (len(shape) - len(given)) + given
                 raised = operand if full == given else to.reshape(operand, full, f"{operand}_repeated_raised")
                 times = [wanted // had for wanted, had in zip(shape, full, strict=True)]
-                repeats = to.store(f"{operand}_repeated_times", times)
-                made = to.add("Tile", [raised, repeats], f"{operand}_repeated")
+                made = to.add("Tile", [raised, to.store(f"{operand}_repeated_times", times)], f"{operand}_repeated")
             for position, name in enumerate(to.node.input):
                 to.node.input[position] = made if name == operand else name
             to.share(operand, made)

@@ -26,7 +26,7 @@ from deploykit.model.pinning import keep_weights_constant
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform, rewritten
 from deploykit.rewrites.fold import fold
 
-__all__: list[str] = []
+__all__ = ()
 
 # Before set 7 broadcasting was an attribute and every node was written differently, which compilers no longer read;
 # before set 10 there are no QuantizeLinear and DequantizeLinear, which quantizers write, before 13 no grids per channel
@@ -185,8 +185,7 @@ def _write_out(model: ModelProto, encodings: EncodingSet | None, matched: MatchR
     fold(graph, () if encodings is None else frozenset(encodings.entries) | encodings.float_tensors)
     note = f"{len(matched.sites)} operators are written out ({', '.join(kinds)})"
     fresh = {name for node in graph.nodes for name in node.output if name and name not in known}
-    touched = frozenset(fresh if encodings is not None else ())
-    return replace(rewritten(graph, encodings, note), touched=touched)
+    return replace(rewritten(graph, encodings, note), touched=frozenset(fresh if encodings is not None else ()))
 
 
 write_out_functions = Transform(

@@ -24,7 +24,7 @@ from deploykit.model.ranges import lazy_bounds
 from deploykit.model.values import nested_graphs
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, named
 
-__all__: list[str] = []
+__all__ = ()
 
 _MOVES = ops(Trait.REARRANGES) | {"Cast", "Concat"}
 # Ranges whose magnitudes differ by no more than this factor may share a grid.

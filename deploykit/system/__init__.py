@@ -3,4 +3,4 @@
 Every module is imported by its own name, so that reading a file does not load the code that installs toolchains.
 """
 
-__all__: list[str] = []
+__all__ = ()

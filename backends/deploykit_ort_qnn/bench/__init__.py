@@ -1,3 +1,3 @@
 """Runs small graphs side by side on the compiler and the emulator, and measures how far off their outputs are."""
 
-__all__: list[str] = []
+__all__ = ()

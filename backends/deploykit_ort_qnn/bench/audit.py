@@ -90,8 +90,7 @@ def audit_draft(
     # Of a model that nothing is suspected of, inputs that it never gets are no evidence; a refusal needs none.
     findings = tuple(one for one in RULES.run(found) if doubted or level != "auto" or one.code == "QNN323")
     if whole is not None and level != "quick" and not found.left_out:
-        first = run(whole, level="auto", suspects=frozenset(), ways=False)
-        findings += tuple(mended(first, whole, found, model))
+        findings += tuple(mended(run(whole, level="auto", suspects=frozenset(), ways=False), whole, found, model))
     return replace(found, findings=findings, settled=settled_by(found, draft.lint))
 
 
@@ -194,8 +193,7 @@ def within_reach(facts: GraphFacts, suspects: Set[str]) -> tuple[frozenset[str],
                 given += COVERING * size
         if given:
             sized.append((node, _EACH + _PER_VALUE * (given + stored)))
-    near = [(node, seconds) for node, seconds in sized if seconds <= _SECONDS]
-    chosen = _filled(near, urgency, _ALIKE * _SECONDS)
+    chosen = _filled([(node, seconds) for node, seconds in sized if seconds <= _SECONDS], urgency, _ALIKE * _SECONDS)
     return frozenset(node.label for node in chosen), len(sized) - len(chosen)
 
 

@@ -168,8 +168,7 @@ class _KernelGraph:
         if pair is None:
             return None, None
         scale = self.graph.array(pair.input[1])
-        zero = self.graph.array(operand(pair, 2))
-        return (scale if scale is not None and scale.size == 1 else None), zero
+        return (scale if scale is not None and scale.size == 1 else None), self.graph.array(operand(pair, 2))
 
     def _values(self, value: ValueInfoProto, number: int, dense: int, *, forward: bool) -> list[Numbers]:
         """The input sets of one input; empty if its values are unknown."""

@@ -157,8 +157,7 @@ class _Asking(Struct, kw_only=True):
         """The opinion after the whole model was compiled too: a model that is taken shows that its parts are."""
         if before.state is OpinionState.REFUTED:
             return before
-        content = bytes(self.model.SerializeToString(deterministic=True))
-        answer = self.bench.ask(self.model, content, self._changes)
+        answer = self.bench.ask(self.model, bytes(self.model.SerializeToString(deterministic=True)), self._changes)
         outputs, kinds = self._operators(finding)
         found = [self.model.graph.node[position] for position in self.pieces.makers(outputs, kinds)]
         names = {node.name for node in found if node.name}

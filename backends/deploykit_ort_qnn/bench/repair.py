@@ -89,8 +89,7 @@ def find_repairs(
     For ``named`` nodes the model's outputs say that something is wrong, even if their kernels are within limits. A way
     for these must be less than half as far off.
     """
-    found = repaired_kernels(model, suspects, bench, named=named)
-    return tuple(repairs[0] for repairs in found.values() if repairs)
+    return tuple(repairs[0] for repairs in repaired_kernels(model, suspects, bench, named=named).values() if repairs)
 
 
 def repaired_kernels(

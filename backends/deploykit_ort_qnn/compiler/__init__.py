@@ -1,3 +1,3 @@
 """The vendor's compiler and emulator: the processes that run them, their inputs and their results."""
 
-__all__: list[str] = []
+__all__ = ()

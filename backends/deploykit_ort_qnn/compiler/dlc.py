@@ -74,8 +74,7 @@ def read_dlc(path: Path) -> Dlc:
         data = members["model"]
         if data[_HEAD + 4 : _HEAD + 8] != _IDENTIFIER:
             raise _FormError("the member 'model' is no NETD buffer")
-        root = _FlatTable(data, _HEAD + _number("<I", data, _HEAD), [len(data) // 4])
-        graphs = list(root.tables(_GRAPHS))
+        graphs = list(_FlatTable(data, _HEAD + _number("<I", data, _HEAD), [len(data) // 4]).tables(_GRAPHS))
         tensors = [_tensor(table) for graph in graphs for table in graph.tables(_GRAPH_TENSORS)]
         operators = [(op.text(_OP_NAME), op.text(_OP_TYPE)) for graph in graphs for op in graph.tables(_GRAPH_OPS)]
     except KeyError as error:

@@ -272,8 +272,7 @@ def execute(
         ]
         asked = {"runs": runs, "seconds": timeout, "worker": [worker.python, dict(worker.environment)]}
         about = [*((root / model).parent for _, model, _ in runs), inputs]
-        question = {"action": "run-both", "runs": requests}
-        work = partial(worker.work, question, root, scratch, timeout, progress)
+        work = partial(worker.work, {"action": "run-both", "runs": requests}, root, scratch, timeout, progress)
         done, answer, log = known_work("emulated", asked, about, scratch, work, tell=progress)
         if answer is None or not answer["ok"]:
             why = answer["error"] if answer else _end_reason(done, timeout)

@@ -1,3 +1,3 @@
 """Other forms that a release's compiler needs for some operators; each form says until which release."""
 
-__all__: list[str] = []
+__all__ = ()

@@ -305,8 +305,7 @@ def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, in
         if any(reader.op_type == "Mul" and set(reader.input) == gate for reader in look.readers(node.output[0])):
             # Steps larger by 1/32, over a little more than the range.
             zero = value.lowest + round((float(value.zero_point.reshape(())) - value.lowest) * 32 / 33)
-            coarser = replace(value, scale=value.scale * 33 / 32, zero_point=np.asarray(float(zero)))
-            grids[node.output[0], 0] = coarser
+            grids[node.output[0], 0] = replace(value, scale=value.scale * 33 / 32, zero_point=np.asarray(float(zero)))
     return grids
 
 

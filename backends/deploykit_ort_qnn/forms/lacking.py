@@ -160,8 +160,7 @@ def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
         turned = np.ascontiguousarray(stored if channel == 0 else stored.T)
         to.gone = [to.node] if last is node else [to.node, to.graph.makers[node.output[0]]]
         kernel = to.store(f"{weight}_conv", turned[:, :, None, None])
-        places = [1, math.prod(given[:-1]), 1, given[-1]]
-        image = to.reshape(source, places, f"{output}_image", name=f"{name}/image")
+        image = to.reshape(source, [1, math.prod(given[:-1]), 1, given[-1]], f"{output}_image", name=f"{name}/image")
         first = to.add("Transpose", [image], f"{output}_channels", name=f"{name}/channels", perm=[0, 3, 1, 2])
         conv = to.add("Conv", [first, kernel, bias], f"{output}_conv", name=name, kernel_shape=[1, 1])
         back = to.add("Transpose", [conv], f"{output}_places", name=f"{name}/places", perm=[0, 2, 3, 1])

@@ -312,8 +312,7 @@ def check_budget(scope: TimeBudget) -> Finds:
     estimate = scope.estimate
     if estimate is not None and not estimate.instead_of and estimate.time_us > scope.most_us:
         message = f"{estimate.described}; {in_time(scope.most_us)} were asked for"
-        evidence = {"time_us": estimate.time_us, "most_us": scope.most_us}
-        yield Found("model", "model", message, evidence=evidence)
+        yield Found("model", "model", message, evidence={"time_us": estimate.time_us, "most_us": scope.most_us})
 
 
 @BUDGET_RULES.rule("ORT116", "time-not-estimated", "warning", _LAB)

@@ -1,3 +1,3 @@
 """The measurements of the HTP's kernels: the rows, the lookup of a node, and the limits of a wrong kernel."""
 
-__all__: list[str] = []
+__all__ = ()

@@ -257,8 +257,7 @@ def _folded_by_converters(situation: Situation) -> frozenset[str]:
     from deploykit.model.graph import view_of
     from deploykit.model.weights import load_small_weights
 
-    facts = situation.facts
-    norms = [node for node in facts.nodes if node.op_type == "BatchNormalization" and len(node.inputs) >= 5]
+    norms = [node for node in situation.facts.nodes if node.op_type == "BatchNormalization" and len(node.inputs) >= 5]
     if not norms:
         return frozenset()
     graph = view_of(load_small_weights(situation.model))

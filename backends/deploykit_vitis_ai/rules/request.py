@@ -276,8 +276,7 @@ def check_qdq(draft: QuarkDraft) -> Finds:
         return
     if draft.asked and not {*meant_by(draft.asked.lower())} <= {AS_IS, *quark_formats()}:
         message = f"the model is quantized already and cannot become {draft.asked}"
-        hint = "Leave --precision out, or give the float model."
-        yield Found("model", draft.facts.model_name, message, hint=hint)
+        yield Found("model", draft.facts.model_name, message, hint="Leave --precision out, or give the float model.")
     release = draft.release
     quark_made = "quark" in draft.facts.producer
     if release is not None and not quark_made and is_older(release, draft.product.foreign_qdq_since):

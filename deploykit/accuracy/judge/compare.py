@@ -171,8 +171,7 @@ class ComparedOutputs(Record):
     def to_json(self, *, slices: bool = False) -> Json:
         """The published shape, without the findings."""
         outputs = [output.to_json(slices=slices) for output in self.outputs.values()]
-        told = published(self, without=("mismatches", "outputs"), also=("samples",))
-        return {**plain(told), "outputs": outputs}
+        return {**plain(published(self, without=("mismatches", "outputs"), also=("samples",))), "outputs": outputs}
 
 
 def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:

@@ -469,8 +469,7 @@ def _in_one(facts: GraphFacts, parts: tuple[Piece, ...]) -> DetectionSet | None:
     best = max(scores, key=lambda piece: piece.width)
     other = next((piece for piece in scores if piece is not best and piece.width == 1), None)
     single = labels[-1] if labels and best.width == 1 else None
-    sizes = _size_input(facts, boxes[0].output)
-    return DetectionSet(boxes[0], best, labels=single, objectness=other, sizes=sizes)
+    return DetectionSet(boxes[0], best, labels=single, objectness=other, sizes=_size_input(facts, boxes[0].output))
 
 
 def _among(facts: GraphFacts, name: str, rows: int | str | None, others: list[Piece]) -> DetectionSet | None:

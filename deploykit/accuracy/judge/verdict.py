@@ -417,8 +417,7 @@ class Verdict(Published):
             and "slice" not in n.where
             and (n.limit.measure, words.get((n.output, n.part), bool(words))) in noisy
         ]
-        kept = [*(n.kept for n in told), *(n.plainly for n in self.numbers)]
-        return self.is_short or min(kept, default=1.0) < MOST
+        return self.is_short or min([*(n.kept for n in told), *(n.plainly for n in self.numbers)], default=1.0) < MOST
 
     @property
     def failures(self) -> tuple[JudgedNumber, ...]:
@@ -483,8 +482,7 @@ class Verdict(Published):
         A number that misses its limit is excused where the quantization has the same loss; ``cost`` says what the loss
         is.
         """
-        by_chance = any(number.is_open for number in self.failures)
-        if quantization is None or (self.right is None and not by_chance):
+        if quantization is None or (self.right is None and not any(number.is_open for number in self.failures)):
             return self
         found = {(n.output, n.limit.measure, n.part): n for n in quantization.numbers}
         numbers: tuple[JudgedNumber, ...] = ()

@@ -248,8 +248,7 @@ def _preparation(
     def distance(values: Sequence[Numbers]) -> float:
         made = run(values)
         ratio = np.maximum(made.var(axis=1), 1e-12) / known
-        shift = np.minimum((made.mean(axis=1) - mean) ** 2 / known, 1e6)
-        return float(np.mean(np.abs(np.log(ratio)) + shift))
+        return float(np.mean(np.abs(np.log(ratio)) + np.minimum((made.mean(axis=1) - mean) ** 2 / known, 1e6)))
 
     return Preparation(
         node=norm.label,

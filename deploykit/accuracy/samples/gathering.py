@@ -101,8 +101,7 @@ class Samples(Published, kw_only=False, eq=False):
     @property
     def label(self) -> Label:
         """The label of the least known input; ``DERIVED`` without inputs: the graph states the one possible sample."""
-        labels = [source.label for source in self.of_inputs.values()]
-        return max(labels, key=list(Label).index, default=Label.DERIVED)
+        return max([source.label for source in self.of_inputs.values()], key=list(Label).index, default=Label.DERIVED)
 
     @property
     def count(self) -> int:

@@ -129,8 +129,7 @@ class Raiser(Struct, dict=True):
             best = min(met, key=lambda trial: (trial.cost.bit_operations, trial.cost.activation_bytes, trial.count))
         else:  # a quality that is no number is the least
             best = max(known, key=lambda trial: max(-math.inf, goal.quality(trial.reached)))
-        encodings = self._with(set(best.tensors), wide)
-        return Raised(goal=str(goal), best=best, encodings=encodings, trials=known)
+        return Raised(goal=str(goal), best=best, encodings=self._with(set(best.tensors), wide), trials=known)
 
     def trial(self, wide: WideType, count: int, goal: Goal) -> RaiseTrial:
         """Measure the first ``count`` layers raised to ``wide``; each set is measured once."""
@@ -239,8 +238,7 @@ def fewest_wider(
     whole = costs.cost({})
     work = whole.bit_operations // 32**2 + whole.activation_bytes + _PER_NODE * len(facts.nodes)
     # The k-th layer from the end is measured by running about k of the nodes.
-    most = math.isqrt(2 * len(facts.nodes) * _WORK // (work * len(exact.feeds)))
-    layers = worst_first(exact, facts, narrow, most)
+    layers = worst_first(exact, facts, narrow, math.isqrt(2 * len(facts.nodes) * _WORK // (work * len(exact.feeds))))
     raised = Raiser(model, facts, encodings, layers, feeds, reaching, costs).smallest(wide, goal)
     best = raised.best
     if not best.met or len(best.layers) > _SHARE * len(layers):

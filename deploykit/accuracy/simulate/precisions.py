@@ -143,8 +143,7 @@ class CostModel:
     """
 
     def __init__(self, runs: PartialRuns, facts: GraphFacts) -> None:
-        inputs = runs.graph.inputs
-        shapes = {name: tuple(array.shape) for name in inputs for array in runs.before_quantizer(name)[:1]}
+        shapes = {name: tuple(array.shape) for name in runs.graph.inputs for array in runs.before_quantizer(name)[:1]}
         for number, piece in enumerate(runs.graph.pieces):
             inner = runs.inner_values(number)[0]
             shapes |= {name: tuple(inner[name].shape) for name in runs.graph.made(piece)}

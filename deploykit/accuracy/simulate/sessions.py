@@ -265,8 +265,7 @@ class StreamedModel:
         self.inputs = frozenset(self._pieces.inputs)
         self._declared = {item.name: item for item in model.graph.input}
         # By group: the tensors that no later group reads, except those that are wanted.
-        last = self._pieces.last.items()
-        self._last = grouped((number, name) for name, number in last if name not in self.wanted)
+        self._last = grouped((number, name) for name, number in self._pieces.last.items() if name not in self.wanted)
 
     @property
     def largest(self) -> int:

@@ -195,8 +195,7 @@ class AnchorSearch:
         """
         candidates = [grams.find(data) for grams in self._grams]
         anchors, places = self._compared(data, *(np.concatenate(values) for values in zip(*candidates, strict=True)))
-        breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-        starts = np.concatenate((np.zeros(1, np.int64), breaks + 1))
+        starts = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1))
         # One sort of one number orders the pairs by line and anchor.
         pairs = np.sort((np.searchsorted(starts, places, "right") - 1) * len(self.anchors) + anchors)
         lines, anchors = np.divmod(pairs[np.flatnonzero(np.diff(pairs, prepend=-1))], len(self.anchors))

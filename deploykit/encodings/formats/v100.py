@@ -16,7 +16,7 @@ from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Flo
 from deploykit.errors import InputError
 from deploykit.findings.records import Json
 
-__all__: list[str] = []
+__all__ = ()
 
 _Numbers = Annotated[list[float], Meta(min_length=1)]
 

@@ -17,7 +17,7 @@ from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Flo
 from deploykit.errors import InputError
 from deploykit.findings.records import Json
 
-__all__: list[str] = []
+__all__ = ()
 
 # No tensor has an axis beyond 64.
 _Axis = Annotated[int, Meta(ge=-64, le=64)]

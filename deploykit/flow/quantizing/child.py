@@ -93,8 +93,7 @@ class ChildJob:
         folder = self.out / "simulated"
         folder.mkdir(parents=True, exist_ok=True)
         for index, feed in enumerate(self.held_out):
-            values = run(feed)
-            np.savez(folder / f"{index:05}.npz", **{f"v{at}": value for at, value in enumerate(values)})
+            np.savez(folder / f"{index:05}.npz", **{f"v{at}": value for at, value in enumerate(run(feed))})
         (folder / "names.json").write_text(json.dumps(list(names)), "utf-8")
 
 

@@ -119,8 +119,7 @@ def environment_for(quantizer: Quantizer) -> Environment | None:
     """The environment that a quantizer runs in; None if it runs in deploykit's own."""
     if not quantizer.toolchain:
         return None
-    specs = [spec for one in load_backends() for spec in one.toolchains()]
-    return environment_of(select(specs, quantizer.toolchain))
+    return environment_of(select([spec for one in load_backends() for spec in one.toolchains()], quantizer.toolchain))
 
 
 def options_of(quantizer: Quantizer, given: Iterable[tuple[str, str]]) -> Mapping[str, OptionValue]:

@@ -296,9 +296,8 @@ def _read_job_result(folder: Path, result: Json) -> QuantizerRun:
         node, why = next(iter(extracted.kept.items()))
         raise ToolError(f"{qdq}: {node} is no encoding", why=why, next="leave it in float: --precision fp16")
     facts = collect_facts(load_model(given))
-    entries = extracted.encodings.entries
     # A bias shared by several layers is copied for each: no entry describes one tensor then, and compilers derive it.
-    strange = {name: entry for name, entry in entries.items() if name not in facts.tensors}
+    strange = {name: entry for name, entry in extracted.encodings.entries.items() if name not in facts.tensors}
     lost = sorted(
         name for name, entry in strange.items() if not isinstance(entry.value, Affine) or entry.value.bits < 32
     )

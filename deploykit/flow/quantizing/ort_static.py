@@ -132,8 +132,7 @@ def work(job: child.ChildJob) -> None:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(job.out / QDQ), options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    job.save_simulated(names, lambda feed: session.run(None, feed))
+    job.save_simulated([value.name for value in session.get_outputs()], lambda feed: session.run(None, feed))
     job.stage_done("simulate")
 
 
