@@ -18,6 +18,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -304,20 +305,23 @@ def guarded(work: Callable[[], int]) -> int:
     watched = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
     # The parent may have this signal ignored; then no child could be waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    restore = partial(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, watched))
     parent = os.getpid()
     try:
         child = os.fork()
     except OSError:  # the user may have reached the limit of processes
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        restore()
         return work()
     if child == 0:
         # The system kills this process when its parent dies, in any way; it exits now if that has happened.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return work()
+        restore()
+        status = work()
+        # Else Python would look for cycles among all that is left, twice, before it lets go of it.
+        gc.freeze()
+        return status
     done = 0
     while not done:
         found = signal.sigwaitinfo(watched)
@@ -325,9 +329,8 @@ def guarded(work: Callable[[], int]) -> int:
             done, status = os.waitpid(child, os.WNOHANG)
         elif found.si_code <= 0:  # sent by a process; a signal from the terminal reaches the child as well
             os.kill(child, found.si_signo)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
+    restore()
+    if (code := os.waitstatus_to_exitcode(status)) >= 0:
         return code
     # The child was ended by a signal: a crash is reported, any other signal ends this process in the same way.
     by = signal.Signals(-code)
