@@ -91,10 +91,9 @@ def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> J
     prepared = backend.prepare(situation, shared)
     core, plan = tuple(map(backend.rated, found)), backend.plan(prepared)
     if any(finding.code == "DK001" for finding in core):
-        # Without sizes no rewrite can be proven: a finding that names one is reported with the advice to give sizes.
-        told = "give the inputs their sizes first: the rewrite {} may do it then"
-        waiting = (replace(f, hint=told.format(" or ".join(f.cure))) if f.cure else f for f in plan.findings)
-        plan = replace(plan, findings=tuple(waiting))
+        # Without sizes no rewrite can be proven, and which one fits is not known: they are tried by themselves then.
+        told = "give the inputs their sizes first, a rewrite may do it then; if none does: "
+        plan = replace(plan, findings=tuple(replace(f, hint=told + f.hint) if f.cure else f for f in plan.findings))
     return JudgedSituation(situation=situation, core=core, prepared=prepared, plan=plan)
 
 

@@ -43,19 +43,30 @@ def check_dynamic_input(facts: GraphFacts) -> Finds:
 
     Fix: state the sizes with --input NAME=SIZES, or give samples that have them (--calibration)
     """
-    # One finding per input, with the option that fixes it.
-    for name, dims in grouped((dim.tensor, dim) for dim in dynamic_inputs(facts)).items():
-        shape, option = facts.tensors[name].shape, ""
-        if shape is not None:
-            # Known dimensions as they are, 1 for an open first one of several, the others by their names.
-            sizes = [
-                str(dim)
-                if isinstance(dim, int)
-                else ("1" if axis == 0 and len(shape) > 1 else (dim or f"D{axis}").upper())
+    # One finding per input, with the option that fixes it. The first has those of all: a short answer shows no other.
+    found = grouped((dim.tensor, dim) for dim in dynamic_inputs(facts))
+    # Known dimensions as they are, 1 for an open first one of several, the others by their names.
+    options = {
+        name: "--input "
+        + shlex.quote(
+            f"{name}="
+            + ",".join(
+                str(dim if isinstance(dim, int) else 1 if axis < 1 < len(shape) else dim or f"D{axis}").upper()
                 for axis, dim in enumerate(shape)
-            ]
-            option = f"--input {shlex.quote(f'{name}=' + ','.join(sizes))}"
-        hint = f"add {option} with a number for each name" if option else f"export it again with a shape for {name}"
+            )
+        )
+        for name in found
+        if (shape := facts.tensors[name].shape) is not None
+    }
+    told = " ".join(options.values())
+    for name, dims in found.items():
+        option = options.get(name, "")
+        hint = (
+            f"add {told or option} with a number for each name"
+            if option
+            else f"export it again with a shape for {name}"
+        )
+        told = ""
         yield Found(
             "tensor",
             name,
@@ -87,10 +98,14 @@ def check_dynamic_result(facts: GraphFacts) -> Finds:
     for node, why in makers:
         # A compiler may accept a node sized by values with the size that it had once: that proves nothing for other
         # data.
-        settled = not has(node, Trait.SIZED_BY_VALUES)
-        yield Found("node", node.label, f"{node.op_type} {node.label}: {why}", by_trial=settled)
-    open_ = (fact for fact in facts.tensors.values() if fact.shape is not None and fact.static_shape is None)
-    names = [fact.name for fact in open_ if fact.role is TensorRole.ACTIVATION]
+        yield Found(
+            "node", node.label, f"{node.op_type} {node.label}: {why}", by_trial=not has(node, Trait.SIZED_BY_VALUES)
+        )
+    names = [
+        fact.name
+        for fact in facts.tensors.values()
+        if fact.shape is not None and fact.static_shape is None and fact.role is TensorRole.ACTIVATION
+    ]
     if names and not makers and not dynamic_inputs(facts):
         maker = facts.producer_of(names[0])
         yield Found(
