@@ -58,7 +58,8 @@ def check_dynamic_input(facts: GraphFacts) -> Finds:
         for name in found
         if (shape := facts.tensors[name].shape) is not None
     }
-    told = " ".join(options.values())
+    # More than a line of a terminal holds helps nobody.
+    told = " ".join([*options.values()][:8])
     for name, dims in found.items():
         option = options.get(name, "")
         hint = (
