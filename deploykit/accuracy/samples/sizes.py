@@ -153,6 +153,11 @@ def decide_sizes(
         for spec in specs:
             if spec.name in shapes:
                 draft.settle(spec, shapes[spec.name], why)
+                if why == _TYPED:
+                    if (shape := draft.shape(spec)) != shapes[spec.name]:
+                        told = f"--input {spec.name}: another input has the same dimension, so it would be {shape}"
+                        raise UsageError(told, next="give one size for both, or export dimensions of two names")
+                    draft.why[spec.name] = why
     single = _settle_batch(draft, facts)
     _settle_by_metadata(draft, metadata)
     _settle_by_trial(draft, facts, lambda shapes: fits(shapes) and runs(shapes), dense=dense)
