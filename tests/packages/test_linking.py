@@ -16,6 +16,7 @@ import onnx
 import pytest
 
 import deploykit
+from deploykit.accuracy.judge.verdict import JudgedNumber
 from deploykit.backend.backend import CopiedFile
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.errors import PackageError
@@ -149,9 +150,8 @@ def test_what_cannot_be_judged_again_is_no_pass(package: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "lost"), [(_smaller(20), "0 of 112 detections kept"), (_half_seen, "scores are 0.2")]
 )
-@pytest.mark.parametrize("is_sealed", [True, False])
 def test_wrong_encodings_are_a_no(
-    change: Callable[[str, Entry], Entry], lost: str, is_sealed: bool, package: Path, tmp_path: Path
+    change: Callable[[str, Entry], Entry], lost: str, package: Path, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(package, tmp_path / "copy")
     path = copy / "encodings" / "model.json"
@@ -159,20 +159,24 @@ def test_wrong_encodings_are_a_no(
     entries = value["activation_encodings"]
     value["activation_encodings"] = {name: [change(name, entry) for entry in held] for name, held in entries.items()}
     path.write_text(json.dumps(value), "utf-8")
-    if is_sealed:
-        _seal(copy, path)
+    report = deploykit.verify(copy, numerics=True)
+    assert not report.ok and not report.status.intact and report.status.right.state == "not judged"
+    _seal(copy, path)
     report = deploykit.verify(copy, numerics=True)
     assert not report.ok
-    if is_sealed:
-        assert report.status.right.state == "no" and lost in report.status.right.why.partition("(")[0]
-    else:
-        assert not report.status.intact and report.status.right.state == "not judged"
+    assert report.status.right.state == "no" and lost in report.status.right.why.partition("(")[0]
 
 
 @each_row(
     ("name", "operator", "second", "why"),
     ("boxes", "Add", 20.0, "the packaged model computes something else in float: boxes lie 20 pixels off"),
     ("scores", "Mul", 0.5, "the packaged model computes something else in float: 88.2% of the detections kept"),
+    (
+        "scores",
+        "Mul",
+        np.float64(0.5),
+        "the packaged model computes something else in float: scores",
+    ),  # counted are so few that chance may be to blame
     ("scores", "Sub", 0.5, "the packaged model computes something else in float: 46.4% of the detections kept"),
     ("scores", "Pow", np.nan, "the packaged model computes something else in float: scores: 1024 values are NaN"),
     ("scores", "", 0.0, "model/model.onnx: gives scores, boxes, and the given model boxes, scores"),
@@ -180,9 +184,10 @@ def test_wrong_encodings_are_a_no(
     ("boxes", "Add", 0.0, "112 of 112 detections kept at score 0.25, 0 new; the encodings by themselves"),
 )
 def test_another_model_in_the_package_is_a_no(
-    name: str, operator: str, second: float, why: str, package: Path, tmp_path: Path
+    name: str, operator: str, second: float, why: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is held against what the given model found, even where its graph shows nothing of that kind any more."""
+    monkeypatch.setattr(JudgedNumber, "is_open", isinstance(second, np.float64))
     copy = shutil.copytree(package, tmp_path / "copy")
     path = copy / "model" / "model.onnx"
     model = onnx.load(path)
