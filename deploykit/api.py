@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
+import deploykit
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
 from deploykit.findings.records import Json, Tell, replace, silent
 from deploykit.system.limits import limited_time, memory_budget, with_memory
@@ -41,36 +42,7 @@ if TYPE_CHECKING:
     from deploykit.report.explaining import Explanation
     from deploykit.tables.devices import Device
 
-__all__ = [
-    "advise",
-    "audit",
-    "build",
-    "check",
-    "compat",
-    "diagnose",
-    "doctor",
-    "evaluate",
-    "explain",
-    "init",
-    "ladder",
-    "locate",
-    "locate_on",
-    "lpbq",
-    "matrix",
-    "matrix_diff",
-    "matrix_emit",
-    "matrix_run",
-    "mix",
-    "package",
-    "plan",
-    "quantize",
-    "run",
-    "sensitivity",
-    "simulate",
-    "split",
-    "targets",
-    "verify",
-]
+__all__ = [*deploykit.__all__, "matrix_diff", "matrix_emit", "matrix_run"]
 
 
 class Asked(TypedDict, total=False):

@@ -126,7 +126,8 @@ def operator_rows(cells: Iterable[KernelCell] | None = None) -> Iterator[CompatR
 def _spans(releases: Sequence[str]) -> Iterator[_Span]:
     """Yields the fixed spans, then spans from each later release that was run up to the next one."""
     yield from _SPANS
-    for release, following in pairwise((*[release for release in releases if _numbers(release) >= (2, 47)], "")):
+    later = [release for release in releases if _numbers(release) >= (2, 47)]
+    for release, following in pairwise((*later, "")):
         # The span ends with the series before the next release: 2.48 gives
         # 2.47.99. Only a release's own series is observed.
         major, minor = _numbers(release)[:2]

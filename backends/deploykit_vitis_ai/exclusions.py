@@ -102,7 +102,8 @@ def parse_subgraph(text: str, known: Iterable[str]) -> Subgraph:
     readings = [reading for reading in readings if reading.starts and reading.ends]
     if not readings:
         raise UsageError(f"--exclude-subgraph {text}: START,…:END,… is expected", next="for instance A,B:C")
-    return ([reading for reading in readings if names.issuperset((*reading.starts, *reading.ends))] or readings)[0]
+    fitting = [reading for reading in readings if names.issuperset((*reading.starts, *reading.ends))]
+    return (fitting or readings)[0]
 
 
 def _split(text: str) -> Names:

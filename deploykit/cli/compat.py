@@ -233,7 +233,8 @@ def _rows_text(shown: Sequence[CompatRow]) -> str:
             f"but: {row.contradicts}" if row.contradicts else "",
             f"source: {'; '.join(row.source)}" if row.source else "",
         )
-        blocks += [line, *[click.style(f"    {part}", dim=part.startswith("source:")) for part in parts if part]]
+        remarks = [click.style(f"    {part}", dim=part.startswith("source:")) for part in parts if part]
+        blocks += [line, *remarks]
     return "\n".join(blocks)
 
 

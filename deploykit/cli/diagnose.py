@@ -84,7 +84,8 @@ def _pack(
         versions="\n".join([*version_lines(), ""]),
         numbered=numbers,
     )
-    emit(made, "\n".join([str(made.path), *[f"  {name}: {plain(text)}" for name, text in made.contents.items()]]))
+    lines = [f"  {name}: {plain(text)}" for name, text in made.contents.items()]
+    emit(made, "\n".join([str(made.path), *lines]))
     return 0
 
 

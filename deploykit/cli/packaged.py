@@ -65,7 +65,8 @@ def _asking(findings: Findings, room: int, where: str) -> list[str]:
     still_open, handled = group_findings(findings)
     lines = list[str]()
     shown = 0
-    for group in [group for group in still_open if any(finding.blocks for finding in group.findings)] or still_open:
+    blocking = [group for group in still_open if any(finding.blocks for finding in group.findings)]
+    for group in blocking or still_open:
         told = finding_lines(group.first, f" (and {group.others})" if group.others else "", most=_MOST_LETTERS)
         asks = group.first.severity is not Severity.INFO or group.first.slug in _CHOSEN_HERE
         if not asks or len(lines) + len(told) >= room:

@@ -45,7 +45,8 @@ def documents(
     """
     plan, situation = decision.plan, decision.chosen.situation
     name = situation.request.model.name
-    yield TextFile("README.md", render_readme(plan, name, execution, generated, status, findings, templates))
+    readme = render_readme(plan, name, execution, generated, status, findings, templates)
+    yield TextFile("README.md", readme)
     drawn = drawn_detections(decision, execution)
     files = [{"path": path, **row} for path, row in writer.records.items()]
     report = render_report(plan, situation, changes, execution, generated, status, findings, files, templates, drawn)

@@ -213,7 +213,8 @@ def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
 
     def write(to: NodeSteps) -> None:
         to.gone = []
-        to.node.input[1] = to.store(f"{to.node.input[1]}_from_front", np.where(indices < 0, indices + added, indices))
+        counted = np.where(indices < 0, indices + added, indices)
+        to.node.input[1] = to.store(f"{to.node.input[1]}_from_front", counted)
 
     return Match(f"{node.input[1]} counts from the end of a dimension that is known", write, tensors=(node.input[1],))
 
@@ -745,7 +746,8 @@ class _Taps:
         source = self._source
         for window in windows:
             nearest = np.argmax(window.exists, axis=1)
-            places = np.where(window.exists, window.places, window.places[np.arange(len(nearest)), nearest][:, None])
+            inside = window.places[np.arange(len(nearest)), nearest]
+            places = np.where(window.exists, window.places, inside[:, None])
             source = self._combined("Max", self._flat(source, window.axis), window, places)
         self._to.reshape(source, self._shape, name=f"{self._made}_reshaped")
 
@@ -763,7 +765,8 @@ class _Taps:
                 pads = to.store(f"{source}_padded_pads", [0, 0, 0, 0, 1, 0])
                 source = to.add("Pad", [source, pads], f"{source}_padded")
             source = self._combined("Sum", source, window, np.where(window.exists, window.places, window.size))
-            number = number[..., None] * (window.exists | (window.padded & counted)).sum(axis=1).astype(np.float32)
+            along = (window.exists | (window.padded & counted)).sum(axis=1)
+            number = number[..., None] * along.astype(np.float32)
         summed = to.reshape(source, self._shape, f"{self._made}_sum")
         to.end("Mul", [summed, to.store(f"{self._made}_share", 1 / number)])
 

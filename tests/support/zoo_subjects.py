@@ -67,10 +67,7 @@ def stacked(samples: list[Values]) -> Values:
 
 
 def distances(wanted: Values, got: Values) -> dict[str, float]:
-    """Signal to noise in dB per output over all samples, at most ``SAME``.
-
-    Rows that a TopK chose have no place of their own: of them the share that has a partner, in percent.
-    """
+    """SQNR (dB) per output, at most ``SAME``; of rows that a TopK chose, the share with a partner in percent."""
     if {"labels", "boxes", "scores"} <= {*wanted}:
         return {"rows with a partner, %": _partners(wanted, got)}
     return {name: _distance(wanted[name], got[name]) for name in wanted}

@@ -193,7 +193,8 @@ def within_reach(facts: GraphFacts, suspects: Set[str]) -> tuple[frozenset[str],
                 given += COVERING * size
         if given:
             sized.append((node, _EACH + _PER_VALUE * (given + stored)))
-    chosen = _filled([(node, seconds) for node, seconds in sized if seconds <= _SECONDS], urgency, _ALIKE * _SECONDS)
+    near = [(node, seconds) for node, seconds in sized if seconds <= _SECONDS]
+    chosen = _filled(near, urgency, _ALIKE * _SECONDS)
     return frozenset(node.label for node in chosen), len(sized) - len(chosen)
 
 

@@ -264,7 +264,8 @@ def limits_of(ops: Iterable[str], kind: str) -> tuple[float, float]:
     # An operator that costs more than an 8-bit step in 16 bits is not right only because all of its forms cost as much.
     ceiling = _EIGHT_BITS if kind == "u16" else math.inf
     usual = sum(min(max(floor, _SPREAD * cost.usual), ceiling) if cost else floor for cost in known)
-    return usual, max(usual, sum(min(max(floor, _SPREAD * cost.most), ceiling) if cost else floor for cost in known))
+    most = sum(min(max(floor, _SPREAD * cost.most), ceiling) if cost else floor for cost in known)
+    return usual, max(usual, most)
 
 
 def verdict_of(

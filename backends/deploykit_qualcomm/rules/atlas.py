@@ -88,7 +88,8 @@ def check_atlas(situation: Situation) -> Finds:
     """
     # By operator, type and the row's condition; of several matching rows the first counts.
     release, soc = sdk_of(situation).version, situation.target.device.fact("soc_model")
-    for node, row in situation.facts.once(("in the atlas", situation.encodings), lambda: tuple(predicted(situation))):
+    found = situation.facts.once(("in the atlas", situation.encodings), lambda: tuple(predicted(situation)))
+    for node, row in found:
         # It tells what this release's own series measured, and, as inferred, what a known mechanism does in a series
         # that was not run; ``compat op`` lists what else may hold there.
         ran = verdict_in(row, release)

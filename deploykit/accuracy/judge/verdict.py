@@ -417,7 +417,8 @@ class Verdict(Published):
             and "slice" not in n.where
             and (n.limit.measure, words.get((n.output, n.part), bool(words))) in noisy
         ]
-        return self.is_short or min([*(n.kept for n in told), *(n.plainly for n in self.numbers)], default=1.0) < MOST
+        kept = [*(n.kept for n in told), *(n.plainly for n in self.numbers)]
+        return self.is_short or min(kept, default=1.0) < MOST
 
     @property
     def failures(self) -> tuple[JudgedNumber, ...]:

@@ -248,7 +248,8 @@ def _preparation(
     def distance(values: Sequence[Numbers]) -> float:
         made = run(values)
         ratio = np.maximum(made.var(axis=1), 1e-12) / known
-        return float(np.mean(np.abs(np.log(ratio)) + np.minimum((made.mean(axis=1) - mean) ** 2 / known, 1e6)))
+        shift = np.minimum((made.mean(axis=1) - mean) ** 2 / known, 1e6)
+        return float(np.mean(np.abs(np.log(ratio)) + shift))
 
     return Preparation(
         node=norm.label,

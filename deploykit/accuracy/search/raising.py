@@ -238,7 +238,8 @@ def fewest_wider(
     whole = costs.cost({})
     work = whole.bit_operations // 32**2 + whole.activation_bytes + _PER_NODE * len(facts.nodes)
     # The k-th layer from the end is measured by running about k of the nodes.
-    layers = worst_first(exact, facts, narrow, math.isqrt(2 * len(facts.nodes) * _WORK // (work * len(exact.feeds))))
+    most = math.isqrt(2 * len(facts.nodes) * _WORK // (work * len(exact.feeds)))
+    layers = worst_first(exact, facts, narrow, most)
     raised = Raiser(model, facts, encodings, layers, feeds, reaching, costs).smallest(wide, goal)
     best = raised.best
     if not best.met or len(best.layers) > _SHARE * len(layers):

@@ -10,10 +10,7 @@ from deploykit.accuracy.samples.domains import arbitrary_values
 
 
 def random_feeds(model: ModelProto, *, samples: int = 1, seed: int = 0) -> list[dict[str, npt.NDArray[Any]]]:
-    """Seeded inputs; unknown dimensions are 1.
-
-    Floats are standard normal, integers 0 or 1.
-    """
+    """Seeded inputs; unknown dimensions are 1, floats are standard normal, integers 0 or 1."""
     rng = np.random.default_rng(seed)
     stored = {tensor.name for tensor in model.graph.initializer}
     kinds = {item.name: item.type.tensor_type for item in model.graph.input if item.name not in stored}
