@@ -16,7 +16,7 @@ from deploykit.backend.requests import bits_of
 from deploykit.encodings.complete import complete as complete_set
 from deploykit.encodings.float_sets import FloatPrediction, predict_float_set
 from deploykit.encodings.formats.conversion import writable_versions
-from deploykit.encodings.values import Affine, EncodingSet, Float
+from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import UsageError
 from deploykit.findings import Findings
 from deploykit.findings.records import Names, Record, replace
@@ -229,7 +229,7 @@ def draft_of(situation: Situation) -> ConversionDraft:
     if encodings is not None:
         activations, weights = {8}, set()
         for entry in encodings:
-            bits = entry.value.bits if isinstance(entry.value, Affine) else 8
+            bits = entry.integer_bits or 8
             if facts.is_stored(entry.name) and entry.is_param:
                 weights |= {bits} & {4, 8, 16}
             else:

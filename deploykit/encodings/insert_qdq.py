@@ -307,7 +307,7 @@ class _Insertion(Struct, kw_only=True):
         if isinstance(value, Float8):  # quantized at run time from the float weight: no integer grid exists to store
             self._read(name, self._pair(name, name, value, axis=value.axis, domain=""), value.dtype)
             return
-        is_bias = isinstance(value, Affine) and value.bits == 32
+        is_bias = entry.integer_bits == 32
         if is_bias and self.bias == "float":
             return
         if self.unsigned and entry.is_param is False and isinstance(value, Affine) and value.bits <= 16:

@@ -141,7 +141,7 @@ def with_wide_activations(encodings: EncodingSet) -> EncodingSet:
     wide = [
         replace(entry, value=affine_for_range(*ends, kind))
         for entry in encodings
-        if not entry.is_param and getattr(entry.value, "bits", _WIDE) < _WIDE and (ends := range_of(entry))
+        if not entry.is_param and entry.integer_bits < _WIDE and (ends := range_of(entry))
     ]
     return encodings.with_entries(wide) if wide else encodings
 

@@ -5,7 +5,7 @@ It changes no scale. An entry that the graph cannot settle stays as it was, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import prod
 
 from deploykit.encodings.formats import grids
@@ -17,7 +17,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.parameters import parameter_uses
 from deploykit.system.store import made_once
 
-__all__ = ["Layout", "copy_entry", "encoded_bounds", "keep_entries", "layouts", "needed_opset", "place"]
+__all__ = ["GrowingSet", "Layout", "encoded_bounds", "keep_entries", "layouts", "needed_opset", "place"]
 
 
 def checked_on_shape(value: Affine | Float8 | Lpbq, shape: Shape, where: str) -> Affine | Float8 | Lpbq:
@@ -243,17 +243,35 @@ def needed_opset(encodings: EncodingSet) -> int:
     return wanted
 
 
-def copy_entry(encodings: EncodingSet | None, source: str, names: Iterable[str]) -> EncodingSet | None:
-    """The encodings with the entry of ``source`` given also to ``names``, tensors that hold nothing but its values.
+class GrowingSet:
+    """A copy of encodings that entries are added to one by one, in ``entries`` and ``floats``; ``given`` may be None.
 
-    Float tensors stay float; an entry per channel or block is not passed on, since its axis may mean nothing there.
+    Each addition takes as long as the entry alone, however many there are.
     """
-    if encodings is None:
-        return None
-    if source in encodings.float_tensors:
-        return replace(encodings, float_tensors=encodings.float_tensors | set(names))
-    entry = encodings.get(source)
-    whole = entry is not None and isinstance(entry.value, Affine) and entry.value.granularity == "per-tensor"
-    if entry is None or not (whole or isinstance(entry.value, Float)):
-        return encodings
-    return encodings.with_entries(replace(entry, name=name) for name in names)
+
+    def __init__(self, given: EncodingSet | None) -> None:
+        self.given = given
+        self.entries = dict(() if given is None else given.entries)
+        self.floats = set(() if given is None else given.float_tensors)
+
+    def entry(self, name: str) -> Encoding | None:
+        """The entry of a tensor; None where it has none."""
+        return self.entries.get(name)
+
+    def share(self, source: str, *made: str) -> None:
+        """Give the entry of ``source`` also to tensors that hold nothing but its values.
+
+        Float tensors stay float; an entry per channel or block is not passed on: its axis may mean nothing there.
+        """
+        entry = self.entry(source)
+        if source in self.floats:
+            self.floats.update(made)
+        elif entry is not None and isinstance(entry.value, Affine | Float) and entry.value.granularity == "per-tensor":
+            self.entries.update((name, replace(entry, name=name)) for name in made)
+
+    @property
+    def encodings(self) -> EncodingSet | None:
+        """The set with all that was added; None for None."""
+        if self.given is None:
+            return None
+        return replace(self.given, entries=self.entries, float_tensors=frozenset(self.floats))

@@ -259,7 +259,7 @@ def check_narrow_bias(context: EncodingsOnGraph) -> Finds:
     uses = parameter_uses(context.facts)
     for entry in context.known():
         roles = {use.role for use in uses.get(entry.name, ())}
-        if isinstance(entry.value, Affine) and entry.value.bits < 32 and BIAS in roles:
+        if 0 < entry.integer_bits < 32 and BIAS in roles:
             yield Found(
                 "tensor",
                 entry.name,

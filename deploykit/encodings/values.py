@@ -171,6 +171,11 @@ class Encoding(Record, kw_only=False, eq=False):
         """The type of the tensor by its ONNX-like name."""
         return self.value.dtype
 
+    @property
+    def integer_bits(self) -> int:
+        """The width of an integer grid; 0 for LPBQ and floats."""
+        return self.value.bits if isinstance(self.value, Affine) else 0
+
 
 class EncodingSet(Record, eq=False, dict=True, kw_only=False):
     """All encodings of one model, in the file's order, with what the file said about itself.

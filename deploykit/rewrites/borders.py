@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from onnx import ModelProto, helper
 from onnx.compose import add_prefix_graph
 
-from deploykit.encodings.place import copy_entry
+from deploykit.encodings.place import GrowingSet
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import UsageError
 from deploykit.model.facts import LAYOUT, GraphFacts
@@ -48,7 +48,7 @@ def turn_borders(
 
     The tensor inside gets a new name and the entry of the input or output. The model's metadata say which were turned.
     """
-    graph = GraphCopy(model)
+    graph, entries = GraphCopy(model), GrowingSet(encodings)
     proto, inside = graph.model.graph, {name: graph.fresh(f"{name}_nchw") for name in sorted(names)}
     # With an empty prefix it renames, in the bodies of control flow as well.
     add_prefix_graph(proto, "", True, False, False, False, False, False, inplace=True, name_map={**inside})
@@ -63,7 +63,7 @@ def turn_borders(
             if name in graph.inputs:
                 ends, perm, at = ([name, made], _TO_FIRST, 0)
             nodes.insert(at, helper.make_node("Transpose", ends[:1], ends[1:], f"{made}_turn", perm=perm))
-            encodings = copy_entry(encodings, name, [made])
+            entries.share(name, made)
             graph.model.metadata_props.add(key=f"{LAYOUT}{name}", value="nhwc")
     graph.set_nodes(nodes)
-    return graph.model, encodings
+    return graph.model, entries.encodings

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 from onnx import ModelProto, NodeProto, helper
 
-from deploykit.encodings.place import copy_entry, keep_entries
+from deploykit.encodings.place import GrowingSet, keep_entries
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
 from deploykit.findings.records import Interval, Names, Numbers, Published, Record, Shape, replace
@@ -129,15 +129,7 @@ class Transform(Record, kw_only=False):
         return self.find(ModelLook(model, encodings))
 
 
-class _Encoded:
-    encodings: EncodingSet | None
-
-    def entry(self, name: str) -> Encoding | None:
-        """The entry of a tensor; None where it has none."""
-        return None if self.encodings is None else self.encodings.get(name)
-
-
-class ModelLook(GraphView, _Encoded):
+class ModelLook(GraphView):
     """A graph that a rewrite looks through, and its encodings.
 
     A method raises NoMatchError where it cannot tell, which ends the look at a node.
@@ -146,6 +138,10 @@ class ModelLook(GraphView, _Encoded):
     def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
         vars(self).update(vars(view_of(model)))  # all looks at a model share one index
         self.encodings = encodings
+
+    def entry(self, name: str) -> Encoding | None:
+        """The entry of a tensor; None where it has none."""
+        return None if self.encodings is None else self.encodings.get(name)
 
     def sizes(self, name: str, *axes: int) -> Shape:
         """The sizes of all axes of a tensor, or of some; raises NoMatchError where one is open."""
@@ -190,7 +186,7 @@ class ModelLook(GraphView, _Encoded):
 LIST_IS_AN_INPUT = {"Split": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13, "ReduceMean": 18}
 
 
-class NodeSteps(_Encoded):
+class NodeSteps(GrowingSet):
     """The copy that is edited, its encodings, and the new nodes that replace one matched node.
 
     ``node`` makes the tensor that the match names; ``source`` is its first input, ``made`` its first output. ``store``
@@ -201,7 +197,8 @@ class NodeSteps(_Encoded):
     """
 
     def __init__(self, graph: GraphCopy, encodings: EncodingSet | None) -> None:
-        self.graph, self.encodings, self.store = graph, encodings, graph.store
+        super().__init__(encodings)
+        self.graph, self.store = graph, graph.store
         self.needed, self.touched, self.bounded = set[str](), set[str](), set[str]()
         self.ranges, self.notes = dict[str, Interval](), list[str]()
         self.reshaped = set[str]()  # the model declares former shapes of these
@@ -218,9 +215,9 @@ class NodeSteps(_Encoded):
         self.nodes.append(helper.make_node(op_type, list(inputs), [made], name=name or made, **attributes))
         return made
 
-    def add(self, op_type: str, inputs: Iterable[str], made: str, *, name: str = "", **attributes: Any) -> str:
+    def add(self, op_type: str, inputs: Iterable[str], made: str, **attributes: Any) -> str:
         """Add a node whose result is a new tensor, called ``made`` or much like it; returns the tensor's name."""
-        return self.write(op_type, inputs, self.graph.fresh(made), name=name, **attributes)
+        return self.write(op_type, inputs, self.graph.fresh(made), **attributes)
 
     def end(self, op_type: str, inputs: Iterable[str], *, name: str = "", **attributes: Any) -> None:
         """Add the node that makes the first output of ``node``, under the name of ``node``."""
@@ -254,14 +251,11 @@ class NodeSteps(_Encoded):
         self.nodes.append(helper.make_node(op_type, inputs, results, name=results[0], **attributes))
         return results[0]
 
-    def share(self, source: str, *made: str) -> None:
-        """Give new tensors the per-tensor entry of ``source``: they hold nothing but its values."""
-        self.encodings = copy_entry(self.encodings, source, made)
-
     def put(self, entry: Encoding | None, **changed: Any) -> None:
-        """Add an entry with some of its fields changed; does nothing for None or without encodings."""
-        if entry is not None and self.encodings is not None:
-            self.encodings = self.encodings.with_entries([replace(entry, **changed)])
+        """Add an entry with some of its fields changed; does nothing for None."""
+        if entry is not None:
+            one = replace(entry, **changed)
+            self.entries[one.name] = one
 
 
 class Match(Struct, frozen=True):

@@ -15,7 +15,7 @@ import onnx.parser
 from msgspec.structs import replace
 from onnx import FunctionProto, ModelProto, NodeProto, defs, helper
 
-from deploykit.encodings.place import copy_entry
+from deploykit.encodings.place import GrowingSet
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
@@ -86,16 +86,16 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
     given, target = opset_of(model), _wanted(model)
     raised = raised_to(copy_of(model), target)
     keep_weights_constant(raised)
-    graph = GraphCopy(raised, copy=False)
+    graph, entries = GraphCopy(raised, copy=False), GrowingSet(encodings)
     for node in [node for node in graph.nodes if node.op_type == "PRelu"]:
         # Its slopes belonged to the channels; now they broadcast from the last axis, which the converter forgets.
         slopes, shape = graph.array(node.input[1]), graph.shape(node.input[0])
         if slopes is not None and shape is not None and slopes.size > 1 and len(shape) > 2:
             name, wanted = node.input[1], (-1, *(1,) * (len(shape) - 2))
             node.input[1] = graph.store(f"{name}_per_channel", slopes.reshape(wanted))
-            encodings = copy_entry(encodings, name, [node.input[1]])
+            entries.share(name, node.input[1])
     graph.prune()
-    return rewritten(graph, encodings, f"operator set {given} became {target}")
+    return rewritten(graph, entries.encodings, f"operator set {given} became {target}")
 
 
 raise_opset = Transform(

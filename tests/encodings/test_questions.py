@@ -16,7 +16,7 @@ from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq import lpbq_encodings
 from deploykit.encodings.new_grids import symmetric_blocks, widen, with_wide_activations
-from deploykit.encodings.place import copy_entry, needed_opset
+from deploykit.encodings.place import GrowingSet, needed_opset
 from deploykit.encodings.post_processing import find_mixing, find_post_processing, output_of_shape
 from deploykit.encodings.qdq import extract_qdq, read_qdq
 from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
@@ -109,8 +109,7 @@ def extensions(asked: Asked) -> Iterator[str]:
 
 
 def reach(asked: Asked) -> Iterator[str]:
-    facts = asked.facts
-    found = collect_reach(facts, asked.encodings, lambda name: constant_range(asked.model, name))
+    found = collect_reach(facts := asked.facts, asked.encodings, lambda name: constant_range(asked.model, name))
     for name, one in found.items():
         more = ["at most"] * (not one.attained) + ["mask"] * only_masks(facts, name, one)
         more += ["saturates"] * saturates(facts, name)
@@ -128,10 +127,12 @@ def proven(asked: Asked) -> Iterator[str]:
 
 def regridded(asked: Asked) -> Iterator[str]:
     yield f"operator set {needed_opset(asked.encodings)}"
+    growing = GrowingSet(asked.encodings)
+    growing.share(*asked.words)
     for label, made in (
         ("wide", with_wide_activations(asked.encodings)),
         ("symmetric", symmetric_blocks(asked.encodings)[0]),
-        ("shared", copy_entry(asked.encodings, asked.words[0], asked.words[1:]) or asked.encodings),
+        ("shared", growing.encodings or asked.encodings),
     ):
         old = asked.encodings.entries
         changed = [shown(entry) for entry in made if entry is not old.get(entry.name)]
@@ -144,8 +145,7 @@ def low_power(asked: Asked) -> Iterator[str]:
 
 
 def ends(asked: Asked) -> Iterator[str]:
-    facts = asked.facts
-    found = find_post_processing(facts, graph_bounds(GraphCopy(asked.proto)).get)
+    found = find_post_processing(facts := asked.facts, graph_bounds(GraphCopy(asked.proto)).get)
     if found is None:
         yield "none"
         return

@@ -75,7 +75,7 @@ def _before_bias(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
     if bias is None or bias in encodings.floats:
         return False
     entry = encodings.get(bias)
-    return entry is None or (isinstance(entry.value, Affine) and entry.value.bits == 32)
+    return entry is None or entry.integer_bits == 32
 
 
 def _can_be_integer(facts: GraphFacts, encodings: EncodingSet, result: str, names: list[str]) -> bool:
@@ -102,8 +102,7 @@ def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingS
         width, made = _common_width(node, encodings, stored), encodings.get(node.output[0])
         for name in node.input:
             entry = encodings.get(name)
-            is_bias = entry is not None and isinstance(entry.value, Affine) and entry.value.bits == 32
-            if name not in stored or not (entry is None or is_bias) or name in encodings.floats:
+            if name not in stored or (entry is not None and entry.integer_bits < 32) or name in encodings.floats:
                 continue
             entries.pop(name, None)
             if stored[name].data_type != element_type("float"):
@@ -138,9 +137,7 @@ def recurrent_biases(model: ModelProto, encodings: EncodingSet) -> tuple[Encodin
 
     It computes these layers in float, and leaves a node that would read the integers to the CPU.
     """
-    wide = {
-        name for name, entry in encodings.entries.items() if isinstance(entry.value, Affine) and entry.value.bits == 32
-    }
+    wide = {name for name, entry in encodings.entries.items() if entry.integer_bits == 32}
     read = {name for node in model.graph.node if has(node, Trait.RECURRENT) for name in node.input}
     entries = {name: entry for name, entry in encodings.entries.items() if name not in wide & read}
     return replace(encodings, entries=entries), tuple(name for name in encodings.entries if name not in entries)

@@ -298,9 +298,7 @@ def _read_job_result(folder: Path, result: Json) -> QuantizerRun:
     facts = collect_facts(load_model(given))
     # A bias shared by several layers is copied for each: no entry describes one tensor then, and compilers derive it.
     strange = {name: entry for name, entry in extracted.encodings.entries.items() if name not in facts.tensors}
-    lost = sorted(
-        name for name, entry in strange.items() if not isinstance(entry.value, Affine) or entry.value.bits < 32
-    )
+    lost = sorted(name for name, entry in strange.items() if entry.integer_bits < 32)
     if lost:
         raise ToolError(f"{qdq}: the tensor {lost[0]!r} that it quantizes is not in {given.name}")
     encodings = folder / "extracted.encodings"
