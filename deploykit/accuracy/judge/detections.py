@@ -326,18 +326,18 @@ def judge_detections(
         known = zip(both, partners, strict=True)
         both = [(one.at(found >= 0), two.at(found[found >= 0])) for (one, two), found in known]
         value = min(1 - lost / max(wanted, 1), 1 - new / max(made, 1))
-        words, strict = "", 1.0
+        words, strict = "", value
         if count is not None and any(count.wanted):
             kept, strict = sum(count.kept), count.share
             words = f"{kept} of {sum(count.wanted)} detections kept at score {WORKING_SCORE:.3g}"
             words += f"{' once overlapping boxes are dropped' * alone}, {sum(count.made) - kept} new"
             if strict < value - _TIES:
                 words = f"{1 - lost / max(wanted, 1):.1%} of the detections kept, {new} new, near ties forgiven"
-                strict = 1.0
+                strict = value
             words += f", labels of {renamed} boxes differ" if 2 * renamed > lost else ""
         if wanted + made:
-            told = {"items": max(wanted, made), "words": words, "plainly": strict}
-            numbers.append(context.number(name, kind, Measure.KEPT, value, **told))
+            of = max(wanted, made)
+            numbers.append(context.number(name, kind, Measure.KEPT, value, items=of, words=words, plainly=strict))
     same = both
     if in_order and all(one.scores.size == two.scores.size for one, two in pairs):
         same = [(one.at(one.scores >= least), two.at(one.scores >= least)) for one, two in pairs]

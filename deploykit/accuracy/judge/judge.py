@@ -332,8 +332,8 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             more = f", {moved:.1%} of the probability lies elsewhere" if moved > PROBABILITY_TOLERANCE else ""
             (same, total), (plainly, _) = map(measures.agreement, both)
             more = f", {same - plainly} near ties besides{more}" if same > plainly else more
-            strict = plainly / max(total, 1)
-            yield replace(counted(Measure.TOP_1, what, plainly, total, more), value=same / total, plainly=strict)
+            made = counted(Measure.TOP_1, what, plainly, total, more)
+            yield replace(made, value=same / total, plainly=plainly / total)
             if pairs[0][0].shape[axis] > 10:
                 among, total = measures.among_five(pairs, axis)
                 yield number(Measure.TOP_5, among / total, items=total)

@@ -244,6 +244,7 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
         return None, Task(kind)
     if shape is None:
         return None, Task.SIGNAL
+    pictures = [other for name in facts.inputs if len(other := facts.tensors[name].shape or ()) == 4]
     rank, default = len(shape), -1 if facts.opset >= 13 else 1
     # A single number has no axis, and no other class.
     made = [(node, axes) for node, axes in _upwards(facts, output) if axes and node.op_type in _SOFT]
@@ -261,10 +262,14 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
             return None, Task.EMBEDDING
         axis = None if beside or end is not None else 1
     elif axis is None and rank == 3:
-        # A projection onto many more values than it reads: logits of a vocabulary.
+        # A projection onto many more values than it reads: logits of a vocabulary. Onto fewer, of the states of a layer
+        # that went over a picture step by step: logits of letters.
         words, maker = shape[2], facts.maker_behind(output, _WHOLE - {"Transpose"})
         read = [dim for dim in _weight_shape(facts, maker, "MatMul", "Gemm") if isinstance(dim, int) and dim != words]
-        axis = 2 if isinstance(words, int) and len(read) == 1 and words > max(*read, _LEAST_WORDS) else None
+        linear = _without_bias(facts, maker)
+        states = linear and facts.maker_behind(linear.inputs[0], _WHOLE, *ops(Trait.RECURRENT))
+        least = _FEWEST_LETTERS if pictures and states else max([*read, _LEAST_WORDS]) + 1
+        axis = 2 if isinstance(words, int) and len(read) == 1 and words >= least else None
     if axis is not None:
         if rank == 3 and axis == 2:
             # Words in, words out: one token per place. From pictures and sound: texts, by CTC.
@@ -275,7 +280,6 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
         return axis, Task.SEGMENTATION if rank >= 4 and kind is not OutputKind.LOGITS else Task.CLASSES
     if kind is OutputKind.SCORES:
         return None, Task.MASK if rank >= 4 else Task.DECISIONS
-    pictures = [other for name in facts.inputs if len(other := facts.tensors[name].shape or ()) == 4]
     for other in pictures if rank == 4 and shape[1] in (1, 3) else ():
         # As large as an input with as many channels, or larger: what a denoiser or a super-resolution gives.
         known = [dim for dim in (*shape[2:], *other[2:]) if isinstance(dim, int)]
@@ -330,8 +334,9 @@ def _without_bias(facts: GraphFacts, node: NodeFact | None) -> NodeFact | None:
 def _weight_shape(facts: GraphFacts, node: NodeFact | None, *op_types: str) -> _Shape:
     """The shape of the stored weight of a linear operator of some types; () for another operator."""
     linear = _without_bias(facts, node)
-    fits = linear is not None and linear.op_type in op_types and facts.is_stored(linear.inputs[1])
-    return facts.tensors[linear.inputs[1]].shape or () if linear is not None and fits else ()
+    if linear is None or linear.op_type not in op_types or not facts.is_stored(linear.inputs[1]):
+        return ()
+    return facts.tensors[linear.inputs[1]].shape or ()
 
 
 def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape, pictures: list[_Shape]) -> bool:

@@ -153,7 +153,7 @@ class JudgedNumber(Published):
     ``kind`` is the kind of output, ``part`` the slices that are meant ("" for all), ``where`` the place of the worst
     sample or slice. ``note`` says why the number counts for nothing. ``base`` is the same number of the quantization
     itself, None where that was not measured; ``items`` is how many things were counted; ``words`` say the number for
-    people. ``plainly`` is what is kept where near ties are not forgiven.
+    people. ``plainly`` is what is kept where near ties and near misses are not forgiven, unless these are too many.
     """
 
     output: str
@@ -471,10 +471,9 @@ class Verdict(Published):
         """
         if (self.right is True) is not (other.right is True):
             return self.right is True
-        counts = [side.detections for side in (self, other)]
-        more = (self.kept or 0.0) - (other.kept or 0.0)
-        if all(count is not None and any(count.wanted) for count in counts):
-            more = counts[0].share - counts[1].share  # type: ignore[union-attr]
+        shares = ([n.plainly for n in side.numbers if n.limit.measure is Measure.KEPT] for side in (self, other))
+        mine, others = (min(found, default=0.0) for found in shares)
+        more = mine - others
         return more > 0 if abs(more) > _SAME_SHARE else self.overall_db > other.overall_db + _SAME_DB
 
     def beside(self, quantization: Verdict | None) -> Verdict:
