@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from deploykit.backend.options import ConfigKeys, OptionSpec, check_options
 from deploykit.errors import UsageError
-from deploykit.findings.records import Json, Names, Record, field
+from deploykit.findings.records import Json, Names, Pairs, Record, field
 
 __all__ = [
     "CORE_OPTIONS",
@@ -97,7 +97,7 @@ class Request(Record):
     """``nhwc`` or ``NAME=nhwc``: inputs and outputs that have their channels last in the package."""
     keep_samples: bool = True
     """True if the samples that numbers were judged on become part of the package."""
-    options: tuple[tuple[str, str], ...] = ()
+    options: Pairs = ()
     adapter_options: Json = field(default_factory=dict)
     """The backend's own options by name. In a situation they are checked, with defaults filled in."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from deploykit.findings.records import Json, Published, Record, replace
+from deploykit.findings.records import Json, Pairs, Published, Record, replace
 
 __all__ = [
     "Compilation",
@@ -124,7 +124,7 @@ class PackageStatus(Published):
         """The status of the package with changed files: earlier verdicts no longer count."""
         return replace(self, intact=False, right=Correctness(why="its files are not those that were judged"))
 
-    def lines(self) -> tuple[tuple[str, str], ...]:
+    def lines(self) -> Pairs:
         """The three facts for people, as (key, words)."""
         intact = "yes: every file has its recorded hash" if self.intact else "no"
         return (("intact", intact), ("compiled", str(self.compiled)), ("right", str(self.right)))

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.values import EncodingSet, Float
-from deploykit.findings.records import Json, Names, Record, grouped
+from deploykit.findings.records import Json, Names, Pairs, Record, grouped
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, setting_of, with_static
 from deploykit.model.nodes import reached
 from deploykit.model.operators import BIAS, ROLES, WEIGHT, Trait, data_outputs, has, ops
@@ -223,7 +223,7 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
     return given.keep(key, made)
 
 
-def _movement(facts: GraphFacts, trait: Trait = Trait.CARRIES_GRID) -> tuple[tuple[str, str], ...]:
+def _movement(facts: GraphFacts, trait: Trait = Trait.CARRIES_GRID) -> Pairs:
     """Every (source, copy) pair of activations that a data-movement op ties together, in graph order."""
     pairs = (
         (node.inputs[0], out)

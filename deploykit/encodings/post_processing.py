@@ -286,7 +286,7 @@ def find_mixing(facts: GraphFacts, output: str, axis: int) -> Mixing | None:
     node = facts.maker_behind(output, _TRANSPARENT, "Concat")
     if node is None:
         return None
-    along = int(node.attributes.get("axis", 0))
+    along = node.axis()
     along += facts.tensor(node.outputs[0]).rank or 0 if along < 0 else 0
     if along != axis:
         return None
@@ -299,7 +299,7 @@ def find_mixing(facts: GraphFacts, output: str, axis: int) -> Mixing | None:
 
 def concat_parts(facts: GraphFacts, concat: NodeFact) -> tuple[tuple[str, int, int], ...]:
     """The operands of a Concat, each with the slices that it fills along its axis; () where a length is not known."""
-    axis, position = int(concat.attributes.get("axis", 0)), 0
+    axis, position = concat.axis(), 0
     parts = list[tuple[str, int, int]]()
     for name in concat.inputs:
         shape = facts.tensor(name).shape or ()

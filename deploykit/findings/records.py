@@ -28,6 +28,7 @@ __all__ = [
     "Names",
     "Numbers",
     "OpenShape",
+    "Pairs",
     "Published",
     "Record",
     "Shape",
@@ -56,6 +57,8 @@ Feeds: TypeAlias = Sequence[Arrays]
 """The inputs of a model, sample by sample."""
 Names: TypeAlias = tuple[str, ...]
 """Names of tensors, nodes, operators or other things, in their order."""
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+"""Names with what belongs to each, as the values of options, in their order."""
 OpenShape: TypeAlias = tuple[int | str | None, ...] | None
 """The sizes of a tensor, where an open size is a name or None. None when not even the rank is known."""
 Shape: TypeAlias = tuple[int, ...]

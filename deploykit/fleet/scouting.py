@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from deploykit.accuracy.samples.calibration import KINDS
 from deploykit.errors import DeploykitError, InputError
-from deploykit.findings.records import Json, Record
+from deploykit.findings.records import Json, Pairs, Record
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.system.files import paths_below
@@ -44,7 +44,7 @@ class Scouted(Record):
     """What a folder holds; ``skipped`` lists files that are not models, each with the reason."""
 
     models: tuple[FoundModel, ...]
-    skipped: tuple[tuple[str, str], ...]
+    skipped: Pairs
 
     def to_json(self) -> Json:
         """The published JSON."""

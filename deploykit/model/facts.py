@@ -110,6 +110,10 @@ class NodeFact(Record):
         """The name of an input, "" where it is left out."""
         return self.inputs[at] if at < len(self.inputs) else ""
 
+    def axis(self, default: int = 0) -> int:
+        """The attribute ``axis``, which may count from the end; ``default`` where it is left out."""
+        return int(self.attributes.get("axis", default))
+
 
 class GraphFacts(Record, Kept, dict=True):
     """The facts of the main graph.

@@ -18,7 +18,7 @@ from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.qdq import extract_qdq
-from deploykit.findings.records import Json, Record, Tell, field, replace
+from deploykit.findings.records import Json, Pairs, Record, Tell, field, replace
 from deploykit.system.folders import scratch
 from deploykit.system.store import Store, code_digest, key_of
 from deploykit_ort_qnn.bench.kernels import Kernel, within_grids
@@ -63,8 +63,8 @@ class CompileAnswer(Record):
 
     status: str
     message: str
-    refused: tuple[tuple[str, str], ...] = ()
-    changes: tuple[tuple[str, str], ...] = ()
+    refused: Pairs = ()
+    changes: Pairs = ()
 
     @property
     def taken(self) -> bool:

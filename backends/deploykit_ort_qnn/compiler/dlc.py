@@ -19,7 +19,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.errors import InputError
-from deploykit.findings.records import Record, Shape
+from deploykit.findings.records import Pairs, Record, Shape
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import QUANTIZERS
 from deploykit.model.values import is_external
@@ -63,7 +63,7 @@ class Dlc(Record):
     metadata: str
     writer: str
     graphs: int
-    operators: tuple[tuple[str, str], ...]
+    operators: Pairs
     tensors: dict[str, DlcTensor]
 
 

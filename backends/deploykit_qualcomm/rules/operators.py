@@ -47,7 +47,7 @@ def check_norm_axis(situation: Situation) -> Finds:
     Fix: reshape the normalized axes into one that is the last, or write it out as reductions
     """
     for node in nodes(situation, "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
-        rank, axis = situation.facts.tensor(node.inputs[0]).rank, int(node.attributes.get("axis", -1))
+        rank, axis = situation.facts.tensor(node.inputs[0]).rank, node.axis(-1)
         if rank is not None and axis not in (-1, rank - 1):
             yield at_node(node, f"it normalizes axis {axis} of rank {rank}, only the last is taken")
 

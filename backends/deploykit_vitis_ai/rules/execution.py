@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploykit.findings.records import Names, Record
+from deploykit.findings.records import Names, Pairs, Record
 from deploykit.findings.rules import Finds, Found, Registry
 
 __all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
@@ -35,7 +35,7 @@ class QuarkOutcome(Record):
 
     toolchain: str
     state: str
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped: Pairs = ()
     samples: int | None = None
     trials: tuple[QuarkTrial, ...] = ()
     asked: str = ""

@@ -22,7 +22,7 @@ from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Findings, exit_status
-from deploykit.findings.records import Arrays, Doubles, Json, Names, Numbers, Record, Shape, plain, published
+from deploykit.findings.records import Arrays, Doubles, Json, Names, Numbers, Pairs, Record, Shape, plain, published
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
@@ -161,7 +161,7 @@ class ComparedOutputs(Record):
     outputs: Mapping[str, OutputComparison]
     missing: Names
     extra: Names
-    mismatches: tuple[tuple[str, str], ...]
+    mismatches: Pairs
 
     @property
     def samples(self) -> int:

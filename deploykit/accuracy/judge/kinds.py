@@ -183,7 +183,7 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
     """An output in pieces of one kind each: the operands of the Concat that makes it, or the whole."""
     for node, axes in _upwards(facts, output):
         if node.op_type == "Concat":
-            along, parts = int(node.attributes.get("axis", 0)) % len(axes), concat_parts(facts, node)
+            along, parts = node.axis() % len(axes), concat_parts(facts, node)
             shape, axis = facts.tensors[node.outputs[0]].shape or (), axes[along]
             if axis is not None and _are_features(facts, parts, shape, along):
                 break
@@ -223,7 +223,7 @@ def _in_place(facts: GraphFacts, part: tuple[str, int, int], along: int, total: 
     name, start, stop = part
     for node, axes in _upwards(facts, name, "Slice", "Split"):
         inner = concat_parts(facts, node) if node.op_type == "Concat" else ()
-        if inner and inner[-1][2] == total and axes[int(node.attributes.get("axis", 0)) % len(axes)] == along:
+        if inner and inner[-1][2] == total and axes[node.axis() % len(axes)] == along:
             return [(one, max(low, start), min(high, stop)) for one, low, high in inner if low < stop and start < high]
     return [part]
 
@@ -238,7 +238,7 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     if kind is OutputKind.LABELS and best is not None and not _reads_words(facts):
         # The letter that leads in each step, picked inside of the model.
         steps = facts.static_shape(best.inputs[0]) or ()
-        if len(steps) == 3 and steps[int(best.attributes.get("axis", 0))] >= _FEWEST_LETTERS:
+        if len(steps) == 3 and steps[best.axis()] >= _FEWEST_LETTERS:
             return None, Task.TEXT
     if kind in (OutputKind.LABELS, OutputKind.EMBEDDING):
         return None, Task(kind)
@@ -248,7 +248,7 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     rank, default = len(shape), -1 if facts.opset >= 13 else 1
     # A single number has no axis, and no other class.
     made = [(node, axes) for node, axes in _upwards(facts, output) if axes and node.op_type in _SOFT]
-    axis = next((axes[int(node.attributes.get("axis", default)) % len(axes)] for node, axes in made), None)
+    axis = next((axes[node.axis(default) % len(axes)] for node, axes in made), None)
     if axis is None and kind is OutputKind.LOGITS:
         # A model that gives probabilities in one output does so in all outputs that are classes.
         beside = OutputKind.SCORES in [_kind_of(facts, name) for name in facts.outputs]
@@ -444,7 +444,7 @@ def _of_cells(facts: GraphFacts, picture: Sequence[int]) -> Iterator[DetectionSe
             joins = [
                 concat_parts(facts, node)
                 for node, axes in _upwards(facts, output)
-                if node.op_type == "Concat" and axes[int(node.attributes.get("axis", 0)) % len(axes)] == along
+                if node.op_type == "Concat" and axes[node.axis() % len(axes)] == along
             ]
             for name, start, stop in (joins or [((output, 0, shape[along]),)])[-1]:
                 piece = Piece(output, _kind_of(facts, name), axis=along, start=start, stop=stop)

@@ -52,9 +52,9 @@ class ChosenRows:
             if node.op_type in _CHOOSERS or not self._behind.isdisjoint(read):
                 self._behind.update(node.outputs)
             if node.op_type == "TopK":
-                self._lengths.update(self._along(node.outputs[0], int(node.attributes.get("axis", -1))))
+                self._lengths.update(self._along(node.outputs[0], node.axis(-1)))
             elif node.op_type == "Concat" and not self._behind.isdisjoint(node.inputs):
-                axis = int(node.attributes.get("axis", 0))
+                axis = node.axis()
                 if any(self._lengths & self._along(name, axis) for name in node.inputs):
                     self._lengths.update(self._along(node.outputs[0], axis))
 

@@ -277,7 +277,7 @@ class _Readings(Record):
         """How many rows an index chooses from: the least of the dimensions that it indexes; None where one is open."""
         shapes = [self.facts.tensor(name).shape for name in node.inputs[:2]]
         table, index = ((),) * 2 if None in shapes else shapes
-        first, count = int(node.attributes.get("axis", 0)), 1
+        first, count = node.axis(), 1
         if node.op_type.endswith("ND"):
             last = index[-1] if index else None
             first, count = int(node.attributes.get("batch_dims", 0)), last if isinstance(last, int) else 0

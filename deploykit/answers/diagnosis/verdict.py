@@ -10,7 +10,7 @@ from deploykit.answers.diagnosis.collecting import ErrorLine, Finish, Hit
 from deploykit.answers.diagnosis.events import Event
 from deploykit.answers.diagnosis.names import MappedName
 from deploykit.findings import Severity
-from deploykit.findings.records import Json, Names, Record, field
+from deploykit.findings.records import Json, Names, Pairs, Record, field
 from deploykit.tables.known_errors import CodeMeaning, KnownError
 
 __all__ = ["Cause", "CodeSeen", "Diagnosis"]
@@ -51,7 +51,7 @@ class Cause(Record):
     count: int
     hits: tuple[Hit, ...] = ()
     names: tuple[MappedName, ...] = ()
-    terms: tuple[tuple[str, str], ...] = ()
+    terms: Pairs = ()
     fields: dict[str, str] = field(default_factory=dict)
     follow_ups: tuple[Cause, ...] = ()
     because: str = ""

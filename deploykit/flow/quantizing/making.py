@@ -41,7 +41,7 @@ from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.findings import Findings
-from deploykit.findings.records import Arrays, Feeds, Json, Published, Record, Tell, field, replace
+from deploykit.findings.records import Arrays, Feeds, Json, Pairs, Published, Record, Tell, field, replace
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
 from deploykit.flow.rules import QUANTIZED_RULES
 from deploykit.flow.samples import about_samples
@@ -450,7 +450,7 @@ class Making(Record, eq=False):
     backend: AnyBackend
     given: Situation
     progress: Tell
-    options: tuple[tuple[str, str], ...] = ()
+    options: Pairs = ()
     timeout: float | None = None
     shared: SharedWork = field(default_factory=SharedWork)
 
