@@ -238,7 +238,7 @@ class FormatRow(NotedRow):
     format: str
     maker: Literal["quark", "compiler"]
     why: str
-    asked_as: tuple[str, ...] = ()
+    asked_as: Names = ()
     preset: str = ""
     with_exclusions: str = ""
     activation: str = ""

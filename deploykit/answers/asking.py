@@ -130,7 +130,7 @@ class CompatAnswer(Published):
     rows: tuple[CompatRow, ...]
     requested: str = ""
     answered_by: Mapping[str, str] = {}
-    near: tuple[str, ...] = ()
+    near: Names = ()
 
     def as_published(self) -> Json:
         """The JSON of ``deploykit compat``."""

@@ -80,7 +80,7 @@ class DeviceJob(Record):
     files: tuple[DeviceFile, ...]
     argv: tuple[str, ...]
     results: Names
-    optional: tuple[str, ...] = ()
+    optional: Names = ()
     environment: Mapping[str, str] = {}
     where: str = "device"
     started: str = ""

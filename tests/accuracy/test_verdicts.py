@@ -52,9 +52,8 @@ def _one(op: str, shape: tuple[int, ...], **attributes: Any) -> GraphFacts:
 
 def _judged(facts: GraphFacts, reference: Any, candidate: Any, **more: Any) -> Verdict:
     """Of one sample or several of the output y."""
-    one, two = (side if isinstance(side, list) else [side] for side in (reference, candidate))
-    context = Context(**{"label": "given", **more})
-    return judge_outputs(facts, context, [{"y": value} for value in one], [{"y": value} for value in two])
+    sides = (side if isinstance(side, list) else [side] for side in (reference, candidate))
+    return judge_outputs(facts, Context(**{"label": "given", **more}), *([{"y": y} for y in side] for side in sides))
 
 
 def _set(place: Any, value: Any) -> Change:
@@ -132,9 +131,6 @@ def test_right_and_wrong_by_construction() -> None:
         assert again.right is right and verdict_lines(again)[:-1] == verdict_lines(verdict)[:-1]
         told[name] = verdict_lines(verdict)
     check_told(HERE / "verdicts.told", told)
-
-
-# --- limits ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_limit_has_a_reason_and_a_source() -> None:
@@ -401,9 +397,6 @@ def test_samples_keep_their_label(decoder_detector: Any) -> None:
     assert judge.compare(broken).answer[0] is False
 
 
-# --- tasks ----------------------------------------------------------------------------------------------------------
-
-
 def _texts(rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """Lines as a recognizer gives them; 0 is nothing."""
     return [np.eye(30, dtype=np.float32)[list(row)][None] * 0.9 + 0.001 for row in rows]
@@ -477,9 +470,10 @@ def _task_cases() -> Iterator[tuple[str, GraphFacts, Any, Any, dict[str, Any]]]:
     more_or_less = [[0, letter, *[0] * 6] if letter > 20 else row for letter, row in enumerate(more, 1)]
     changed_texts = {"ten of them with another letter": wrong, "a letter more in ten, less in four": more_or_less}
     body = "x = Reshape (p, rows)  h = GRU <hidden_size = 64> (x, w, r)  s = Reshape (h, states)  y = MatMul (s, m)"
-    zeros = {"w": (1, 192, 4), "r": (1, 192, 64), "m": (64, 30)}  # fewer letters than states
-    stored: Any = {"rows": [8, 1, 4], "states": [8, 1, 64], **{n: np.zeros(s, np.float32) for n, s in zeros.items()}}
-    by_step = facts_of(inferred(text_model("float[1,1,4,8] p", body, **stored)))
+    w, r, m = (
+        np.zeros(shape, np.float32) for shape in ((1, 192, 4), (1, 192, 64), (64, 30))
+    )  # more states than letters
+    by_step = facts_of(inferred(text_model("float[1,1,4,8] p", body, rows=[8, 1, 4], states=[8, 1, 64], w=w, r=r, m=m)))
     for name, read in {"as they were": same, **changed_texts}.items():
         yield f"texts, {name}", _one("Softmax", (1, 8, 30), axis=-1), _texts(lines), _texts(read), {}
         steps, changed = ([one.transpose(1, 0, 2) for one in _texts(side)] for side in (lines, read))
@@ -590,12 +584,12 @@ def test_what_is_short_of_98_in_100_asks_for_a_wider_type_and_passes_it_on(kept:
     """One of twenty may be chance, and changes no layer; a wider type is looked for in any case."""
     number = GIVEN.number("y", "boxes", Measure.KEPT, kept / of, items=of, words=f"{kept} of {of} kept")
     assert Verdict(right=number.passes, numbers=(number,)).is_short is said
-    noted = replace(number, note="one of few differs: decibels decide")
-    assert {Verdict(right=True, numbers=(one,)).loses for one in (number, noted)} == {kept / of < 0.98}
+    both = (number, replace(number, note="one of few differs: decibels decide"))
+    assert {Verdict(right=True, numbers=(one,)).loses for one in both} == {kept / of < 0.98}
     silent = Context(label="arbitrary").number("y", "boxes", Measure.KEPT, kept / of, items=of)
     assert not Verdict(right=None, numbers=(silent,)).loses
-    quantization = Verdict(right=True, numbers=(number,), wider="float16 keeps it")
-    assert Verdict(right=True, numbers=(number,)).beside(quantization).cost.endswith("; float16 keeps it")
+    wide = Verdict(right=True, numbers=(number,), wider="float16 keeps it")
+    assert wide.beside(wide).cost.endswith("; float16 keeps it")
 
 
 def test_signals_and_values_that_keep_less_than_98_in_100_ask_for_a_wider_type() -> None:
@@ -603,10 +597,8 @@ def test_signals_and_values_that_keep_less_than_98_in_100_ask_for_a_wider_type()
     facts, scores = _one("Relu", (1,)), [np.array([value], np.float32) for value in np.linspace(4, 5, 24)]
     for off, loses in ((0.03, True), (0.002, False)):
         assert _judged(facts, scores, [y + off * (-1) ** n for n, y in enumerate(scores)]).loses is loses
-    facts = _one("Relu", DENSE.shape)
-    assert [_judged(facts, DENSE, _noise(db)(DENSE)).loses for db in (30, 36)] == [True, False]
-    chance = np.full((1, 100), 0.9, np.float32)
-    chance[0, :5] = 0.52  # five of a hundred decide otherwise, which is forgiven, and told
+    assert [_judged(_one("Relu", DENSE.shape), DENSE, _noise(db)(DENSE)).loses for db in (30, 36)] == [True, False]
+    chance = np.where(np.arange(100) < 5, 0.52, 0.9).astype(np.float32)[None]  # five decide otherwise: forgiven, told
     verdict = _judged(_one("Sigmoid", (1, 100)), [chance] * 3, [np.where(chance < 0.6, 0.48, chance)] * 3)
     assert verdict.right and verdict.loses and "95.0% where nothing near a half is forgiven" in verdict.words
 
@@ -620,3 +612,11 @@ def test_maps_beside_a_map_of_rare_scores_are_judged_where_it_has_some() -> None
         one = {"s": np.where(points, 0.9, 0.01).astype(np.float32), "y": where}
         verdict = judge_outputs(facts, GIVEN, [one], [one | {"y": np.where(lost, 0, where)}])
         assert verdict.right is right, verdict.lines()
+
+
+def test_places_of_which_a_mask_says_that_no_word_stands_there_are_not_counted() -> None:
+    """One label of forty differs, which is one of eight words to one of nineteen."""
+    facts, masks = facts_of(inferred(text_model("int64[1,40] m", "y = Identity (m)"))), np.tri(12, 40, 7, np.int64)
+    one, two = ([{"y": np.r_[first, mask[1:] * 2][None]} for mask in masks] for first in (3, 7))
+    for feeds, right in (((), True), ([{"m": mask[None]} for mask in masks], False)):
+        assert judge_outputs(facts, GIVEN, one, two, feeds).right is right

@@ -336,8 +336,9 @@ def judge_detections(
                 strict = value
             words += f", labels of {renamed} boxes differ" if 2 * renamed > lost else ""
         if wanted + made:
-            of = max(wanted, made)
-            numbers.append(context.number(name, kind, Measure.KEPT, value, items=of, words=words, plainly=strict))
+            numbers.append(
+                context.number(name, kind, Measure.KEPT, value, items=max(wanted, made), words=words, plainly=strict)
+            )
     same = both
     if in_order and all(one.scores.size == two.scores.size for one, two in pairs):
         same = [(one.at(one.scores >= least), two.at(one.scores >= least)) for one, two in pairs]

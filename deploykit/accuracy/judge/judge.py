@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import starmap
+from itertools import chain, repeat, starmap
 from operator import is_
 from typing import Any
 
@@ -115,7 +115,8 @@ def judge_outputs(
 ) -> Verdict:
     """The verdict on one mapping of outputs per sample, however they were made.
 
-    An output that a sample lacks on either side is not compared. ``feeds`` are needed only for the sizes of images.
+    An output that a sample lacks on either side is not compared. ``feeds`` are needed only for the sizes of images, and
+    for what is padding.
     """
     context = replace(context, count=len(reference))
     # No texts; and the layout of the model as it was handed in says what an axis means.
@@ -123,10 +124,10 @@ def judge_outputs(
         [
             {
                 n: np.moveaxis(v, -1, 1) if n in facts.channel_last else v
-                for n, v in row.items()
+                for n, v in _without_padding(facts, row, feed).items()
                 if v.dtype.kind not in "OUS"
             }
-            for row in rows
+            for row, feed in zip(rows, chain(feeds, repeat({})), strict=False)
         ]
         for rows in (reference, outputs)
     )
@@ -180,6 +181,19 @@ def judge_outputs(
         detections=min(counts, key=lambda count: count.surely, default=None),
         broken=broken,
     )
+
+
+def _without_padding(facts: GraphFacts, row: Arrays, feed: Arrays) -> Arrays:
+    """One sample's labels, and values of three dimensions, without the places where a mask says that no word stands.
+
+    A mask is an input [1, places] of ones and then zeros.
+    """
+    words = {
+        mask.shape: np.count_nonzero(mask)
+        for mask in feed.values()
+        if mask.shape[:-1] == (1,) and mask.any() and np.array_equal(mask, np.sort(mask > 0)[:, ::-1])
+    }
+    return {n: v[:, : words.get(v.shape[:2])] if v.ndim + (not facts.is_data(n)) == 3 else v for n, v in row.items()}
 
 
 def _odd_values(facts: GraphFacts, name: str, seen: Sequence[tuple[Numbers, Numbers]]) -> Iterator[Oddity]:

@@ -292,8 +292,8 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
 
 def _reads_words(facts: GraphFacts) -> bool:
     """True where an input holds whole numbers, and not one alone, such as the width of a line."""
-    whole = [name for name in facts.inputs if facts.tensors[name].dtype in ("int32", "int64")]
-    return any(facts.tensors[name].shape not in ((), (1,)) for name in whole)
+    known = map(facts.tensor, facts.inputs)
+    return any(given.dtype in ("int32", "int64") and given.shape not in ((), (1,)) for given in known)
 
 
 def _no_logits(facts: GraphFacts, output: str) -> NodeFact | None:

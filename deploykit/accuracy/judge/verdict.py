@@ -471,8 +471,10 @@ class Verdict(Published):
         """
         if (self.right is True) is not (other.right is True):
             return self.right is True
-        shares = ([n.plainly for n in side.numbers if n.limit.measure is Measure.KEPT] for side in (self, other))
-        mine, others = (min(found, default=0.0) for found in shares)
+        mine, others = (
+            min((n.plainly for n in side.numbers if n.limit.measure is Measure.KEPT), default=0.0)
+            for side in (self, other)
+        )
         more = mine - others
         return more > 0 if abs(more) > _SAME_SHARE else self.overall_db > other.overall_db + _SAME_DB
 
