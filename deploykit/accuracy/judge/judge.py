@@ -191,7 +191,7 @@ def _without_padding(facts: GraphFacts, row: Arrays, feed: Arrays) -> Arrays:
     words = {
         mask.shape: np.count_nonzero(mask)
         for mask in feed.values()
-        if mask.shape[:-1] == (1,) and mask.any() and np.array_equal(mask, np.sort(mask > 0)[:, ::-1])
+        if mask.shape[:-1] == (1,) and mask.any() and np.array_equal(mask, np.sort(mask != 0)[:, ::-1])
     }
     return {n: v[:, : words.get(v.shape[:2])] if v.ndim + (not facts.is_data(n)) == 3 else v for n, v in row.items()}
 
