@@ -161,7 +161,7 @@ def configuration(target: Target) -> str:
     return f"htp_v{fitting[-1]}" if fitting else ""
 
 
-def encodings_version(target: Target, *, lpbq: bool = False) -> str:
+def encodings_version(target: Target, *, lpbq: bool) -> str:
     """The newest encodings version that a converter of the SDK is known to read, else 1.0.0, which deploykit converts.
 
     With ``lpbq`` 0.6.1 is left out, as it cannot hold blocks.

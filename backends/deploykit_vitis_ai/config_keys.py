@@ -202,7 +202,7 @@ class ChosenOptions(Struct, kw_only=True):
     beyond: list[tuple[str, str, str]] = []
 
 
-def parse_options(pairs: Iterable[tuple[str, str]], *, product: str, device_class: str = "") -> ChosenOptions:
+def parse_options(pairs: Iterable[tuple[str, str]], *, product: str, device_class: str) -> ChosenOptions:
     """Sorts and types the pairs. Raises UsageError for an unknown, dead, foreign or ill-typed one."""
     chosen = ChosenOptions()
     recipes = []

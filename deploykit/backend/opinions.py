@@ -74,7 +74,7 @@ class Opinions(Record):
     """
 
     compiler: Compiler
-    opinions: tuple[Opinion, ...] = ()
+    opinions: tuple[Opinion, ...]
     unasked: str = ""
 
     @property

@@ -44,8 +44,8 @@ class Alternative(Published):
     id: str
     why: str
     confidence: Confidence
-    because: Names = ()
-    ask: str = ""
+    because: Names
+    ask: str
 
 
 class Step(Published, kw_only=False):

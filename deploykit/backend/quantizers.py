@@ -35,7 +35,7 @@ class QuantizerAsked(Record):
 
     precision: str
     target: Target
-    options: Mapping[str, OptionValue] = {}
+    options: Mapping[str, OptionValue]
     floats: Names = ()
 
 

@@ -171,9 +171,7 @@ def apply_encodings(
         return Applied(output=output, placed=made.placed, skipped=skipped)
 
 
-def extract_encodings(
-    model: Path, output: Path | None = None, *, version: str = "2.0.0", force: bool = False
-) -> Removed:
+def extract_encodings(model: Path, output: Path | None, *, version: str = "2.0.0", force: bool = False) -> Removed:
     """The encodings of a QDQ model as the text of a file.
 
     The float model is written to ``output`` where that is given.

@@ -97,7 +97,7 @@ def layouts(facts: GraphFacts) -> Mapping[str, Layout]:
     return found
 
 
-def _place_entry(entry: Encoding, layout: Layout, *, source: str, version: str, infer_blocks: bool = False) -> Encoding:
+def _place_entry(entry: Encoding, layout: Layout, *, source: str, version: str, infer_blocks: bool) -> Encoding:
     """The entry with its axes counted from the front, its scales in the tensor's order and its lengths checked.
 
     What the layout cannot settle stays unplaced. A list of 0.6.1 that can only be blockwise stays unplaced too, since

@@ -235,13 +235,13 @@ def mix_files(
     model: Path,
     *,
     goal: str,
-    to: str | None = None,
+    to: str | None,
     target: str | None = None,
     sdk: str | None = None,
     metric: str | None = None,
     references: Path | None = None,
     lower_is_better: bool = False,
-    tell: Tell = silent,
+    tell: Tell,
     **asked: Any,
 ) -> Mixed:
     """Raises layers of a model in files to a wider type; ``asked`` are the arguments of ``quantized_question``.

@@ -90,8 +90,8 @@ class RanPackage(Record):
     decision: Decision[Any, Any]
     writer: PackageWriter
     execution: Execution
-    asked_by: Instead | None = None
-    avoided: Findings = ()
+    asked_by: Instead | None
+    avoided: Findings
 
     @property
     def findings(self) -> Findings:

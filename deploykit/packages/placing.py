@@ -152,7 +152,7 @@ class PlacedFolder:
     Without ``publish`` the folder is removed at the end.
     """
 
-    def __init__(self, out: Path, *, force: bool = False, kind: SealedKind = PACKAGES, tell: Tell = silent) -> None:
+    def __init__(self, out: Path, *, force: bool, kind: SealedKind = PACKAGES, tell: Tell = silent) -> None:
         self.out, self.force, self.kind, self._tell = out, force, kind, tell
         self._work: Path | None = None
         self._seen = ""

@@ -135,7 +135,7 @@ class ModelLook(GraphView):
     A method raises NoMatchError where it cannot tell, which ends the look at a node.
     """
 
-    def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
+    def __init__(self, model: ModelProto, encodings: EncodingSet | None) -> None:
         vars(self).update(vars(view_of(model)))  # all looks at a model share one index
         self.encodings = encodings
 

@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -223,27 +223,21 @@ def _with_keys(kind: Any, value: Any, path: str) -> str:
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def schema_of(kind: type[Any], *, hidden: Collection[str] = (), optional: Collection[str] = ()) -> Json:
-    """Return the JSON Schema of what ``structure`` accepts as ``kind``, a Struct.
-
-    ``hidden`` fields are set by the loader and must not be written; ``optional`` ones may
-    be omitted although the Struct requires them.
-    """
+def schema_of(kind: type[Any]) -> Json:
+    """Return the JSON Schema of what ``structure`` accepts as ``kind``, a Struct."""
     _, found = schema_components([kind], ref_template="#/$defs/{name}")
-    defs = {name: _strict(found[name], hidden, optional) for name in sorted(found)}
+    defs = {name: _strict(found[name]) for name in sorted(found)}
     top = defs.pop(kind.__name__)
     # Defaults are Python values, such as tuples; a schema needs those of JSON.
     return decode(encode({"$schema": _DIALECT, **top, **({"$defs": defs} if defs else {})}), type=dict[str, Any])
 
 
-def _strict(schema: Json, hidden: Collection[str], optional: Collection[str]) -> Json:
-    """Restrict an object's schema to the keys that may be written; enumerations stay unchanged."""
+def _strict(schema: Json) -> Json:
+    """Restrict an object's schema to its known keys; enumerations stay unchanged."""
     if "properties" not in schema:
         return schema
     return {
         **schema,
         "description": schema.get("description", "").partition("\n")[0],
-        "properties": {name: value for name, value in schema["properties"].items() if name not in hidden},
-        "required": [name for name in schema["required"] if name not in {*hidden, *optional}],
         "additionalProperties": False,
     }

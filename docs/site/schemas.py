@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
@@ -27,24 +28,37 @@ __all__ = ["SCHEMAS", "schema_texts", "write_schemas"]
 _FILLED = ("since", "extent")
 
 
+def written(kind: type, *, hidden: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
+    """The schema of a file as it is written.
+
+    ``hidden`` fields are set by the loader; ``optional`` ones may be left out although the class requires them.
+    """
+    made = dict(schema_of(kind))
+    for each in (made, *made.get("$defs", {}).values()):
+        if "properties" in each:
+            each["properties"] = {name: one for name, one in each["properties"].items() if name not in hidden}
+            each["required"] = [name for name in each["required"] if name not in {*hidden, *optional}]
+    return made
+
+
 def rows_of(kind: type, key: str, **options: Any) -> dict[str, Any]:
     """The schema of a file that is one list of rows."""
-    return schema_of(make_dataclass("Rows", [("schema", int), (key, tuple[kind, ...])]), **options)  # type: ignore[valid-type]
+    return written(make_dataclass("Rows", [("schema", int), (key, tuple[kind, ...])]), **options)  # type: ignore[valid-type]
 
 
 SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
-    "device": ("devices/*.toml", schema_of(Device)),
-    "qualcomm-sdk": ("sdks/*.toml", schema_of(SdkFile, hidden=_FILLED)),
-    "qualcomm-tool": ("tools/*.toml", schema_of(ToolFlags, hidden=_FILLED, optional=("tool",))),
+    "device": ("devices/*.toml", written(Device)),
+    "qualcomm-sdk": ("sdks/*.toml", written(SdkFile, hidden=_FILLED)),
+    "qualcomm-tool": ("tools/*.toml", written(ToolFlags, hidden=_FILLED, optional=("tool",))),
     "qualcomm-features": ("features.toml", rows_of(Feature, "feature", hidden=_FILLED)),
     "qualcomm-config-keys": ("config_keys.toml", rows_of(ConfigKey, "key", hidden=_FILLED)),
     "qualcomm-missing-encoding": ("missing_encoding.toml", rows_of(MissingEncoding, "case")),
     "qualcomm-compat-rules": ("compat_rules.toml", rows_of(CompatRule, "rule")),
     "qualcomm-wheels": ("wheels.toml", rows_of(Wheel, "wheel")),
     "qualcomm-op-history": ("op_history.toml", rows_of(OpChange, "op")),
-    "qualcomm-archs": ("archs.toml", schema_of(ArchFile)),
-    "qualcomm-series": ("series.toml", schema_of(Series)),
-    "qualcomm-sources": ("sources.toml", schema_of(SourceFile)),
+    "qualcomm-archs": ("archs.toml", written(ArchFile)),
+    "qualcomm-series": ("series.toml", written(Series)),
+    "qualcomm-sources": ("sources.toml", written(SourceFile)),
 }
 """Per schema the data files that it describes, relative to the data folder, and the schema itself."""
 

@@ -123,7 +123,7 @@ def put(question: str) -> tuple[str, dict[str, Any]]:
     return what, document
 
 
-def test_wrong_content_is_refused(tmp_path: Path) -> None:
+def test_wrong_content_is_refused_and_what_is_just_allowed_is_read(tmp_path: Path) -> None:
     file = tmp_path / "w.encodings"
 
     def refusal(question: str) -> list[str]:
@@ -134,6 +134,7 @@ def test_wrong_content_is_refused(tmp_path: Path) -> None:
         return str(caught.value).replace(str(tmp_path), "$PWD").splitlines()
 
     check_file(Path(__file__).with_name("wrong.told"), refusal)
+    check_file(Path(__file__).with_name("edges.told"), edge)
 
 
 def edge(question: str) -> list[str]:
@@ -141,10 +142,6 @@ def edge(question: str) -> list[str]:
     what, document = put(question)
     name, key = what.split(".")
     return [str(np.asarray(getattr(parse_encodings(document, where="w").entries[name].value, key)).tolist())]
-
-
-def test_what_is_just_allowed_is_read() -> None:
-    check_file(Path(__file__).with_name("edges.told"), edge)
 
 
 def test_one_scale_for_all_channels_fits_any_number_of_them() -> None:
@@ -156,16 +153,15 @@ def test_one_scale_for_all_channels_fits_any_number_of_them() -> None:
 
 
 @each_row("text", "", " \n", '["a", "b"]', "a\nb\n", "\ufeffa\r\n\n  b  ", '{"float_tensors": ["b", "a"]}')
-def test_lists_lines_and_the_file_that_was_written_are_read(text: str, tmp_path: Path) -> None:
+def test_lists_lines_and_the_file_that_was_written_are_read_and_what_is_no_text_is_not(
+    text: str, tmp_path: Path
+) -> None:
     path = tmp_path / "floats"
     path.write_text(text, encoding="utf-8", newline="")
     assert read_float_tensors(path) == ({"a", "b"} if text.strip() else frozenset())
     path.write_text(float_tensors_to_json({"onnx::Add_4934", "größe"}), encoding="utf-8")
     assert read_float_tensors(path) == {"onnx::Add_4934", "größe"}
     assert json.loads(path.read_text("utf-8"))["schema"] == 1
-
-
-def test_a_list_of_names_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "floats").write_bytes(b"a\xff")
-    with pytest.raises(InputError, match=f"{tmp_path}/floats: not UTF-8"):
-        read_float_tensors(tmp_path / "floats")
+    path.write_bytes(b"a\xff")
+    with pytest.raises(InputError, match=f"{path}: not UTF-8"):
+        read_float_tensors(path)

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deploykit.encodings.formats.aimet import read_encodings, write_encodings
+import pytest
+
+from deploykit.encodings.formats.aimet import _cost, fits, read_encodings, write_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.values import Lpbq
 
@@ -22,7 +24,7 @@ def normal(value: Any) -> Any:
     return value + 0.0 if isinstance(value, float) else value
 
 
-def test_every_fixture_reads_and_writes_back_what_aimet_wrote() -> None:
+def test_every_fixture_reads_and_writes_back_what_aimet_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(FILES) == 103
     for path in FILES:
         encodings, text = read_encodings(path), path.read_text()
@@ -40,6 +42,9 @@ def test_every_fixture_reads_and_writes_back_what_aimet_wrote() -> None:
             assert {each.name for each in encodings if each.is_param} == names, path
         else:
             assert all(each.is_param is None for each in encodings), path
+        with monkeypatch.context() as bound:  # what reading takes is told by counts, and never less than it is
+            bound.setattr("deploykit.encodings.formats.aimet._BUDGET", _cost(written.encode()) - 1)
+            assert not (encodings.entries and fits(encodings, encodings.version)), path
 
 
 def test_210_has_lpbq_as_a_scale_of_scales() -> None:

@@ -12,12 +12,15 @@ from msgspec.structs import replace
 
 import deploykit
 from deploykit.backend.backend import Request
-from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.encodings.values import Affine
 from deploykit.errors import DefectError
+from deploykit.findings.records import silent
+from deploykit.flow.pipeline import read_jobs
 from deploykit.flow.read import read_situation
 from deploykit.model.collect import facts_of
 from deploykit.model.load import wrap_proto
 from deploykit.tables.capabilities import Status
+from deploykit.tables.reading import read_json
 from deploykit_qnn_htp import backend
 from deploykit_qnn_htp.commands import listed_step
 from deploykit_qnn_htp.draft import (
@@ -88,12 +91,6 @@ def losing(made: ConversionDraft, name: str) -> ConversionDraft:
     return replace(made, after=replace(made.after, predicted=made.after.predicted - {name}))
 
 
-def empty() -> ConversionDraft:
-    made = draft("detr", "fp16.v2.0.0")
-    assert isinstance(made.source, EncodingSet)
-    return made
-
-
 def handed_in(dtype: str) -> ConversionDraft:
     """A segment whose input of that type comes from an earlier segment."""
     made, name = integer(), "images"
@@ -156,7 +153,7 @@ DRAFT_CASES: dict[str, tuple[Callable[[], ConversionDraft], Callable[[], Convers
     "QNN125": (lambda: draft("mlp", "wfp8a8.v2.0.0"), lambda: draft("mlp", "w8a8.v2.0.0")),
     "QNN126": (lambda: draft("mlp", "bq-w2a16-zpshift.v1.0.0"), lambda: draft("mlp", "w4a8.v1.0.0")),
     "QNN128": (mixed, lambda: mixed("explicit")),
-    "QNN129": (empty, lambda: draft("detr", "fp16.v1.0.0")),
+    "QNN129": (lambda: draft("detr", "fp16.v2.0.0"), lambda: draft("detr", "fp16.v1.0.0")),
     "QNN130": (lambda: handed_in("int64"), lambda: handed_in("float")),
 }
 
@@ -191,8 +188,9 @@ def test_float_sets_are_judged_where_a_mix_was_meant(code: str, intent: Intent) 
 CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
 
 
-def test_each_rule_fires_and_stays_silent() -> None:
+def test_each_rule_fires_and_stays_silent() -> None:  # signed integers have a kernel beside float16
     check_pairs(CASES, ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES)
+    assert not list(ROUTE_RULES["QNN109"].run(route("legacy-float-fallback", with_float_operand(signed=True))))
 
 
 def test_what_is_told_of_every_route() -> None:
@@ -248,22 +246,24 @@ def test_what_each_status_of_a_feature_says() -> None:
     check_told(Path(__file__).with_name("features.told"), found)
 
 
-def test_signed_integers_have_a_kernel_beside_float16() -> None:
-    assert not list(ROUTE_RULES["QNN109"].run(route("legacy-float-fallback", with_float_operand(signed=True))))
-
-
 def test_a_plan_that_is_rejected_says_why() -> None:
-    refused = deploykit.plan(
-        DATA / "cnn/model.onnx",
-        target="sm8350",
-        sdk="2.33",
-        encodings=DATA / "cnn/w8a8.v1.0.0.encodings",
-        route="provider-context",  # type: ignore[call-arg]
-    )
+    asked: Any = {"target": "sm8350", "sdk": "2.33", "route": "provider-context"}
+    refused = deploykit.plan(DATA / "cnn/model.onnx", encodings=DATA / "cnn/w8a8.v1.0.0.encodings", **asked)
     chosen = select_route(draft("detr", "w8a16-fp16mix-omit.v0.6.1", calibration=DATA / "detr/w8a16.io.npz"))
     rejected = chosen.without(refused).rejected
     assert [row.id for row in rejected] == ["legacy-calibrated", "legacy-float-fallback"]
     assert "QNN295" in rejected[-1].because
+
+
+@each_row(("budget", "version"), (3_000_000_000, "0.6.1"), (150_000, "1.0.0"), (50_000, ""))
+def test_what_is_written_is_read(budget: int, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Any = {"target": "sm8650", "sdk": "2.37", "encodings": DATA / "cnn/w8a8-int32bias.v0.6.1.encodings"}
+    (job,) = read_jobs([Request(model=DATA / "cnn/model.onnx", **asked)], [tmp_path / "out"], progress=[silent])
+    with monkeypatch.context() as bound:
+        bound.setattr("deploykit.encodings.formats.aimet._BUDGET", budget)
+        packaged = job.make()  # it decides as ``check`` does
+    assert [f.code for f in packaged.findings if f.blocks] == ([] if version else ["QNN104"])
+    assert [read_json(path)["version"] for path in tmp_path.glob("out/encodings/*")] == ([version] if version else [])
 
 
 @each_row(

@@ -127,9 +127,10 @@ def check_encodings_version(candidate: RouteCandidate) -> Finds:
 def check_writable(candidate: RouteCandidate) -> Finds:
     """Encodings that no version this route can be given is able to express.
 
-    0.6.1 cannot hold LPBQ, block or float8 entries, 1.0.0 no float8 ones.
+    0.6.1 cannot hold LPBQ, block or float8 entries, 1.0.0 no float8 ones, and none more than can be read back: some
+    1.4 million scales in 0.6.1, ten times as many in 1.0.0.
 
-    Fix: choose another precision for these tensors
+    Fix: choose another precision for these tensors, or cut the model with --parts where it is their number
     """
     draft, route = candidate.draft, candidate.route
     if draft.completed is None or not route.encodings or candidate.version is not None:
@@ -139,7 +140,7 @@ def check_writable(candidate: RouteCandidate) -> Finds:
     yield about_encodings(
         draft,
         f"no encodings version that {route.tool} of {draft.sdk.version} may be given ({versions}) can hold "
-        f"these entries{': ' + ', '.join(kinds) if kinds else ''}",
+        f"these {len(draft.completed):,} entries{': ' + ', '.join(kinds) if kinds else ''}",
         evidence={"granularities": kinds},
     )
 

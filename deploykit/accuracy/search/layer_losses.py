@@ -206,9 +206,9 @@ def analyze_files(
     model: Path,
     *,
     precision: str | None = None,
-    budget: Budget | None = None,
-    resume: bool = True,
-    tell: Tell = silent,
+    budget: Budget | None,
+    resume: bool,
+    tell: Tell,
     **asked: Any,
 ) -> Sensitivity:
     """``analyze`` for files: encodings of a file or of a QDQ model, else of deploykit's own at a ``precision``.
@@ -239,7 +239,7 @@ def analyze(
     facts: GraphFacts,
     samples: Samples,
     *,
-    encodings: EncodingSet | None = None,
+    encodings: EncodingSet | None,
     precision: str = "",
     budget: Budget | None = None,
     resume: bool = True,

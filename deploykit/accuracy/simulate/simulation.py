@@ -290,7 +290,7 @@ class Original(Record, eq=False):
     """
 
     judge: Judge
-    quantization: Verdict | None = None
+    quantization: Verdict | None
     wider: Callable[[], str] = str
 
 

@@ -77,9 +77,9 @@ class ErrorLine(Struct, kw_only=True):
 
     line: int
     text: str
-    before: tuple[str, ...] = ()
-    trouble: Trouble = "failure"
-    count: int = 1
+    before: tuple[str, ...]
+    trouble: Trouble
+    count: int
 
     def to_json(self) -> dict[str, object]:
         """The published shape."""

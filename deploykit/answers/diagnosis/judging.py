@@ -225,7 +225,7 @@ def _failed(text: str, forms: Iterable[LineForm]) -> bool:
     return trouble_of(text) == "failure" and level_of(text, forms)[0] != "warning" and not _LET_GO.search(text)
 
 
-def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, tools: Iterable[str] = ()) -> Diagnosis:
+def diagnose_log(log: Path, catalog: Catalog, names: Names | None, *, tools: Iterable[str]) -> Diagnosis:
     """Diagnose a log file as ``diagnose`` does. Raises InputError if it cannot be read."""
     with open_regular(log) as stream:
         return diagnose(stream, catalog, names, tools=tools)

@@ -49,12 +49,12 @@ class Cause(Record):
     error: KnownError
     certainty: Certainty
     count: int
-    hits: tuple[Hit, ...] = ()
+    hits: tuple[Hit, ...]
     names: tuple[MappedName, ...] = ()
     terms: Pairs = ()
     fields: dict[str, str] = field(default_factory=dict)
     follow_ups: tuple[Cause, ...] = ()
-    because: str = ""
+    because: str
 
     @property
     def first_line(self) -> int:
@@ -95,21 +95,21 @@ class Diagnosis(Record):
     report. ``recognised`` is True if a tool of the chain from a model to the NPU wrote some of the log.
     """
 
-    causes: tuple[Cause, ...] = ()
-    codes: tuple[CodeSeen, ...] = ()
-    numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    events: tuple[Event, ...] = ()
-    finished: tuple[Finish, ...] = ()
-    unfinished: Names = ()
-    unknown: tuple[ErrorLine, ...] = ()
-    doubts: tuple[ErrorLine, ...] = ()
-    overlooked: bool = False
-    recognised: bool = True
+    causes: tuple[Cause, ...]
+    codes: tuple[CodeSeen, ...]
+    numbers: dict[str, tuple[float, ...]]
+    events: tuple[Event, ...]
+    finished: tuple[Finish, ...]
+    unfinished: Names
+    unknown: tuple[ErrorLine, ...]
+    doubts: tuple[ErrorLine, ...]
+    overlooked: bool
+    recognised: bool
     tail: Names = ()
-    tools: Names = ()
+    tools: Names
     collect: Names = ()
-    lines: int = 0
-    size: int = 0
+    lines: int
+    size: int
 
     @property
     def errors(self) -> tuple[Cause, ...]:

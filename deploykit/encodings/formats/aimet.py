@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,13 +22,13 @@ import msgspec
 
 from deploykit.encodings.formats import v061
 from deploykit.encodings.formats.grids import SECTIONS, json_name
-from deploykit.encodings.values import Encoding, EncodingSet
+from deploykit.encodings.values import Encoding, EncodingSet, Float, Lpbq
 from deploykit.errors import InputError, UsageError
 from deploykit.findings.records import Json
 from deploykit.system.files import read_regular
 from deploykit.tables.reading import parse_json
 
-__all__ = ["WRITTEN_VERSIONS", "read_encodings", "write_encodings"]
+__all__ = ["WRITTEN_VERSIONS", "fits", "read_encodings", "write_encodings"]
 
 LIMIT = 1 << 30
 """The largest file that is opened at all, in bytes."""
@@ -37,8 +39,8 @@ _BUDGET = 3_000_000_000
 _COSTS = {b"{": 120, b"[": 130, b":": 170, b",": 40}
 """What each of these characters costs in memory once parsed, in bytes; measured with CPython 3.11, rounded up."""
 
-_LEAST = "version 1.0.0 takes least room: deploykit compat encodings-1.0.0 says what reads it"
-
+_MOST = {"0": (1500, 700, 0), "1": (3300, 100, 0), "2": (2100, 120, 230)}
+"""By layout: what an entry, each of its numbers, and each list in a list costs at most, counted like that."""
 
 VERSIONS = ("0.6.1", "0.6.2", "1.0.0", "2.0.0", "2.1.0")
 """The versions that can be read."""
@@ -68,7 +70,7 @@ def read_encodings(path: Path) -> EncodingSet:
     data = read_regular(path, limit=LIMIT)
     if not data.strip():
         raise InputError(f"{path}: the file is empty", next="export the encodings again")
-    _check_budget(data, str(path), f"is this really an encodings file? {_LEAST}")
+    _check_budget(data, str(path))
     with _without_collecting():
         try:
             document = parse_json(data, where=str(path), reader=_DECODER.decode)
@@ -82,17 +84,35 @@ def read_encodings(path: Path) -> EncodingSet:
         return parse_encodings(document, where=str(path))
 
 
-def _check_budget(data: bytes, what: str, following: str) -> None:
+def _check_budget(data: bytes, what: str) -> None:
     """Raises InputError where parsing would take more memory than is allowed."""
-    # Characters are counted only in a file that is large enough to matter.
-    dearest = (2 + max(_COSTS.values())) * len(data)
-    cost = 2 * len(data) + sum(data.count(letter) * each for letter, each in _COSTS.items()) if dearest > _BUDGET else 0
+    cost = _cost(data)
     if cost > _BUDGET:
         raise InputError(
             f"{what}: {len(data)} bytes with {data.count(b',')} values, too much to be read",
             why=f"parsing would take about {cost >> 20} MiB of memory; {_BUDGET >> 20} are allowed",
-            next=following,
+            next="version 1.0.0 takes least room: deploykit compat encodings-1.0.0 says what reads it",
         )
+
+
+def _cost(data: bytes) -> int:
+    return 2 * len(data) + sum(data.count(letter) * each for letter, each in _COSTS.items())
+
+
+def fits(encodings: EncodingSet, version: str) -> bool:
+    """True where ``write_encodings`` writes a file of ``version`` for certain, told by names and counts alone.
+
+    What a file says about itself is not counted: it is small beside what the counts leave.
+    """
+    entry, number, inner = _MOST[version[0]]
+    cost = entry * len(encodings) + _cost(json.dumps([*encodings.entries]).encode())
+    for value in (entry.value for entry in encodings):
+        if isinstance(value, Lpbq):
+            arrays = [value.block_scale, value.channel_scale, value.channel_scale]
+        else:  # a scale, a zero point and its fraction
+            arrays = [] if isinstance(value, Float) else [value.scale] * 3
+        cost += sum(number * one.size + inner * sum(accumulate(one.shape[:-1], mul)) for one in arrays)
+    return cost <= _BUDGET
 
 
 @contextmanager
@@ -214,7 +234,7 @@ def write_encodings(encodings: EncodingSet, version: str) -> str:
         document |= _layout(version).format_sections(encodings)
         written = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=1)
     # A file that could not be read back is not written.
-    _check_budget(written, f"encodings of version {version}", _LEAST)
+    _check_budget(written, f"encodings of version {version}")
     text = written.decode() + "\n"
     return text if text.isascii() and "\x7f" not in text else _NOT_ASCII.sub(lambda one: json.dumps(one[0])[1:-1], text)
 

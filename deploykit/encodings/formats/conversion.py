@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from deploykit.encodings.formats import grids
-from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS, write_encodings
+from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS, fits, write_encodings
 from deploykit.encodings.formats.differences import Signedness, to_unsigned
 from deploykit.encodings.place import Layout
 from deploykit.encodings.read import with_float_tensors
@@ -150,12 +150,13 @@ def convert(
 
 
 def writable_versions(encodings: EncodingSet) -> frozenset[str]:
-    """The versions for which ``convert`` without layouts would leave no tensor out."""
+    """The versions for which ``convert`` without layouts would leave no tensor out, and that can be read back."""
     source, impossible = encodings.version, OutcomeKind.IMPOSSIBLE
     return frozenset(
         version
         for version in WRITTEN_VERSIONS
-        if all(_loss(entry, source, version, None)[0] is not impossible for entry in encodings)
+        if fits(encodings, version)
+        and all(_loss(entry, source, version, None)[0] is not impossible for entry in encodings)
     )
 
 
