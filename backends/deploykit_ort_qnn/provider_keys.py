@@ -22,25 +22,6 @@ __all__ = ["Chosen", "choose_options", "has_option", "load_options"]
 _BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
 
 
-class Option(SourcedRow):
-    """One provider option: ``since`` is the first opened wheel that has it; the checked wheel has every option.
-
-    ``excludes`` are options that must not be on together with it. ``set_for`` are operators for which it is set to 1 if
-    the user does not set it, since results are better with it.
-    """
-
-    name: str
-    type: Literal["bool", "int", "enum", "string", "path"]
-    phase: Literal["compile", "run", "both"]
-    note: str
-    since: str = ""
-    values: Names = ()
-    range: tuple[int, ...] = ()
-    managed: bool = False
-    set_for: Names = ()
-    excludes: Names = ()
-
-
 class Entry(SourcedRow):
     """One session configuration entry."""
 
@@ -48,6 +29,21 @@ class Entry(SourcedRow):
     note: str
     values: Names = ()
     managed: bool = False
+
+
+class Option(Entry):
+    """One provider option: ``since`` is the first opened wheel that has it; the checked wheel has every option.
+
+    ``excludes`` are options that must not be on together with it. ``set_for`` are operators for which it is set to 1 if
+    the user does not set it, since results are better with it.
+    """
+
+    type: Literal["bool", "int", "enum", "string", "path"]
+    phase: Literal["compile", "run", "both"]
+    since: str = ""
+    range: tuple[int, ...] = ()
+    set_for: Names = ()
+    excludes: Names = ()
 
 
 class RefusedOption(SourcedRow):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from deploykit.findings import Confidence
 from deploykit.findings.records import Names
 from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, compat_row
-from deploykit.tables.sources import SourcedRow
+from deploykit.tables.sources import NotedRow, SourcedRow
 from deploykit_qualcomm.tables import FAMILY, MACHINES, Tables, Wheel, row_key, tables
 
 __all__ = ["compat_rows", "method_rows"]
@@ -28,7 +28,7 @@ R = TypeVar("R", Flag, Feature, ConfigKey)
 _row = partial(compat_row, family=FAMILY)
 
 
-class MissingEncoding(SourcedRow):
+class MissingEncoding(NotedRow):
     """The result for a tensor without an encoding, with one tool and one choice of options."""
 
     id: str
@@ -41,18 +41,14 @@ class MissingEncoding(SourcedRow):
     trigger: str = ""
     needs: str = ""
     known_bad: str = ""
-    confidence_note: str = ""
-    contradicts: str = ""
 
 
-class CompatRule(SourcedRow):
+class CompatRule(NotedRow):
     """One statement about files and libraries of different releases; ``words`` are further names that find it."""
 
     topic: str
     text: str
-    confidence_note: str = ""
-    contradicts: str = ""
-    words: tuple[str, ...] = ()
+    words: Names = ()
 
 
 class OpChange(SourcedRow):
@@ -68,7 +64,7 @@ class Method(SourcedRow):
     """One method of AIMET: the spellings that find it, and the quantizer's option that runs it ("" for none)."""
 
     name: str
-    words: tuple[str, ...]
+    words: Names
     status: Status
     note: str
     option: str = ""

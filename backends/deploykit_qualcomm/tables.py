@@ -47,7 +47,6 @@ class SdkFile(SourcedRow):
     extends: str
     builds: Names
     month: str = ""
-    stamp: str = ""
     carrier: str = ""
     facts: Mapping[str, Fact] = {}
     change: tuple[ReleaseChange, ...] = ()
@@ -103,10 +102,9 @@ class Wheel(SourcedRow):
 
     ``loadable`` is False if ONNX Runtime is only inside the Python module; then ``asked_by`` is the wheel whose
     provider was seen to work with this backend. ``onnxruntime`` are the versions a plugin was tried with,
-    ``onnxruntime_api`` is the C API number of a wheel's own ONNX Runtime, and ``reads`` its newest operator set
-    and IR. ``blob`` is the version of the context blobs it writes. ``refuses`` are forms written for other
-    releases that this provider refuses or silently changes, ``lacks`` operators and forms that it does not have,
-    ``absent`` ONNX operators that it does not know.
+    ``reads`` is the newest operator set and IR of a wheel's own ONNX Runtime. ``blob`` is the version of the
+    context blobs it writes. ``refuses`` are forms written for other releases that this provider refuses or silently
+    changes, ``lacks`` operators and forms that it does not have, ``absent`` ONNX operators that it does not know.
     """
 
     version: str
@@ -118,7 +116,6 @@ class Wheel(SourcedRow):
     blob: str = ""
     loadable: bool = True
     asked_by: str = ""
-    onnxruntime_api: int = 0
     refuses: tuple[
         Literal["symmetric-int16", "block-weights", "per-block", "centred-softmax", "float16-of-float"], ...
     ] = ()

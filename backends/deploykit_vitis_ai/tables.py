@@ -61,7 +61,7 @@ class QuarkOption(NotedRow):
     quark: Names = ()
     values: Names = ()
     # The names of the methods behind the option.
-    words: tuple[str, ...] = ()
+    words: Names = ()
     vint8_mandatory: str = ""
     vint8_preset: Mapping[str, str] = {}
     status: str = ""
@@ -77,7 +77,7 @@ class ToldFact(NotedRow):
     text: str
     tool: str = "quark"
     products: Names = ()
-    words: tuple[str, ...] = ()
+    words: Names = ()
     status: str = ""
     sdk: str = ""
 
@@ -111,14 +111,9 @@ class Pass(NotedRow):
     purpose: str
 
 
-class VaimlKey(NotedRow):
+class VaimlKey(ProviderOption):
     """One key of ``vaiml_config``; ``aliases`` are older spellings."""
 
-    name: str
-    products: Names
-    type: str
-    values: Names = ()
-    default: str = ""
     mandatory: str = ""
     aliases: Names = ()
 
@@ -223,7 +218,7 @@ class Recipe(NotedRow):
 
     name: str
     effect: str
-    words: tuple[str, ...] = ()
+    words: Names = ()
     attributes: Json = field(default_factory=dict)
     extra: Json = field(default_factory=dict)
 

@@ -114,7 +114,7 @@ class Query(Record):
     ones; ``backends`` is None for every backend.
     """
 
-    words: tuple[str, ...]
+    words: Names
     sdk: str
     archs: Names | None
     tool: str

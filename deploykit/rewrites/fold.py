@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.findings.records import Arrays, Numbers
@@ -19,7 +19,7 @@ from deploykit.model.nodes import attribute, captured_names, label, operand
 from deploykit.model.operators import BITS, QUANTIZERS, Trait, is_standard, ops
 from deploykit.model.running import CpuSession, quiet_options
 from deploykit.model.values import byte_size, dtype_name
-from deploykit.model.weights import is_unreadable, with_values_inside
+from deploykit.model.weights import element_type, is_unreadable, with_values_inside
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform, rewritten
 
 __all__ = ["fold"]
@@ -42,11 +42,16 @@ _Values = dict[str, Numbers]
 def fold(graph: GraphCopy, kept: Collection[str] = ()) -> int:
     """Compute settled nodes and store their results, in place, until no node is settled.
 
-    Returns how many were computed. A node stays where it makes a tensor in ``kept``, an output of the model or a tensor
-    that a subgraph reads. Shape and Size of static shapes are settled too.
+    Returns how many were computed, or became a Cast. A node stays where it makes a tensor in ``kept``, an output of the
+    model or a tensor that a subgraph reads. Shape and Size of static shapes are settled too.
     """
-    hopeless = set[str]()
-    count = 0
+    likes, hopeless = _of_known_type(graph), set[str]()
+    for node in likes:
+        node.op_type = "Cast"
+        node.attribute.append(helper.make_attribute("to", element_type(graph.dtype(node.input.pop()))))
+    if likes:
+        graph.prune()
+    count = len(likes)
     while ready := _ready(graph, kept, hopeless):
         values, failed = _computed(graph, ready)
         hopeless |= failed
@@ -58,6 +63,12 @@ def fold(graph: GraphCopy, kept: Collection[str] = ()) -> int:
                 graph.model.graph.initializer.append(numpy_helper.from_array(values[name], name))
         graph.replace_nodes(done, {})
     return count
+
+
+def _of_known_type(graph: GraphCopy | ModelLook) -> list[NodeProto]:
+    """The CastLikes whose type is known: they are Casts, which more compilers take, and need no second tensor."""
+    likes = [node for node in graph.nodes if node.op_type == "CastLike"]
+    return [node for node in likes if is_standard(node) and graph.dtype(node.input[1])]
 
 
 def _bound(graph: GraphCopy, kept: Collection[str]) -> set[str]:
@@ -189,6 +200,7 @@ def _find_settled(graph: ModelLook) -> MatchResult:
     found = (
         (_ready(graph, ()), "stored values and static shapes settle them"),
         ([node for node, _ in _idle_nodes(graph, ())], "they change nothing"),
+        (_of_known_type(graph), "the types that they read off other tensors are known"),
     )
     sites = [
         Site(tuple(map(label, nodes)), tensors=tuple(node.output[0] for node in nodes), why=why)

@@ -40,7 +40,6 @@ class Status(StrEnum):
 class _Row(NotedRow):
     """A row of a release. ``since`` is set by the loader to the version whose file gave the row its present state."""
 
-    confidence_note: str = ""
     since: str = ""
 
 
@@ -135,7 +134,7 @@ class CompatRow(Published):
     family: str = ""
     lifecycle: str = ""
     renamed_to: str = ""
-    words: tuple[str, ...] = ()
+    words: Names = ()
     ran: str = ""
 
 

@@ -45,10 +45,11 @@ class SourcedRow(Record):
 
 
 class NotedRow(SourcedRow):
-    """A row with remarks, and with the sources that contradict it."""
+    """A row with remarks, on its confidence too, and with the sources that contradict it."""
 
     note: str = ""
     contradicts: str = ""
+    confidence_note: str = ""
 
 
 class SourceFile(Record):

@@ -43,6 +43,7 @@ COPIES = "c1 = Identity (x)  c2 = Identity (c1)  same = Cast <to = 1> (c2)  flat
 COPIES += "  still = Transpose <perm = [0, 1]> (flat)  y = Relu (still)"
 TURNED = "wt = Transpose <perm = [1, 0]> (w)  y = MatMul (x, wt)"
 SCALED = "scaled = Mul (a, b)  copy = Identity (x)  sum = Add (copy, scaled)  y = Relu (sum)"
+LIKE = "one = CastLike (a, x)  s = Add (x, one)  t = CastLike (s, x)  y = CastLike (t, n)"
 STORED: dict[str, Any] = {"places": [0.0, 1.0, 2.0, 3.0], "rates": [1.0] * 3, "shape": [2, 3], "a": [2.0], "b": [3.0]}
 STORED |= {"lowest": -np.inf, "nought": np.float32(0), "yes": np.bool_(True), "w": np.ones((4, 3), np.float32)}
 
@@ -52,8 +53,8 @@ STORED |= {"lowest": -np.inf, "nought": np.float32(0), "yes": np.bool_(True), "w
     ("float[2,3] x", COPIES, "", "Relu", None),
     ("float[2,3] x", "m = Max (lowest, x)  d = Dropout (m)  y = Relu (d)", "", "Relu", None),
     ("float[2,3] x", "d = Dropout (x, nought, yes)  y = Relu (d)", "", "Dropout Relu", None),  # in training
-    # a position embedding is stored with its entry
-    ("float[4,3] x", ANGLES, "x angles waves y", "Add", "x waves y"),
+    ("float[2] x, int32 n", LIKE, "", "Add Cast", None),
+    ("float[4,3] x", ANGLES, "x angles waves y", "Add", "x waves y"),  # a position embedding
     # entries of kept tensors stay, and a named copy too
     ("float[2,3] x", SCALED, "x copy a scaled sum y", "Identity Add Relu", "x copy scaled sum y"),
     # folded without an entry of its own, a weight would no longer be quantized

@@ -24,8 +24,6 @@ class HtpConstraint(NotedRow):
     check: str
     severity: Severity
     rules: Names
-    ep_limit: bool = False
-    confidence_note: str = ""
     seen_with: str = ""
 
 
