@@ -82,7 +82,7 @@ class Feature(_Row):
     status: Status
     tool: str = ""
     arch: str = ""
-    extent: tuple[str, ...] = ()
+    extent: Names = ()
 
 
 class ConfigKey(_Setting):
