@@ -228,7 +228,7 @@ class CellChange(Published):
     """One cell whose result changed; ``worse`` if its verdict, compilation or speed got worse."""
 
     cell: str
-    what: tuple[str, ...]
+    what: Names
     worse: bool
 
 
