@@ -67,21 +67,22 @@ def read_encodings(path: Path) -> EncodingSet:
 
     Raises InputError, naming the file and the entry, for whatever is not exactly an encodings file.
     """
-    data = read_regular(path, limit=LIMIT)
+    data, where = read_regular(path, limit=LIMIT), str(path)
     if not data.strip():
         raise InputError(f"{path}: the file is empty", next="export the encodings again")
-    _check_budget(data, str(path))
+    _check_budget(data, where)
     with _without_collecting():
         try:
-            document = parse_json(data, where=str(path), reader=_DECODER.decode)
+            document = parse_json(data, where=where, reader=_DECODER.decode)
         except InputError as error:
             if not error.what.endswith("is not a JSON number"):
                 raise
             # The parser cannot say which entry holds a NaN or an Infinity: read on with them to find out.
             with suppress(ValueError, RecursionError):
-                parse_encodings(json.loads(data.decode("utf-8-sig")), where=str(path))
+                parse_encodings(json.loads(data.decode("utf-8-sig")), where=where)
             raise
-        return parse_encodings(document, where=str(path))
+        del data
+        return parse_encodings(document, where=where)
 
 
 def _check_budget(data: bytes, what: str) -> None:
@@ -195,8 +196,8 @@ def _layout(version: str) -> Any:
 
 def _version(document: Json, where: str) -> str:
     version = document.get("version")
-    if isinstance(version, str) and version in VERSIONS:
-        return version
+    if version in VERSIONS:
+        return str(version)
     brief = repr(version)[:40] if isinstance(version, str | int | float) else json_name(version)
     said = "no 'version'" if "version" not in document else f"the version {brief}"
     looks = _looks_like(document)

@@ -78,8 +78,12 @@ INTEGER_TYPES = {f"{word}int{bits}": (bits, word == "") for word in ("", "u") fo
 
 def places(items: Sequence[Any], section: str, file: str) -> list[str]:
     """What each item of a list is called in messages: by the tensor's name, or by its position without one."""
-    names = [item.get("name") if isinstance(item, dict) else None for item in items]
-    return [f"{file}: {name!r}" if isinstance(name, str) else f"{section}[{index}]" for index, name in enumerate(names)]
+    return [
+        f"{file}: {item['name']!r}"
+        if isinstance(item, dict) and isinstance(item.get("name"), str)
+        else f"{section}[{index}]"
+        for index, item in enumerate(items)
+    ]
 
 
 def typed_rows(kind: Any, items: Sequence[Any], where: Sequence[str]) -> Iterator[tuple[Any, str]]:
@@ -97,7 +101,8 @@ def typed_rows(kind: Any, items: Sequence[Any], where: Sequence[str]) -> Iterato
                     message = message.replace(word, plain)
                 hint = "does the file's 'version' match its content?"
                 raise InputError(f"{place}{path.removesuffix('`')}: {message}", next=hint) from None
-    return zip(rows, where, strict=True)
+    rows.reverse()
+    return ((rows.pop(), place) for place in where)  # each is let go once its entry is made: there may be many numbers
 
 
 def json_name(value: Any) -> str:

@@ -57,11 +57,16 @@ class LpbqItem(GridItem, kw_only=True, tag="LPBQ"):
 
 
 def parse_sections(document: Json, where: str) -> Iterator[Encoding]:
-    """The entries of both sections in the file's order; everything but per-tensor entries is unplaced."""
+    """The entries of both sections in the file's order; everything but per-tensor entries is unplaced.
+
+    Each section is emptied as soon as its rows are typed: there may be millions of numbers.
+    """
     kind = TensorItem | ChannelItem | BlockItem | LpbqItem
     for section in grids.SECTIONS:
         items, is_param = document[section], section == "param_encodings"
-        for row, place in grids.typed_rows(kind, items, grids.places(items, f"{where}: {section}", where)):
+        rows = grids.typed_rows(kind, items, grids.places(items, f"{where}: {section}", where))
+        items.clear()
+        for row, place in rows:
             yield Encoding(row.name, _parse_value(row, place), is_param=is_param)
 
 
