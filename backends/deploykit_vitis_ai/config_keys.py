@@ -130,7 +130,6 @@ _EXPECTED = {
     "float": "a number",
     "list": "a list such as Conv,Gemm",
     "json": 'a list or dictionary such as {"x": [1, 3, 224, 224]}',
-    "unknown": "a value",
 }
 
 
@@ -138,23 +137,22 @@ def _typed(name: str, kind: str, text: str) -> Any:
     """The value of the text in a type. Raises UsageError for a wrong one;
     a type not listed above gives the text itself.
     """
-    value: Any = text
+    value: Any = None
     if kind == "bool":
         value = {"true": True, "false": False}.get(text.lower())
     elif kind in ("int", "float"):
-        value = _plain(text)
-        value = None if isinstance(value, str) or (kind == "int" and isinstance(value, float)) else value
-        value = float(value) if kind == "float" and value is not None else value
+        with suppress(ValueError):
+            value = (int if kind == "int" else float)(text)
     elif kind in ("json", "list"):
-        try:
+        with suppress(ValueError):
             value = json.loads(text)
-        except ValueError:
-            value = None
         if kind == "list" and not isinstance(value, list | dict):
             value = _items(text, _plain) or None
         value = value if isinstance(value, list if kind == "list" else list | dict) else None
     elif kind == "unknown":
         value = _guess(text)
+    else:
+        value = text
     if value is None:
         raise UsageError(f"--option {name}={text}: {_EXPECTED[kind]} is expected")
     return value

@@ -68,8 +68,8 @@ def quantize_recipe(draft: QuarkDraft, calibration: Json, inputs: tuple[InputSpe
     preset, way = "" if draft.route is None else draft.route.preset, draft.float16_way
     given: dict[str, dict[str, Any]] = {"attribute": {}, "extra": {}}
     for option in rows(QuarkOption) if preset == _VINT8 else ():
-        if option.where in given and option.vint8_mandatory:
-            given[option.where][option.name] = option.vint8_mandatory == "true"
+        if option.where in given and (value := option.vint8_mandatory or option.vint8_chosen):
+            given[option.where][option.name] = value == "true"
     attributes = given["attribute"]
     if draft.facts.weight_bytes > _PROTOBUF_ROOM:
         attributes["use_external_data_format"] = True

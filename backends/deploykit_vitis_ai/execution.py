@@ -21,13 +21,13 @@ from deploykit.findings.records import Json, Names, finite, replace
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import QuarkDraft, ladder
-from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.prepare import QuarkPrepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, EndlessError, quark_environment
 from deploykit_vitis_ai.search import Measured, find_better, measure, tried
+from deploykit_vitis_ai.verification import inspected
 
 __all__ = ["device_job", "device_results", "execute"]
 
@@ -82,24 +82,13 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
     run = measured.run
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
     # The trials that led to another package are reported there.
-    outcome = found.outcome
-    if found.instead is not None:
-        outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready")
+    outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready") if found.instead else found.outcome
     outcome = replace(outcome, skipped=skipped, samples=run.result.get("samples"))
-    path = package / run.output
-    quantized = inspect_quantized(
-        path,
-        precision=draft.precision,
-        excluded=frozenset(draft.exclusions.names(draft.facts)),
-        source=draft.facts,
-        last_opset=draft.product.opset.last or None,
-        float16_source=draft.source == "float16",
-    )
-    run, comparison = measured.run, measured.comparison
+    quantized, comparison = inspected(package), measured.comparison
     record = {
         "quark": run.result.get("quark"),
         "samples": run.result.get("samples"),
-        "random_data": details.draft.random_data,
+        "random_data": draft.random_data,
         "quantized_model": run.output,
     }
     if details.survey is not None:
@@ -115,7 +104,7 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
         record=record,
         findings=(
             *OUTCOME_RULES.run(outcome),
-            *QUANTIZED_RULES.run(quantized),
+            *(() if quantized is None else QUANTIZED_RULES.run(quantized)),
             *_quality_findings(details, measured),
         ),
         right=_right(draft, measured),
@@ -130,9 +119,9 @@ def _wider(draft: QuarkDraft) -> Names:
 
 
 def _right(draft: QuarkDraft, measured: Measured) -> Correctness | None:
-    """The judge's verdict; for a yes that loses more than needed, with the next wider precision."""
+    """The judge's verdict; where more is lost than needed, with the next wider precision."""
     right, wider, quality = measured.right, _wider(draft), measured.quality
-    if right is None or quality is None or not (quality.verdict.right and quality.verdict.loses and wider):
+    if right is None or quality is None or not (quality.verdict.loses and wider):
         return right
     return replace(right, why=f"{right.why}; --precision {wider[0]} is wider, and is judged in the same way")
 
@@ -141,15 +130,14 @@ def _quality_findings(details: QuarkPrepared, measured: Measured) -> Findings:
     """The findings of ``deploykit accuracy compare`` on the calibration samples: they show dead outputs at once."""
     if measured.comparison is None or measured.quality is None:
         return ()
-    situation, wider = details.draft.situation, () if details.draft.ladder else _wider(details.draft)
+    draft = details.draft
     judged = Judged(
         comparison=measured.comparison,
-        facts=details.draft.facts,
-        model=situation.request.model.name,
-        target=situation.target.device.id,
-        precision=details.draft.precision_with_exclusions,
+        facts=draft.facts,
+        model=draft.situation.request.model.name,
+        target=draft.situation.target.device.id,
+        precision=draft.precision_with_exclusions,
         verdict=measured.quality.verdict,
-        wider=f"--precision auto tries {', '.join(wider)} as well, and takes the first that is right" if wider else "",
     )
     return COMPARISON_RULES.run(judged)
 

@@ -20,7 +20,7 @@ from deploykit.accuracy.judge.verdict import Context, KeptCount, Verdict
 from deploykit.accuracy.samples.gathering import gather
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import GOAL, Goal, Reached
-from deploykit.accuracy.search.raising import fewest_wider
+from deploykit.accuracy.search.raising import wider_layers
 from deploykit.backend.backend import Instead, Request
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.place import place
@@ -71,8 +71,8 @@ def measure(
     with scratch() as outputs:
         run = run_quark(environment, package, recipe=configs.RECIPE, compare=outputs, progress=progress, trial=trial)
         progress("comparing the quantized model with the float model")
-        comparison = compare(read_outputs(outputs / "baseline"), read_outputs(outputs / "candidate"))
-        reference, candidate = (read_outputs(outputs / side).samples for side in ("baseline", "candidate"))
+        sides = read_outputs(outputs / "baseline"), read_outputs(outputs / "candidate")
+        comparison, (reference, candidate) = compare(*sides), (side.samples for side in sides)
         names = sorted(reference.keys() & candidate.keys())
         held_out = [place for place, name in enumerate(names) if name.startswith(_HELD_OUT)]
         quality = judge_quality(
@@ -81,10 +81,15 @@ def measure(
     return Measured(run=run, comparison=comparison, quality=quality)
 
 
-_POWERS = ("VINT8", "XINT8")
-"""Quark's presets with power-of-two scales, chosen by the least squares: these cut off values that are rare."""
 _SAMPLES = 16
-_RANGES = ("calibrate_method", "PowerOfTwoMethod.NonOverflow")
+# What else is tried with scales that are powers of two, which the least squares choose: these cut off rare values.
+_SETTINGS = (
+    ("with ranges that cut nothing off", ("calibrate_method", "PowerOfTwoMethod.NonOverflow")),
+    ("without cross-layer equalization", ("include_cle", "false")),
+)
+# Half as much noise is worth a larger part in float, less is not; and how many sizes of the part are measured.
+_HALF_DB = 3.0
+_MORE = 8
 # The share of detections to keep on the few held-out samples: so few cannot show a smaller loss.
 _FEW_KEPT = 0.95
 
@@ -175,7 +180,11 @@ def find_better(
     best, won = given, None
 
     # Computed only if everything before was not enough.
-    costly = (_costly_part(draft, package / measured.run.output, progress) for _ in range(1))
+    costly = (
+        _costly_part(draft, package / measured.run.output, progress)
+        for _ in range(1)
+        if best is not None and not _is_done(draft, best)
+    )
     for words, request, part in () if given is None or _is_done(draft, given) else _candidates(draft, costly):
         assert best is not None
         if _is_done(draft, best):
@@ -200,40 +209,38 @@ def find_better(
             and (_is_enough(draft, quality) or quality.verdict.is_better_than(best.verdict))
         ):
             best, won = quality, (len(trials) - 1, request, made)
-    place = won[0] if won is not None else 0
+    place = won[0] if won else 0
     trials[place] = chosen = replace(trials[place], chosen=True)
-    goal = draft.goal if draft.ladder else None
-    ranged = won is not None and won[1].options != draft.situation.request.options
+    goal, ranged = draft.goal, won is not None and won[1].options != draft.situation.request.options
     outcome = QuarkOutcome(
         toolchain=draft.toolchain,
         state="ready",
         trials=tuple(trials),
         asked="are right" * ranged if goal is None else f"{'are' if goal.name == GOAL else 'reach'} {goal.in_words}",
-        reached=best.verdict.right if ranged and best else None if best is None or goal is None else best.is_met(goal),
+        reached=_is_enough(draft, best) if best is not None and (ranged or goal) else None,
     )
     if won is None:
         return SearchResult(outcome=outcome)
-    how = f"{chosen.words} instead: {chosen.outcome}"
-    if chosen.part:
-        how = f"{chosen.part} stay in float: {chosen.outcome} instead of {trials[0].outcome}"
-    # A part is measured again when its package is made; a format is not.
-    right = None if chosen.part or ranged else won[2].right
-    instead = Instead(won[1], how, findings=OUTCOME_RULES.run(outcome), right=right)
+    how = f"{chosen.words}: {chosen.outcome} instead of {trials[0].outcome}"
+    instead = Instead(won[1], how, findings=OUTCOME_RULES.run(outcome), right=won[2].right)
     return SearchResult(outcome=outcome, instead=instead)
 
 
-def _is_enough(draft: QuarkDraft, quality: QuantizedQuality) -> bool:
-    """True for outputs that reach the goal, or are right if there is no goal."""
-    return (quality.verdict.right if draft.goal is None else quality.is_met(draft.goal)) is True
+def _is_enough(draft: QuarkDraft, quality: QuantizedQuality) -> bool | None:
+    """Whether outputs reach the goal, or are right if there is no goal; None if this is unknown."""
+    return quality.verdict.right if draft.goal is None else quality.is_met(draft.goal)
 
 
 def _is_done(draft: QuarkDraft, quality: QuantizedQuality) -> bool:
     """True if no more trials are needed: the outputs are good enough, or cannot be judged.
 
-    Outputs without a verdict cannot be judged, unless the goal is a signal-to-noise ratio.
+    Outputs without a verdict cannot be judged, unless the goal is a signal-to-noise ratio, or something is lost that
+    may be chance.
     """
-    unknown = quality.verdict.right is None and (draft.goal is None or draft.goal.asks_outputs)
-    return unknown or _is_enough(draft, quality)
+    verdict = quality.verdict
+    if verdict.right is None and (draft.goal is None or draft.goal.asks_outputs):
+        return not any(number.is_open for number in verdict.failures)
+    return _is_enough(draft, quality) is True
 
 
 def _described(quality: QuantizedQuality | None) -> str:
@@ -241,7 +248,10 @@ def _described(quality: QuantizedQuality | None) -> str:
 
 
 def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | None:
-    """The fewest layers that a simulation of Quark's model needs in float; None if these cannot be found or named."""
+    """The fewest layers that a simulation of Quark's model needs in float; else those with the most effect.
+
+    None if these cannot be found or named, or are more than half of the model: that would be another precision.
+    """
     facts, given = draft.facts, draft.situation
     if not quantized.is_file():
         return None
@@ -249,17 +259,21 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
         entries = extract_qdq(onnx.load(quantized)).encodings.only(facts.tensors)
         model = load_weights(given.model)
         feeds = gather(model, facts, calibration=given.request.calibration, most=_SAMPLES).varied
-        found = fewest_wider(model, facts, place(entries, facts), feeds, "float16", tell=tell)
+        found = wider_layers(model, facts, place(entries, facts), feeds, "float16", more=_MORE, tell=tell)
     except DeploykitError:
         return None
-    if found is None:
-        return None
-    raised = set(found[0].best.tensors)
     computed = [node for node in facts.nodes if node.op_type != "Constant"]
-    names = tuple(node.name for node in computed if raised & {*node.inputs, *node.outputs})
-    if not all(names) or len(names) > len(computed) / 2:  # with more it would be another precision
-        return None
-    return FloatPart(names=names, words=f"the {len(found[0].best.layers)} layers that lose most")
+    parts = []
+    for trial in () if found is None else found.trials:
+        raised = set(trial.tensors)
+        names = tuple(node.name for node in computed if raised & {*node.inputs, *node.outputs})
+        if names and all(names) and len(names) <= len(computed) / 2:
+            parts.append((trial, FloatPart(names=names, words=f"what loses most ({trial.count} layers)")))
+    most = max((trial.reached.sqnr_db for trial, _ in parts), default=0.0)
+    enough = [part for trial, part in parts if trial.met] or [
+        part for trial, part in parts if trial.reached.sqnr_db >= most - _HALF_DB
+    ]
+    return next(iter(enough), None)
 
 
 def _candidates(
@@ -280,22 +294,21 @@ def _candidates(
         whole = {} if draft.exclusions else {"exclude_nothing": True}
         options = {**request.adapter_options, **whole, "hold_out": draft.hold_out}
         yield name, replace(request, precision=name, goal=None, adapter_options=options), None
-    powers = draft.route is not None and draft.route.preset in _POWERS and not draft.ladder
-    if powers and _RANGES[0] not in dict(request.options):
-        words = f"{draft.precision} with ranges that cut nothing off"
-        yield words, replace(request, options=(*request.options, _RANGES)), None
+    powers = draft.route is not None and draft.route.power_of_two and not draft.ladder
+    for words, option in _SETTINGS if powers else ():
+        if option[0] not in dict(request.options):
+            yield f"{draft.precision} {words}", replace(request, options=(*request.options, option)), None
 
 
 def _part_trial(facts: GraphFacts, part: FloatPart, words: str, quality: QuantizedQuality) -> QuarkTrial:
     """The trial of a part, with its share of the nodes and of the computed values, as far as shapes are known."""
-    shapes = [[facts.static_shape(name) for name in node.outputs if name] for node in facts.nodes]
-    values = [sum(math.prod(shape) for shape in made if shape is not None) for made in shapes]
-    inside = [node.index for node in facts.nodes if node.name in part.names]
+    shapes = ((node, facts.static_shape(name)) for node in facts.nodes for name in node.outputs if name)
+    sizes = [(node.name in part.names, math.prod(shape)) for node, shape in shapes if shape is not None]
     return QuarkTrial(
         words,
         quality.described,
         part=part.words,
         nodes=part.names,
-        of_nodes=len(inside) / len(facts.nodes),
-        of_values=sum(values[index] for index in inside) / max(sum(values), 1),
+        of_nodes=len(part.names) / len(facts.nodes),
+        of_values=sum(size for inside, size in sizes if inside) / max(sum(size for _, size in sizes), 1),
     )

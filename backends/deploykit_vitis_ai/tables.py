@@ -51,7 +51,8 @@ class QuarkOption(NotedRow):
     """One option of Quark; ``name`` is dotted if the option is in a dictionary.
 
     ``where`` is ``extra`` (extra_options), ``attribute`` of the global config, or ``new-api``. ``quark`` are the
-    versions that read it, () for all versions examined.
+    versions that read it, () for all versions examined. The compiler of VINT8 needs ``vint8_mandatory``, and takes
+    ``vint8_chosen``, which keeps more of a model than the preset.
     """
 
     name: str
@@ -63,6 +64,7 @@ class QuarkOption(NotedRow):
     # The names of the methods behind the option.
     words: Names = ()
     vint8_mandatory: str = ""
+    vint8_chosen: str = ""
     vint8_preset: Mapping[str, str] = {}
     status: str = ""
     renamed_to: str = ""

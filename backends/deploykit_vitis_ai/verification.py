@@ -21,7 +21,7 @@ from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.rules.summary import find_summary
 from deploykit_vitis_ai.tables import QuarkOption, product_of, rows
 
-__all__ = ["verify"]
+__all__ = ["inspected", "verify"]
 
 
 def verify(package: Path, manifest: Json) -> Verification:
@@ -36,7 +36,7 @@ def verify(package: Path, manifest: Json) -> Verification:
             checks.append(Check("script-syntax", ok=False, detail=f"{path.name}: {error}"))
     recipe = read_json(package / configs.RECIPE) if (package / configs.RECIPE).is_file() else None
     checks += _recipe_checks(package, recipe) if recipe is not None else []
-    quantized = _quantized(package, session, recipe)
+    quantized = inspected(package)
     findings = () if quantized is None else QUANTIZED_RULES.run(quantized)
     summary = find_summary(package / str(session["provider_options"].get("cache_dir", "")))
     findings += () if summary is None else SUMMARY_RULES.run(summary)
@@ -70,7 +70,6 @@ def _session_checks(package: Path, session: Json) -> Iterator[Check]:
 
 
 def _recipe_checks(package: Path, recipe: Json) -> list[Check]:
-    options = {row.name: row for row in rows(QuarkOption)}
     given = {**recipe["attributes"], **recipe["extra_options"]}
     version = str(recipe["quark"])
     # Every key that is set, with its dictionary's name.
@@ -82,7 +81,7 @@ def _recipe_checks(package: Path, recipe: Json) -> list[Check]:
     unknown = [f"{name}: Quark would ignore it" for name in names if name not in read]
     mandatory = [
         f"{row.name} is not {row.vint8_mandatory}"
-        for row in options.values()
+        for row in rows(QuarkOption)
         if row.vint8_mandatory
         and recipe["preset"] == "VINT8"
         and given.get(row.name) is not (row.vint8_mandatory == "true")
@@ -95,9 +94,13 @@ def _recipe_checks(package: Path, recipe: Json) -> list[Check]:
     ]
 
 
-def _quantized(package: Path, session: Json, recipe: Json | None) -> InspectedModel | None:
+def inspected(package: Path) -> InspectedModel | None:
+    """What the package's recipe has made; None before that, and without a recipe."""
+    if not (package / configs.RECIPE).is_file():
+        return None
+    session, recipe = read_json(package / configs.SESSION), read_json(package / configs.RECIPE)
     path = package / str(session["model"])
-    if recipe is None or not path.is_file():
+    if not path.is_file():
         return None
     source = None
     with suppress(InputError):

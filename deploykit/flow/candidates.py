@@ -23,7 +23,7 @@ from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.search.goals import Goal, Reached, goal_for
 from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, quantized_question
 from deploykit.accuracy.search.output_losses import GoalMeter
-from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType, fewest_wider
+from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType, wider_layers
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
 from deploykit.accuracy.simulate.quantizers import is_simulated
@@ -369,10 +369,11 @@ def _taking_in(made: Made) -> Made:
 def _widened(made: Made, tell: Tell) -> Made:
     read, facts, encodings = made.ran.read()
     feeds = read_decoded(made.ran.folder, MOST)
-    found = fewest_wider(load_weights(read), facts, encodings, feeds, "int16", tell=tell)
-    if found is None:
+    found = wider_layers(load_weights(read), facts, encodings, feeds, "int16", tell=tell)
+    if found is None or not found.words:
         return made
-    return _with_encodings(made, facts, found[0].encodings, widened=found[1].format("16-bit activations"))
+    told = found.words.format("16-bit activations")
+    return _with_encodings(made, facts, found.encodings, widened=f"{told}, of {len(feeds)} samples")
 
 
 def _with_encodings(made: Made, facts: GraphFacts, encodings: EncodingSet, **changes: str) -> Made:

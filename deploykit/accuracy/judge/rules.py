@@ -29,7 +29,7 @@ class Judged(Record):
     """A comparison with what is known around it: the float model's facts, the target, and the thresholds.
 
     ``precision`` is the one that a proposed command names to leave a part in float; ``verdict`` is the judge's, where a
-    model says what its outputs are. ``wider`` says how to ask for a wider format, "" where none is offered.
+    model says what its outputs are.
     """
 
     comparison: ComparedOutputs
@@ -39,7 +39,6 @@ class Judged(Record):
     precision: str = "mixed"
     thresholds: Thresholds = Thresholds()
     verdict: Verdict | None = None
-    wider: str = ""
 
 
 _SOURCE = "deploykit: measured on the two sets of outputs"
@@ -248,4 +247,4 @@ def check_right(judged: Judged) -> Finds:
     for number in verdict.failures if verdict is not None and verdict.right is False else ():
         name, message = number.output or "the output", f"{number.loss}, {number.limit.reason}"
         sources = (number.limit.source,)
-        yield Found("tensor", name, message, hint=judged.wider, sources=sources, evidence=number.to_json())
+        yield Found("tensor", name, message, sources=sources, evidence=number.to_json())

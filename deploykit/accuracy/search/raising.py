@@ -29,7 +29,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
 
-__all__ = ["MOST_SHOWN", "Raised", "Raiser", "WideType", "fewest_wider"]
+__all__ = ["MOST_SHOWN", "Raised", "Raiser", "WideType", "wider_layers"]
 
 MOST_SHOWN = 20
 """How many of the layers that cost most are published with a search."""
@@ -75,6 +75,17 @@ class Raised(Published):
     def met(self) -> bool:
         """True where the best trial reaches the goal."""
         return self.best.met
+
+    @property
+    def words(self) -> str:
+        """The set in a sentence, in which ``{}`` stands for the type; "" where nothing short of another precision keeps
+        what is lost.
+        """
+        most, least = self.trials[-1].count, self.trials[0].reached
+        if not self.met or len(self.best.layers) > _SHARE * most:
+            return ""
+        kept = f"with 8 bits {least.words}, with these {self.best.reached.words}, as simulated"
+        return f"{len(self.best.layers)} of {most} layers have {{}}: {kept}"
 
     def as_published(self) -> Json:
         """The search, without the encodings that it made."""
@@ -209,20 +220,20 @@ _WORK, _PER_NODE = 10**12, 10**5
 """The most multiplications for ordering the layers, and how many the call of a node is worth: about a minute."""
 
 
-def fewest_wider(
+def wider_layers(
     model: ModelProto,
     facts: GraphFacts,
     encodings: EncodingSet,
     feeds: Feeds,
     wide: WideType,
     *,
+    more: int = 0,
     tell: Tell,
-) -> tuple[Raised, str] | None:
-    """The fewest layers in a wider type with which nothing notable is lost, and a sentence about them.
+) -> Raised | None:
+    """The search for the fewest layers in a wider type with which nothing notable is lost; None where nothing is lost.
 
-    ``{}`` in the sentence stands for the type. None where nothing is lost, and where nothing short of another precision
-    keeps it. The order is bounded by work, not by time: the same model and samples give the same layers on every
-    machine.
+    The order is bounded by work, not by time: the same model and samples give the same layers on every machine.
+    ``more`` numbers of layers are tried too.
     """
     tell("judging what was quantized on all samples")
     goal, reaching = Goal(name=WHOLE), GoalMeter(facts)
@@ -240,9 +251,4 @@ def fewest_wider(
     # The k-th layer from the end is measured by running about k of the nodes.
     most = math.isqrt(2 * len(facts.nodes) * _WORK // (work * len(exact.feeds)))
     layers = worst_first(exact, facts, narrow, most)
-    raised = Raiser(model, facts, encodings, layers, feeds, reaching, costs).smallest(wide, goal)
-    best = raised.best
-    if not best.met or len(best.layers) > _SHARE * len(layers):
-        return None
-    kept = f"with 8 bits {before.words}, with these {best.reached.words}, of {len(feeds)} samples, as simulated"
-    return raised, f"{len(best.layers)} of {len(layers)} layers have {{}}: {kept}"
+    return Raiser(model, facts, encodings, layers, feeds, reaching, costs).smallest(wide, goal, more=more)
