@@ -217,7 +217,7 @@ def find_better(
         state="ready",
         trials=tuple(trials),
         asked="are right" * ranged if goal is None else f"{'are' if goal.name == GOAL else 'reach'} {goal.in_words}",
-        reached=_is_enough(draft, best) if best is not None and (ranged or goal) else None,
+        reached=_is_enough(draft, best) if best and (ranged or goal) else None,
     )
     if won is None:
         return SearchResult(outcome=outcome)

@@ -40,7 +40,8 @@ CONTEXT = Context(label="given", count=8, against=Against.FLOAT, bits=0, thresho
 
 def lost(share: float, *kept: int, db: float = 40.0) -> QuantizedQuality:
     """A share of the detections lost, and of 1000 detections so many kept on all samples, of 100 on those held out."""
-    number = CONTEXT.number("output0", "detections", Measure.KEPT, 1 - share)
+    plainly = kept[0] / 1000 if kept else 1 - share
+    number = CONTEXT.number("output0", "detections", Measure.KEPT, 1 - share, plainly=plainly)
     judged = Verdict(right=share <= 0.1, numbers=(number,), overall_db=db)
     sides = [
         replace(judged, detections=KeptCount(wanted=(of,), made=(of,), kept=(count,)))
@@ -52,8 +53,8 @@ def lost(share: float, *kept: int, db: float = 40.0) -> QuantizedQuality:
 
 WRONG, RIGHT = lost(0.9), lost(0.0)
 OPEN = replace(WRONG, verdict=replace(WRONG.verdict, right=None, overall_db=2.0))
-FEW = CONTEXT.number("output0", "detections", Measure.KEPT, 14 / 16, items=16)
-NAMED = {"none": None, "open": OPEN, "chance": replace(OPEN, verdict=replace(OPEN.verdict, numbers=(FEW,)))}
+FEW = (CONTEXT.number("output0", "detections", Measure.KEPT, 14 / 16, items=16),)
+NAMED = {"none": None, "open": OPEN, "chance": replace(OPEN, verdict=replace(OPEN.verdict, numbers=FEW))}
 Choose: TypeAlias = Callable[..., tuple[SearchResult, list[Any]]]
 
 
@@ -145,8 +146,7 @@ def test_what_auto_found_is_made_again_as_it_was_measured(choose: Choose) -> Non
     made = instead_of(choose((WRONG, RIGHT))[0])
     assert made.request.adapter_options["hold_out"] is True and made.how.startswith("vint8 with ")
     wider, recipes = choose((WRONG, lost(0.4), WRONG, lost(0.01)))
-    right = instead_of(wider).right
-    assert right is not None and right.state is Right.YES and recipes[2:] == ["bf16"]
+    assert (right := instead_of(wider).right) and right.state is Right.YES and recipes[2:] == ["bf16"]
     assert instead_of(wider).request.adapter_options == {"exclude_nothing": True, "hold_out": True}
     named = instead_of(choose((WRONG, RIGHT), target="strix", exclude_node=("/post/Sub",))[0]).request
     assert named.adapter_options == {"exclude_node": ("/post/Sub",), "hold_out": True} and named.precision == "a8w8"
