@@ -121,7 +121,7 @@ def _wider(draft: QuarkDraft) -> Names:
 def _right(draft: QuarkDraft, measured: Measured) -> Correctness | None:
     """The judge's verdict; where more is lost than needed, with the next wider precision."""
     right, wider, quality = measured.right, _wider(draft), measured.quality
-    if right is None or quality is None or not (quality.verdict.loses and wider):
+    if not (right and quality and quality.verdict.loses and wider):
         return right
     return replace(right, why=f"{right.why}; --precision {wider[0]} is wider, and is judged in the same way")
 
