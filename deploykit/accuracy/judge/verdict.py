@@ -572,7 +572,7 @@ def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: 
     if failures:
         few = failures[0]
         said = f"{few.words or few.subject}: {few.lost} of {few.items} may differ by chance"
-        more = f"at least {ENOUGH} show whether it is more than is asked (deploykit accuracy simulate --data)"
+        more = f"{ENOUGH} or more show it (deploykit accuracy simulate --encodings, or compare MODEL QUANTIZED; --data)"
         return None, f"not judged: {said}; {more}"
     if broken:
         return None, broken
