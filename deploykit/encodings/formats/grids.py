@@ -101,8 +101,7 @@ def typed_rows(kind: Any, items: Sequence[Any], where: Sequence[str]) -> Iterato
                     message = message.replace(word, plain)
                 hint = "does the file's 'version' match its content?"
                 raise InputError(f"{place}{path.removesuffix('`')}: {message}", next=hint) from None
-    rows.reverse()
-    return ((rows.pop(), place) for place in where)  # each is let go once its entry is made: there may be many numbers
+    return zip(rows, where, strict=True)
 
 
 def json_name(value: Any) -> str:
