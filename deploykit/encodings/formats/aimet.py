@@ -232,11 +232,13 @@ def write_encodings(encodings: EncodingSet, version: str) -> str:
         head["quantizer_args"] = dict(encodings.quantizer_args)
     with _without_collecting():
         document = {key: msgspec.Raw(json.dumps(value, sort_keys=True, allow_nan=False)) for key, value in head.items()}
-        document |= _layout(version).format_sections(encodings)
-        written = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=1)
+        # Nothing but the text itself is kept: of two million scales each form takes as much as the file.
+        packed = msgspec.json.encode(document | _layout(version).format_sections(encodings), order="sorted")
+        written = msgspec.json.format(packed, indent=1) + b"\n"
+        del packed
     # A file that could not be read back is not written.
     _check_budget(written, f"encodings of version {version}")
-    text = written.decode() + "\n"
+    text = written.decode()
     return text if text.isascii() and "\x7f" not in text else _NOT_ASCII.sub(lambda one: json.dumps(one[0])[1:-1], text)
 
 
