@@ -282,12 +282,12 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
             # One decision per sample: a handful of them, all alike, shows little.
             share = at_least([one.items - one.lost], [one.items])
             measured[0] = replace(one, words=f"{one.words}, which shows at least {share:.0%} of others")
-    too_few = db >= _CLEAN_DB and any(n.is_open for n in measured)
+    too_few = db >= _CLEAN_DB and sum(n.is_open and n.lost for n in measured) == 1
     yield from (
         replace(n, note="one of few differs: decibels decide") if too_few and n.is_open else n for n in measured
     )
     # Without a Softmax nobody says that the values are classes: then decibels decide as well.
-    told = bool(measured) and not too_few and not context.same_graph and piece.kind is not OutputKind.LOGITS
+    told = measured and not too_few and not context.same_graph and piece.kind is not OutputKind.LOGITS
     asked = context.thresholds is not None and context.thresholds.min_sqnr is not None
     yield number(Measure.SQNR, db, note=_DECIDES if told and not asked else "")
     # With one decision per sample, a sample in which it falls otherwise is counted already, and so is its class.
