@@ -69,7 +69,7 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
         # The same without equalization, unless the user asked for it by name.
         request = draft.situation.request
         if "include_cle" in dict(request.options):
-            raise error
+            raise
         outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", endless=error.why)
         return Execution(
             instead=Instead(

@@ -87,8 +87,8 @@ _SETTINGS = (
     ("with ranges that cut nothing off", ("calibrate_method", "PowerOfTwoMethod.NonOverflow")),
     ("without cross-layer equalization", ("include_cle", "false")),
 )
-# Half as much noise is worth a larger part in float, less is not; and how many sizes of the part are measured.
-_HALF_DB = 3.0
+# A third less noise is worth a part in float where it is no cure, or a larger one; and how many sizes are measured.
+_WORTH_DB = 2.0
 _MORE = 8
 # The share of detections to keep on the few held-out samples: so few cannot show a smaller loss.
 _FEW_KEPT = 0.95
@@ -203,11 +203,12 @@ def find_better(
             trials.append(QuarkTrial(words, "not made" if made is None else _described(quality)))
         elif quality is not None:
             trials.append(_part_trial(draft.facts, part, words, quality))
-        if (
-            made is not None
-            and quality is not None
-            and (_is_enough(draft, quality) or quality.verdict.is_better_than(best.verdict))
-        ):
+        if made is None or quality is None:
+            continue
+        few = (
+            part is not None and part.found is None and quality.verdict.overall_db < best.verdict.overall_db + _WORTH_DB
+        )
+        if _is_enough(draft, quality) or (quality.verdict.is_better_than(best.verdict) and not few):
             best, won = quality, (len(trials) - 1, request, made)
     place = won[0] if won else 0
     trials[place] = chosen = replace(trials[place], chosen=True)
@@ -219,10 +220,10 @@ def find_better(
         asked="are right" * ranged if goal is None else f"{'are' if goal.name == GOAL else 'reach'} {goal.in_words}",
         reached=_is_enough(draft, best) if best and (ranged or goal) else None,
     )
-    if won is None:
-        return SearchResult(outcome=outcome)
-    how = f"{chosen.words}: {chosen.outcome} instead of {trials[0].outcome}"
-    instead = Instead(won[1], how, findings=OUTCOME_RULES.run(outcome), right=won[2].right)
+    instead = None
+    if won is not None:
+        how = f"{chosen.words}: {chosen.outcome} instead of {trials[0].outcome}"
+        instead = Instead(won[1], how, findings=OUTCOME_RULES.run(outcome), right=won[2].right)
     return SearchResult(outcome=outcome, instead=instead)
 
 
@@ -253,14 +254,12 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
     None if these cannot be found or named, or are more than half of the model: that would be another precision.
     """
     facts, given = draft.facts, draft.situation
-    if not quantized.is_file():
-        return None
     try:
         entries = extract_qdq(onnx.load(quantized)).encodings.only(facts.tensors)
         model = load_weights(given.model)
         feeds = gather(model, facts, calibration=given.request.calibration, most=_SAMPLES).varied
         found = wider_layers(model, facts, place(entries, facts), feeds, "float16", more=_MORE, tell=tell)
-    except DeploykitError:
+    except (DeploykitError, OSError):
         return None
     computed = [node for node in facts.nodes if node.op_type != "Constant"]
     parts = []
@@ -271,7 +270,7 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
             parts.append((trial, FloatPart(names=names, words=f"what loses most ({trial.count} layers)")))
     most = max((trial.reached.sqnr_db for trial, _ in parts), default=0.0)
     enough = [part for trial, part in parts if trial.met] or [
-        part for trial, part in parts if trial.reached.sqnr_db >= most - _HALF_DB
+        part for trial, part in parts if trial.reached.sqnr_db >= most - _WORTH_DB
     ]
     return next(iter(enough), None)
 
@@ -284,7 +283,7 @@ def _candidates(
     named = bool(draft.exclusions) and draft.found is None
     if not named and not request.adapter_options.get("exclude_nothing"):
         for part in chain(float_parts(draft.situation), costly):
-            if part is not None and (draft.found is None or part.names != draft.found.names):
+            if part is not None and part != draft.found:
                 options = {**request.adapter_options, "exclude_node": part.names, "hold_out": draft.hold_out}
                 precision = draft.precision if draft.ladder else request.precision
                 asked = replace(request, precision=precision, goal=None, adapter_options=options)
