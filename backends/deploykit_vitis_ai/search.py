@@ -183,10 +183,10 @@ def find_better(
     costly = (
         _costly_part(draft, package / measured.run.output, progress)
         for _ in range(1)
-        if best is not None and not _is_done(draft, best)
+        if best and not _is_done(draft, best)
     )
     for words, request, part in () if given is None or _is_done(draft, given) else _candidates(draft, costly):
-        assert best is not None
+        assert best
         if _is_done(draft, best):
             break
         if part is None:  # findings that forbid another format are known before anything runs
