@@ -205,9 +205,9 @@ def find_better(
             trials.append(_part_trial(draft.facts, part, words, quality))
         if made is None or quality is None:
             continue
-        few = (
-            part is not None and part.found is None and quality.verdict.overall_db < best.verdict.overall_db + _WORTH_DB
-        )
+        # A part that is no cure has to be worth it, where nothing is counted.
+        gained = quality.verdict.overall_db - best.verdict.overall_db
+        few = part and part.found is None and quality.verdict.kept is None and gained < _WORTH_DB
         if _is_enough(draft, quality) or (quality.verdict.is_better_than(best.verdict) and not few):
             best, won = quality, (len(trials) - 1, request, made)
     place = won[0] if won else 0
@@ -221,7 +221,7 @@ def find_better(
         reached=_is_enough(draft, best) if best and (ranged or goal) else None,
     )
     instead = None
-    if won is not None:
+    if won:
         how = f"{chosen.words}: {chosen.outcome} instead of {trials[0].outcome}"
         instead = Instead(won[1], how, findings=OUTCOME_RULES.run(outcome), right=won[2].right)
     return SearchResult(outcome=outcome, instead=instead)
