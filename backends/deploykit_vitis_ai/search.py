@@ -267,7 +267,7 @@ def _costly_part(draft: QuarkDraft, quantized: Path, tell: Tell) -> FloatPart | 
         raised = set(trial.tensors)
         names = tuple(node.name for node in computed if raised & {*node.inputs, *node.outputs})
         if names and all(names) and len(names) <= len(computed) / 2:
-            parts.append((trial, FloatPart(names=names, words=f"what loses most ({trial.count} layers)")))
+            parts.append((trial, FloatPart(names=names, words="the layers that lose most")))
     most = max((trial.reached.sqnr_db for trial, _ in parts), default=0.0)
     enough = [part for trial, part in parts if trial.met] or [
         part for trial, part in parts if trial.reached.sqnr_db >= most - _WORTH_DB

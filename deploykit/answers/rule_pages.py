@@ -36,7 +36,7 @@ class RuleEntry(Published):
 def all_rules(core: Iterable[Registry[Any]]) -> tuple[RuleEntry, ...]:
     """Every rule of the core and of all installed backends, sorted by code; a repeated code or slug is a defect."""
     entries = dict[str, RuleEntry]()
-    found: list[tuple[Rule[Any], tuple[str, ...]]] = [(rule, ()) for registry in core for rule in registry]
+    found: list[tuple[Rule[Any], Names]] = [(rule, ()) for registry in core for rule in registry]
     for backend in load_backends():
         found += [(rule, (backend.id,)) for registry in backend.registries() for rule in registry]
     for rule, backends in found:

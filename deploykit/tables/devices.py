@@ -27,7 +27,7 @@ _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 class Fact(Record):
     """One fact about a device, with its sources and confidence. ``alternatives`` are values from other sources."""
 
-    value: int | str | bool | tuple[str, ...]
+    value: int | str | bool | Names
     source: tuple[str, ...]
     confidence: Confidence
     note: str = ""

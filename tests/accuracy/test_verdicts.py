@@ -543,7 +543,7 @@ def _decided(question: str) -> list[str]:
         base += [replace(numbers[-1], value=float(beside))] if beside else []
     right, reason = decide(numbers, oddities, broken)
     one = Verdict(right=right, reason=reason, numbers=tuple(numbers), oddities=tuple(oddities), broken=broken)
-    told = [*one.lines(), f"short: {one.is_short}, {one.described}, {one.words}"]
+    told = [*one.lines(), f"short: {one.is_short}, loses: {one.loses}, {one.described}, {one.words}"]
     told += [f"{output} lost: {words}; {len(missed)}" for output, words, missed in one.lost_outputs()]
     if base:
         quantization = Verdict(right=None, numbers=tuple(base), wider="wider by int16")

@@ -405,17 +405,20 @@ class Verdict(Published):
     def loses(self) -> bool:
         """True where ``is_short``, or less than ``MOST`` is kept of a signal, or of what is counted, be it by chance.
 
-        Where nothing is counted: of signals that have decibels alone, and of what varies in values, all but the noise.
+        Of outputs of which nothing is counted: of signals that have decibels alone, and of what varies in values, all
+        but the noise.
         """
         words = {(n.output, n.part): n.limit.measure for n in self.numbers if n.words}
-        noisy = ((Measure.SLICE, Measure.ERROR), (Measure.SQNR, False))
+        noisy = ((Measure.SLICE, Measure.ERROR), (Measure.SQNR, None))
         told = [n for n in self.numbers if n.items and n.limit.at_least and n.label != "arbitrary"]
-        told = told or [
+        counted = {n.output for n in told}
+        told += [
             n
             for n in self.numbers
             if n.passes
             and "slice" not in n.where
-            and (n.limit.measure, words.get((n.output, n.part), bool(words))) in noisy
+            and n.output not in counted
+            and (n.limit.measure, words.get((n.output, n.part))) in noisy
         ]
         kept = [*(n.kept for n in told), *(n.plainly for n in self.numbers)]
         return self.is_short or min(kept, default=1.0) < MOST
