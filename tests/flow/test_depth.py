@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MOST = {"modules": 140, "functions": 1277, "depth": 27, "first_prepare": 9}
+MOST = {"modules": 140, "functions": 1285, "depth": 27, "first_prepare": 9}
 """What is reached; the way is down: 950 functions."""
 
 # Bodies of classes count as functions: what is imported for nothing is read for nothing.
