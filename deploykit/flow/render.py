@@ -45,8 +45,7 @@ def documents(
     """
     plan, situation = decision.plan, decision.chosen.situation
     name = situation.request.model.name
-    readme = render_readme(plan, name, execution, generated, status, findings, templates)
-    yield TextFile("README.md", readme)
+    yield TextFile("README.md", render_readme(plan, name, execution, generated, status, findings, templates))
     drawn = drawn_detections(decision, execution)
     files = [{"path": path, **row} for path, row in writer.records.items()]
     report = render_report(plan, situation, changes, execution, generated, status, findings, files, templates, drawn)

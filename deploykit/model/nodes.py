@@ -121,7 +121,7 @@ def captured_names(node: NodeProto) -> Names:
             read.update(names_read(inner))
             made.update(inner.output)
         captured |= read - made
-    return tuple(sorted(captured))
+    return tuple(sorted(captured, key=str))  # a name that is no UTF-8 comes as bytes, and is refused later
 
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:
